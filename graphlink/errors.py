@@ -1,0 +1,45 @@
+"""What can go wrong with a user's data, and how it is said.
+
+GraphlinkError
+  InputError     the input is at fault: exit status 1
+  OutputError    the output folder cannot be used or written: exit status 1
+  UsageError     the command line is wrong: exit status 2
+
+Only ``graphlink.cli`` prints them and turns them into an exit status. A bug of ours is an ``assert`` or an ordinary exception.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class GraphlinkError(Exception):
+    """A message in at most five lines: file, what is wrong, where in it, what to do next."""
+
+    exit_status = 1
+
+    def __init__(self, what: str, *, path: str | Path | None = None, where: str | None = None, todo: str | None = None):
+        self.what, self.path, self.where, self.todo = what, path, where, todo
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        lines = [f"{self.path}: {self.what}" if self.path is not None else self.what]
+        if self.where:
+            lines.append(f"  at: {self.where}")
+        if self.todo:
+            lines.append(f"  do: {self.todo}")
+        return "\n".join(line[:400] for text in lines for line in text.splitlines()[:2])
+
+
+class InputError(GraphlinkError):
+    """A file of the user's is missing, broken, of another kind than its flag says, or of another run."""
+
+
+class OutputError(GraphlinkError):
+    """The output folder is taken, not writable, or full."""
+
+
+class UsageError(GraphlinkError):
+    """The command line asks for something that does not exist or contradicts itself."""
+
+    exit_status = 2

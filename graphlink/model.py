@@ -1,0 +1,375 @@
+"""The records that cross stages: frozen, made by one stage, edited by none.
+
+Glossary of ids
+  row          position in a table of a record; tables point at each other by row. An index column that points nowhere holds ``NOWHERE``.
+  rf_id        PyTorch's record-function id of a host op ("Record function id" in Kineto); 0 = none.
+  correlation  CUPTI's id of a runtime or driver call, shared by the device ops it launched; 0 = none, CUPTI counts from 1.
+  external id  is never used to join anything: up to 34 rows share one (docs/model.md).
+  tid          OS thread id as Kineto has it. ``et_tid`` is PyTorch's own thread number as the ET has it.
+  node         position in ``Graph``; also its id in the ``.et``, where ids ascend in start order.
+
+Times are int64 nanoseconds since the Unix epoch as far as the recording says (``_ns``); only readers and emitters convert.
+Text is dictionary-encoded: a ``name`` column holds int32 positions in a ``strings`` tuple whose entry 0 is always "".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
+Bool = NDArray[np.bool_]
+
+NOWHERE = -1  # of index columns only
+
+
+class Comm(msgspec.Struct, frozen=True):
+    """What a recording says of one communication call, as recorded (element counts, not bytes).
+
+    ``ranks`` are global ranks; None where the recording does not list them. ``seq`` is PyTorch's sequence number of the group.
+    """
+
+    name: str  # allreduce, all_to_allv, send, wait, ...: lower case as recorded
+    dtype: str = ""
+    in_nelems: int | None = None
+    out_nelems: int | None = None
+    in_split: tuple[int, ...] = ()
+    out_split: tuple[int, ...] = ()
+    pg_name: str | None = None
+    pg_desc: str | None = None
+    ranks: tuple[int, ...] | None = None
+    group_size: int | None = None
+    rank: int | None = None
+    src_rank: int | None = None
+    dst_rank: int | None = None
+    seq: int | None = None
+    tag: int | None = None
+    elem_bytes: int | None = None  # of the recorded tensor, where the recording gives it
+
+
+class ProcessGroup(msgspec.Struct, frozen=True):
+    """A communicator as a recording describes it. ``ranks`` global, None where unknown (or cut with "...")."""
+
+    name: str
+    desc: str = ""
+    backend: str = ""
+    size: int | None = None
+    ranks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommTable:
+    """Sparse: ``comms[i]`` belongs to row ``row[i]`` of the table it hangs on; ``row`` ascends."""
+
+    row: I32
+    comms: tuple[Comm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostTrace:
+    """A PyTorch execution trace (ET): host ops without times, one row a node, sorted by ``rf_id`` then ``id``.
+
+    All columns have one entry a row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
+    rows with ``rf_id`` 0. ``seq_id`` is -1 and ``fw_tid`` 0 where PyTorch recorded none.
+    """
+
+    path: str
+    schema: str
+    pid: int | None
+    recorded_at: str | None  # "2024-08-19 11:25:30", local time without zone
+    strings: tuple[str, ...]
+    id: I64
+    name: I32
+    parent: I64  # an ET id, not a row
+    rf_id: I64
+    fw_parent: I64
+    seq_id: I64
+    scope: I64
+    tid: I64
+    fw_tid: I64
+    op_schema: I32
+    input_shapes: I32
+    input_types: I32
+    output_shapes: I32
+    output_types: I32
+    comm: CommTable
+    process_groups: tuple[ProcessGroup, ...]
+    device_nodes_left_aside: int  # device rows of a merged file (ET+)
+    left_out: dict[str, int]  # rows that were not read, by reason
+    nodes_json: tuple[bytes, ...] | None  # each node as recorded, only when asked for (--linked)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """Kineto's ``cpu_op`` and ``user_annotation`` rows, sorted by start, longest first, then ``order``."""
+
+    start_ns: I64
+    end_ns: I64
+    tid: I64
+    name: I32
+    annotation: Bool  # user_annotation, else cpu_op
+    order: I64  # "Ev Idx" / "Profiler Event Index"; position in the file where a row has none
+    rf_id: I64
+    seq_id: I64  # -1 = none
+    fw_tid: I64  # PyTorch's number of the forward thread; 0 = none
+    input_shapes: I32
+    input_types: I32
+    comm: CommTable
+
+
+@dataclass(frozen=True, slots=True)
+class CallRows:
+    """Runtime and driver API calls, CUDA and HIP, sorted by start (then longest first)."""
+
+    start_ns: I64
+    end_ns: I64
+    tid: I64
+    name: I32
+    correlation: I64
+
+
+class DeviceKind(IntEnum):
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """Kernels, copies and memsets, sorted by start (then end, then file order)."""
+
+    start_ns: I64
+    end_ns: I64
+    device: I64
+    stream: I64
+    name: I32
+    kind: U8  # DeviceKind
+    correlation: I64
+    bytes: I64  # of copies and memsets; 0 = not recorded
+    comm: CommTable
+
+
+class SyncKind(IntEnum):
+    STREAM = 0
+    DEVICE = 1  # Kineto's "Context Sync"
+    EVENT = 2  # cudaEventSynchronize and cudaEventQuery
+    STREAM_WAIT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRows:
+    """``cuda_sync`` rows, sorted by start. ``stream`` holds the awaited (STREAM) or the waiting (STREAM_WAIT) stream, else is masked."""
+
+    kind: U8  # SyncKind
+    start_ns: I64
+    end_ns: I64
+    correlation: I64  # of the call
+    device: I64
+    stream: I64
+    stream_known: Bool
+    record: I64  # correlation of the cudaEventRecord that is waited for; valid where ``record_known``
+    record_known: Bool
+    record_stream: I64  # the stream it was recorded on; valid where ``record_stream_known``
+    record_stream_known: Bool
+    event: I64  # CUPTI's id of the CUDA event; valid where ``event_known``. An event belongs to one device.
+    event_known: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventRows:
+    """``cuda_event`` rows (kineto since 2026): the stream that a cudaEventRecord was made on."""
+
+    correlation: I64
+    device: I64
+    stream: I64
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRows:
+    """``fwdbwd`` flows: a forward op on one thread -> its backward op, both named by thread and start time."""
+
+    fwd_tid: I64
+    fwd_ns: I64
+    bwd_tid: I64
+    bwd_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A device recording of one rank (Kineto, later nsys): what ran on its threads and streams, in ns."""
+
+    path: str
+    strings: tuple[str, ...]
+    host: HostRows
+    calls: CallRows
+    device: DeviceRows
+    syncs: SyncRows
+    events: EventRows
+    flows: FlowRows
+    pid: int | None  # of the process with most host rows and calls
+    rank: int | None
+    world_size: int | None
+    process_groups: tuple[ProcessGroup, ...]
+    resolution_ns: int  # 1 = times are exact to the ns; 1000 = integer or absolute-epoch us, which have lost their ns
+    left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostMatch:
+    """Which ET node each Kineto host row is.
+
+    ``et`` has one entry a ``HostRows`` row: a ``HostTrace`` row or ``NOWHERE``. ``only_kineto`` and ``only_et`` count by name what
+    one side has alone (ET roots are in neither).
+    """
+
+    method: str  # rf_id | order | kineto (there is no ET)
+    et: I32
+    only_kineto: dict[str, int]
+    only_et: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """One rank with its rows joined: host row <-> ET node, host row in host row, call in op, device op from call."""
+
+    trace: Trace
+    et: HostTrace | None
+    match: HostMatch
+    parent: I32  # a host row: the host row of its thread that encloses it
+    crossing: Bool  # a host row: crosses others of its thread, stands outside the nesting (gloo and other asynchronous ranges)
+    call_op: I32  # a call: the innermost cpu_op around it, else the innermost annotation (ProfilerStep too), else NOWHERE
+    device_call: I32  # a device row: the call that launched it, NOWHERE for an orphan
+    orphans: dict[str, int]  # device rows without a call, by reason
+    warnings: tuple[str, ...]
+
+
+class FoundBy(IntEnum):
+    """Bits of the ``found_by`` columns: who found a dependency."""
+
+    HTA = 1
+    CUDA_SYNC = 2
+    EVENT_ID = 4
+    INFERRED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Synchronisation findings, one a row: device row ``source`` was waited for by a call (GPU -> CPU) or by a device op (GPU -> GPU).
+
+    Of ``call`` and ``device_op`` exactly one is not ``NOWHERE``.
+    """
+
+    source: I32
+    call: I32
+    device_op: I32
+    found_by: U8  # FoundBy bits
+
+
+class CommKind(IntEnum):
+    COLLECTIVE = 0
+    SEND = 1
+    RECV = 2
+    UNKNOWN = 3  # parameters or group unknown: emitted as computation
+
+
+class CommNode(msgspec.Struct, frozen=True):
+    """One communication op, typed and sized, before any simulator's limits are applied."""
+
+    kind: CommKind
+    recorded: str  # the recorded name, upper case enum style: ALL_REDUCE, REDUCE_SCATTER, SEND, ...; or the recorded text
+    comm_type: int | None = None  # value of CollectiveCommType; None for P2P and unknown
+    size_bytes: int = 0  # as ASTRA-sim counts them
+    group: int | None = None  # index into Communication.groups; None = unknown
+    src: int | None = None  # global ranks, P2P only
+    dst: int | None = None
+    tag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name."""
+
+    device_row: I32
+    device_node: tuple[CommNode, ...]
+    host_row: I32
+    host_node: tuple[CommNode, ...]
+    groups: tuple[ProcessGroup, ...]  # ranks always known
+    warnings: tuple[str, ...]
+
+
+class NodeKind(IntEnum):
+    HOST_OP = 0  # a host row
+    HOST_PART = 1  # "<op> (cont.)"
+    HOST_CALL = 2  # a launch or synchronisation call outside any host row
+    HOST_GAP = 3
+    HOST_ASYNC = 4  # a crossing row, duration 0
+    DEVICE_OP = 5
+    DEVICE_DELAY = 6
+    HOST_COMM = 7  # communication of a crossing row: is_cpu_op false, device -1, stream -1
+    END = 8
+
+
+class EdgeKind(IntEnum):
+    HOST = 0
+    LAUNCH = 1
+    STREAM = 2
+    EVENT = 3
+    SYNC = 4
+    THREAD = 5
+    COLLECTIVE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
+
+    Node columns have one entry a node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
+    ascending and unique. ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
+    HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
+    """
+
+    epoch_ns: int  # of start_ns 0
+    kind: U8
+    row: I32
+    start_ns: I64  # since epoch_ns, as recorded
+    end_ns: I64
+    duration_ns: I64  # what the node costs (device ops: how long it ran less overlap; start_delay_ns costs on top)
+    self_ns: I64
+    wait_ns: I64
+    start_delay_ns: I64
+    overlap_ns: I64
+    tid: I64  # host nodes; 0 else
+    device: I64  # device nodes; 0 on host nodes
+    stream: I64
+    caller: I32  # ctrl_deps: host parent, or the op that launched; NOWHERE
+    first: I64  # len(kind) + 1
+    source: I32
+    edge_kind: U8
+    found_by: U8  # FoundBy bits of sync and event edges; 0 else
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCounts:
+    """found = kept + sum(rejected), GPU -> CPU and GPU -> GPU together; a pair that two sources found counts in both of ``by_source``."""
+
+    found: int
+    kept: int
+    rejected: dict[str, int]
+    by_source: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A graph with what was found, kept and left out while it was made."""
+
+    graph: Graph
+    sync: SyncCounts
+    warnings: tuple[str, ...]
