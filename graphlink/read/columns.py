@@ -1,0 +1,136 @@
+"""From decoded values to numpy columns: numbers that may be text, names, shapes, times.
+
+Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word before them (``"stream 7"``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from graphlink.model import I32, I64, NOWHERE, Comm, CommTable
+
+MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
+MAX_NS = 1 << 62
+_MAX_US = MAX_NS // 1000
+_NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
+
+
+def to_int(value: object, default: int = MISSING) -> int:
+    """``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
+    if isinstance(value, int):
+        number = int(value)
+    elif isinstance(value, float):
+        if not math.isfinite(value) or value != math.floor(value):
+            return default
+        number = int(value)
+    elif isinstance(value, str):
+        match = _NUMBER.fullmatch(value)
+        if match is None:
+            return default
+        number = int(match[1], 16 if match[1][:2] in ("0x", "0X") else 10)
+    else:
+        return default
+    return number if MISSING < number < 1 << 63 else default
+
+
+def to_int_or_none(value: object) -> int | None:
+    number = to_int(value)
+    return None if number == MISSING else number
+
+
+def loose(raw: msgspec.Raw) -> Any:
+    """Whatever the text says; None where it is empty or not to be decoded."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def ints(values: Sequence[object], default: int = MISSING) -> I64:
+    """int64 column of ``values``; each that is no int64 gives ``default``."""
+    if set(map(type, values)) <= {int}:
+        try:
+            return np.fromiter(values, np.int64, len(values))
+        except OverflowError:
+            pass
+    return np.fromiter((to_int(value, default) for value in values), np.int64, len(values))
+
+
+def ns_of_us(us: NDArray[np.float64]) -> I64:
+    """Microseconds to the nearest ns, exact for three decimals below 2**43 us.
+
+    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. NaN or |us| >= 2**62 / 1000 gives MISSING.
+    """
+    fits = np.abs(us) < _MAX_US
+    whole = np.floor(np.where(fits, us, 0.0))
+    ns = whole.astype(np.int64) * 1000 + np.rint((np.where(fits, us, 0.0) - whole) * 1000).astype(np.int64)
+    return np.where(fits, ns, np.int64(MISSING))
+
+
+class Strings(dict[str, int]):
+    """Numbers texts in order of first use; "" is 0."""
+
+    def __init__(self) -> None:
+        super().__init__({"": 0})
+
+    def __missing__(self, text: str) -> int:
+        number = self[text] = len(self)
+        return number
+
+    def column(self, texts: Sequence[str]) -> I32:
+        return np.fromiter(map(self.__getitem__, texts), np.int32, len(texts))
+
+
+class JsonTexts(dict[bytes, int]):
+    """Numbers pieces of JSON text in the same table as ``strings``; no text is ""."""
+
+    def __init__(self, strings: Strings):
+        super().__init__({b"": 0})
+        self._strings = strings
+
+    def __missing__(self, text: bytes) -> int:
+        number = self[text] = self._strings[text.decode("utf-8", "replace")]
+        return number
+
+    def column(self, texts: Sequence[msgspec.Raw]) -> I32:
+        return np.fromiter(map(self.__getitem__, map(bytes, texts)), np.int32, len(texts))
+
+
+class Parts:
+    """The columns of one table, gathered block by block. ``count`` is the number of rows so far."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._columns: dict[str, list[NDArray[Any]]] = {}
+        self._comm_rows: list[int] = []
+        self._comms: list[Comm] = []
+
+    def add(self, **columns: NDArray[Any]) -> None:
+        for name, column in columns.items():
+            self._columns.setdefault(name, []).append(column)
+        self.count += len(column)
+
+    def add_comm(self, row: int, comm: Comm) -> None:
+        self._comm_rows.append(row)
+        self._comms.append(comm)
+
+    def column(self, name: str, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
+        """The whole column, which is given up here: each can be taken once, so that two copies never live."""
+        parts = self._columns.pop(name, None)
+        return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+    def comm_table(self, order: NDArray[np.intp]) -> CommTable:
+        """The comms at their rows after the table is put in ``order``, which may leave rows out."""
+        place = np.full(self.count, NOWHERE, np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        rows = place[np.array(self._comm_rows, np.int64)]
+        ascending = np.argsort(rows, kind="stable")
+        ascending = ascending[rows[ascending] != NOWHERE]
+        return CommTable(rows[ascending], tuple(self._comms[i] for i in ascending.tolist()))

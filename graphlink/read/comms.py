@@ -1,0 +1,146 @@
+"""Communication parameters as PyTorch records them, in Kineto's ``args`` and in an ET's ``record_param_comms`` nodes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import msgspec
+
+from graphlink.model import Comm, ProcessGroup
+from graphlink.read.columns import to_int_or_none
+
+_MAX_GROUP = 1 << 20  # a larger group is a damaged number
+_TENSOR_TYPE = re.compile(r"Tensor\(([^()]*)\)")
+# spelling of c10 types in an ET -> Kineto's
+_DTYPES = {
+    "float": "Float",
+    "double": "Double",
+    "c10::Half": "Half",
+    "c10::BFloat16": "BFloat16",
+    "long": "Long",
+    "long int": "Long",
+    "int": "Int",
+    "short": "Short",
+    "short int": "Short",
+    "signed char": "Char",
+    "unsigned char": "Byte",
+    "bool": "Bool",
+}
+
+# c10d P2P operators -> (name, whether a peer is recorded)
+P2P_OPS = {"c10d::send": ("send", True), "c10d::recv_": ("recv", True), "c10d::recv_any_source_": ("recv", False)}
+
+
+def int_list(value: object) -> tuple[int, ...]:
+    """A list of ints, or its JSON text; () where it is none or was cut with "..."."""
+    if isinstance(value, str):
+        try:
+            return tuple(msgspec.json.decode(value, type=list[int]))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return ()
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        return tuple(value)
+    return ()
+
+
+def spread_ranks(start: object, stride: object, size: object) -> tuple[int, ...] | None:
+    """The ranks of an evenly spread group, which PyTorch records as start, stride and size; stride <= 0 where it is not even."""
+    first, step, count = to_int_or_none(start), to_int_or_none(stride), to_int_or_none(size)
+    if first is None or step is None or count is None or first < 0 or step <= 0 or not 0 < count <= _MAX_GROUP:
+        return None
+    return tuple(range(first, first + step * count, step))
+
+
+def text_or_none(value: object) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
+    """Kineto's ``pg_config`` and the text of an ET's ``## process_group:init ##``: a list of objects, or its JSON text.
+
+    Entries that are no objects with a name are passed over. An empty rank list means the whole world: None.
+    """
+    if isinstance(entries, str):
+        try:
+            entries = msgspec.json.decode(entries)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return ()
+    groups: dict[str, ProcessGroup] = {}
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or entry.get("pg_name") in (None, ""):
+            continue
+        name = str(entry["pg_name"])
+        size = entry.get("pg_size", entry.get("group_size"))
+        groups[name] = ProcessGroup(
+            name=name,
+            desc=str(entry.get("pg_desc") or ""),
+            backend=str(entry.get("backend_config") or entry.get("backend") or ""),
+            size=to_int_or_none(size),
+            ranks=int_list(entry.get("ranks")) or None,
+        )
+    return tuple(groups.values())
+
+
+def backend_ids(text: object) -> dict[int, str]:
+    """``backend_id`` (a pointer that stands for the group in early ETs) -> group name, where the init node records it."""
+    try:
+        entries = msgspec.json.decode(text) if isinstance(text, str) else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
+    named = (entry for entry in entries or () if isinstance(entry, dict)) if isinstance(entries, list) else ()
+    found = ((to_int_or_none(entry.get("backend_id")), entry.get("pg_name")) for entry in named)
+    return {pointer: str(name) for pointer, name in found if pointer and name not in (None, "")}
+
+
+def peer_comm(op: str, peer: object, tag: object, in_nelems: int | None, elem_bytes: int | None, dtype: str) -> Comm:
+    """Of a ``c10d`` send or receive. The peer is as recorded: a rank of the op's group, which in the default group is global."""
+    name, has_peer = P2P_OPS[op]
+    rank = to_int_or_none(peer) if has_peer else None
+    return Comm(
+        name=name,
+        dtype=dtype,
+        in_nelems=in_nelems,
+        out_nelems=in_nelems,
+        src_rank=rank if name == "recv" else None,
+        dst_rank=rank if name == "send" else None,
+        tag=to_int_or_none(tag),
+        elem_bytes=elem_bytes,
+    )
+
+
+def _is_tensor(value: object) -> TypeGuard[list[Any]]:
+    if not isinstance(value, list) or len(value) < 5:
+        return False
+    return all(type(item) is int for item in value[:5]) and isinstance(value[-1], str)
+
+
+def tensors_in(value: object) -> list[list[Any]]:
+    """The tensors ``[id, storage, offset, elements, bytes an element, device]`` in a recorded value: itself, a list of them, none."""
+    if _is_tensor(value):
+        return [value]
+    return [item for item in value if _is_tensor(item)] if isinstance(value, list) else []
+
+
+def elements(tensors: Sequence[Sequence[int]]) -> int | None:
+    return to_int_or_none(sum(tensor[3] for tensor in tensors)) if tensors else None
+
+
+def element_bytes(tensors: Sequence[Sequence[int]]) -> int | None:
+    return tensors[0][4] if tensors else None
+
+
+def dtype_in(types: str) -> str:
+    """Kineto's name of the first tensor type in an ET's type text: ``GenericList[Tensor(c10::Half)]`` -> ``Half``."""
+    match = _TENSOR_TYPE.search(types)
+    return _DTYPES.get(match[1], match[1]) if match else ""
+
+
+def shape_elements(shapes: object) -> int | None:
+    """Elements of the tensors of a shape list ``[[16, 256], ...]``; None where there is no shape."""
+    dims = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
+    if not dims or not all(type(size) is int for shape in dims for size in shape):
+        return None
+    return to_int_or_none(sum(math.prod(shape) for shape in dims))

@@ -1,0 +1,250 @@
+"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are told by their keys, never by the schema string.
+
+Flat layout (1.0.1): everything on the node. Attrs layout (from 1.0.2): ``inputs`` and ``outputs`` are objects, the parent is
+``ctrl_deps``, the rest is in ``attrs``. A merged file (ET+) has device nodes among them, which are set aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from graphlink.errors import InputError
+from graphlink.model import I64, Comm, HostTrace, ProcessGroup
+from graphlink.read import kinds
+from graphlink.read.columns import MISSING, JsonTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
+from graphlink.read.comms import P2P_OPS, backend_ids, process_groups, text_or_none
+from graphlink.read.host_comms import RecordedOp, collective, peer
+from graphlink.read.stream import BLOCK_BYTES, ArrayReader, Block, gc_paused, open_array
+
+_DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
+_HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation", "Operator"})
+_COLLECTIVE = "record_param_comms"
+_GROUP_INIT = "## process_group:init ##"
+_NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}  # and what absent means
+_get_numbers = itemgetter(*_NUMBERS)
+_NO_TEXT = msgspec.Raw()
+
+
+class _Values(msgspec.Struct, gc=False):
+    values: msgspec.Raw = _NO_TEXT
+    shapes: msgspec.Raw = _NO_TEXT
+    types: msgspec.Raw = _NO_TEXT
+
+
+_Side: TypeAlias = _Values | list[msgspec.Raw] | None
+
+
+class _Attr(msgspec.Struct, gc=False):
+    name: str
+    value: Any = None
+
+
+class _Node(msgspec.Struct, gc=False):
+    id: Any = None
+    name: str = ""
+    ph: str | None = None
+    cat: str | None = None
+    ctrl_deps: Any = None
+    parent: Any = None
+    rf_id: Any = 0
+    fw_parent: Any = 0
+    seq_id: Any = -1
+    scope: Any = 0
+    tid: Any = 0
+    fw_tid: Any = 0
+    op_schema: Any = ""
+    inputs: _Side = None
+    outputs: _Side = None
+    input_shapes: msgspec.Raw = _NO_TEXT
+    input_types: msgspec.Raw = _NO_TEXT
+    output_shapes: msgspec.Raw = _NO_TEXT
+    output_types: msgspec.Raw = _NO_TEXT
+    attrs: list[_Attr] | None = None
+
+
+def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = BLOCK_BYTES) -> HostTrace:
+    """The ET at ``path``: plain, gzip or zstd. ``keep_json`` keeps each node's text in ``nodes_json`` (slower, as big as the file).
+
+    A group that the ET names by a pointer has that number as ``Comm.pg_name``, unless the ET says which group it is. A peer of a
+    ``c10d`` send or receive is as recorded: a rank of its group. Duplicate ids: the first node counts. InputError: see ``stream``;
+    a file of another kind; no node that can be read.
+    """
+    with gc_paused(), open_array(path, ("nodes", "traceEvents"), block_bytes) as array:
+        if array.key is None:
+            raise InputError("is a bare list, not an execution trace (ET)", path=path, todo=f"if it is a trace, {kinds.KINETO.todo}")
+        if array.key != "nodes":
+            raise InputError(f"is {kinds.KINETO.what}, not an execution trace (ET)", path=path, todo=kinds.KINETO.todo)
+        gathered = _Gathered(str(path))
+        for block in array.blocks(_Node, keep_raw=keep_json):
+            gathered.add(block)
+        return gathered.trace(array, keep_json)
+
+
+class _Gathered:
+    def __init__(self, path: str):
+        self.path = path
+        self.strings = Strings()
+        self.json_texts = JsonTexts(self.strings)
+        self.parts = Parts()
+        self.comms: dict[int, Comm] = {}
+        self.groups: dict[str, ProcessGroup] = {}
+        self.group_of_pointer: dict[int, str] = {}
+        self.device_nodes = 0
+        self.left_out: Counter[str] = Counter()
+        self.raws: list[bytes] = []
+
+    def add(self, block: Block[_Node]) -> None:
+        self.left_out["unreadable"] += len(block.bad)
+        nodes, raws = block.rows, block.raws
+        host = [not _is_device(node) for node in nodes]
+        ids = ints([node.id for node in nodes])
+        usable = np.array(host, np.bool_) & (ids != MISSING)
+        self.device_nodes += host.count(False)
+        self.left_out["node without id"] += int((np.array(host, np.bool_) & (ids == MISSING)).sum())
+        if not usable.all():
+            keep = usable.tolist()
+            nodes = [node for node, kept in zip(nodes, keep, strict=True) if kept]
+            raws = [raw for raw, kept in zip(raws, keep, strict=True) if kept] if raws else raws
+            ids = ids[usable]
+        if nodes:
+            self.raws += raws
+            self._add_nodes(nodes, ids)
+
+    def _add_nodes(self, nodes: list[_Node], ids: I64) -> None:
+        attrs = [_attrs(node) for node in nodes]
+        numbers = _number_columns(attrs)
+        parent = ints([_parent(node) for node in nodes])
+        texts, names = self.json_texts, [node.name for node in nodes]
+        for at, name in enumerate(names):
+            if name == _COLLECTIVE or name in P2P_OPS:
+                op = _recorded(nodes[at])
+                comm = collective(op, attrs[at]) if name == _COLLECTIVE else peer(name, op)
+                if comm is not None:
+                    self.comms[self.parts.count + at] = comm
+            elif name == _GROUP_INIT:
+                self._add_groups(nodes[at])
+        self.parts.add(
+            id=ids,
+            name=self.strings.column(names),
+            parent=np.where(parent == MISSING, ids, parent),
+            **{name: ints(numbers[name], default) for name, default in _NUMBERS.items()},
+            op_schema=self.strings.column([_text(a.get("op_schema")) for a in attrs]),
+            input_shapes=texts.column([_shapes(node.inputs, node.input_shapes) for node in nodes]),
+            input_types=texts.column([_types(node.inputs, node.input_types) for node in nodes]),
+            output_shapes=texts.column([_shapes(node.outputs, node.output_shapes) for node in nodes]),
+            output_types=texts.column([_types(node.outputs, node.output_types) for node in nodes]),
+        )
+
+    def _add_groups(self, node: _Node) -> None:
+        for text in _values(node.inputs):
+            self.groups |= {group.name: group for group in process_groups(text)}
+            self.group_of_pointer |= backend_ids(text)
+
+    def trace(self, array: ArrayReader, keep_json: bool) -> HostTrace:
+        parts, around = self.parts, {key: loose(raw) for key, raw in array.around.items()}
+        if not parts.count:
+            raise InputError(
+                "has no execution trace node that can be read", path=self.path, todo="give the ET of the run, or record it again"
+            )
+        for row, comm in self.comms.items():
+            parts.add_comm(row, self._with_group_name(comm))
+        ids, rf_id = parts.column("id"), parts.column("rf_id")
+        order = self._order(ids, rf_id)
+        names = ("parent", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "name", "op_schema")
+        texts = ("input_shapes", "input_types", "output_shapes", "output_types")
+        columns = {name: parts.column(name)[order] for name in names + texts}
+        return HostTrace(
+            path=self.path,
+            schema=str(around.get("schema") or ""),
+            pid=to_int_or_none(around.get("pid")),
+            recorded_at=text_or_none(around.get("time")),
+            strings=tuple(self.strings),
+            id=ids[order],
+            rf_id=rf_id[order],
+            comm=parts.comm_table(order),
+            process_groups=tuple(self.groups.values()),
+            device_nodes_left_aside=self.device_nodes,
+            left_out={reason: count for reason, count in self.left_out.items() if count},
+            nodes_json=tuple(self.raws[i] for i in order.tolist()) if keep_json else None,
+            **columns,
+        )
+
+    def _order(self, ids: I64, rf_id: I64) -> NDArray[np.intp]:
+        order = np.lexsort((ids, rf_id))
+        _, first = np.unique(ids, return_index=True)
+        if len(first) == len(ids):
+            return order
+        self.left_out["duplicate id"] += len(ids) - len(first)
+        is_first = np.zeros(len(ids), np.bool_)
+        is_first[first] = True
+        return order[is_first[order]]
+
+    def _with_group_name(self, comm: Comm) -> Comm:
+        pointer = to_int(comm.pg_name, 0)
+        name = self.group_of_pointer.get(pointer)
+        return comm if name is None else msgspec.structs.replace(comm, pg_name=name, pg_desc=self.groups[name].desc)
+
+
+def _is_device(node: _Node) -> bool:
+    if node.cat is None and node.ph is None:
+        return False
+    return node.cat in _DEVICE_CATEGORIES or (node.ph is not None and node.cat not in _HOST_CATEGORIES)
+
+
+def _attrs(node: _Node) -> dict[str, Any]:
+    if node.attrs is not None:
+        return {attr.name: attr.value for attr in node.attrs}
+    return {
+        "rf_id": node.rf_id,
+        "fw_parent": node.fw_parent,
+        "seq_id": node.seq_id,
+        "scope": node.scope,
+        "tid": node.tid,
+        "fw_tid": node.fw_tid,
+        "op_schema": node.op_schema,
+    }
+
+
+def _number_columns(attrs: list[dict[str, Any]]) -> dict[str, Sequence[object]]:
+    try:
+        rows = [_get_numbers(attr) for attr in attrs]
+    except KeyError:
+        rows = [tuple(attr.get(name, default) for name, default in _NUMBERS.items()) for attr in attrs]
+    return dict(zip(_NUMBERS, zip(*rows, strict=True), strict=True))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _parent(node: _Node) -> object:
+    parent = node.parent if node.ctrl_deps is None else node.ctrl_deps
+    return parent[0] if isinstance(parent, list) and parent else parent
+
+
+def _shapes(side: _Side, flat: msgspec.Raw) -> msgspec.Raw:
+    return side.shapes if type(side) is _Values else flat
+
+
+def _types(side: _Side, flat: msgspec.Raw) -> msgspec.Raw:
+    return side.types if type(side) is _Values else flat
+
+
+def _values(side: _Side) -> list[Any]:
+    if isinstance(side, _Values):
+        values = loose(side.values)
+        return values if isinstance(values, list) else []
+    return [loose(value) for value in side or ()]
+
+
+def _recorded(node: _Node) -> RecordedOp:
+    types = bytes(_types(node.inputs, node.input_types)).decode("utf-8", "replace")
+    return RecordedOp(_values(node.inputs), _values(node.outputs), types)

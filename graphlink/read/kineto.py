@@ -1,0 +1,343 @@
+"""Kineto's JSON trace of one rank -> ``model.Trace``. Format: github.com/pytorch/kineto, ``output_json.cpp``.
+
+Time: one pass over the text, a few steps a row, then a sort of each table. Memory: the columns and a few blocks of text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import I64, Comm, SyncKind, Trace
+from graphlink.read import kinds
+from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
+from graphlink.read.comms import P2P_OPS, process_groups
+from graphlink.read.kineto_rows import (
+    ANNOTATIONS,
+    CALL,
+    DEVICE,
+    DEVICE_KIND,
+    EVENT,
+    FLOW,
+    HOST,
+    NO_ARGS,
+    SYNC,
+    TABLE_OF,
+    Args,
+    Event,
+    comm_of,
+    known,
+    on_gpu,
+    peer_of,
+    sync_kind,
+)
+from graphlink.read.kineto_tables import (
+    Clock,
+    call_rows,
+    device_rows,
+    event_rows,
+    flow_rows,
+    host_rows,
+    sync_rows,
+)
+from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
+
+_EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
+
+
+def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
+    """The device recording at ``path``: plain, gzip or zstd, any dialect.
+
+    Rows that are no nodes are counted in ``left_out`` by category. InputError: see ``stream``; a file of another kind; a node row
+    whose time is no number or lies beyond 2**62 ns. A peer of a ``c10d`` send or receive is as recorded: a rank of its group.
+    """
+    with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
+        if array.key == "nodes":
+            raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
+        gathered = _Gathered(str(path))
+        for block in array.blocks(Event):
+            gathered.add(block)
+        return gathered.trace(array)
+
+
+class _Lists(dict[str | None, Callable[[Event], None]]):
+    """Sorts the rows of a block: category -> append of the list it belongs to. Unknown categories get a list of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, list[Event]] = {name: [] for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW)}
+        self.others: dict[str | None, list[Event]] = {}
+        for category, table in TABLE_OF.items():
+            self[category] = self.tables[table].append
+
+    def __missing__(self, category: str | None) -> Callable[[Event], None]:
+        rows = self.others.setdefault(category, [])
+        self[category] = rows.append
+        return rows.append
+
+
+class _Gathered:
+    """What has been read so far. Times are ns without the base, which may follow the events."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.strings = Strings()
+        self.json_texts = JsonTexts(self.strings)
+        self.comms: dict[tuple[Any, ...], Comm] = {}
+        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW)}
+        self.pids: Counter[Any] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.highest_us, self.has_fraction = 0.0, False
+
+    def add(self, block: Block[Event]) -> None:
+        for bad in block.bad:
+            self._judge(bad)
+        lists = _Lists()
+        for row in block.rows:
+            lists[row.cat](row)
+        for category, rows in lists.others.items():
+            self._count_others(category, rows)
+        for table, fill in (
+            (HOST, self._host),
+            (CALL, self._calls),
+            (DEVICE, self._device),
+            (SYNC, self._syncs),
+            (EVENT, self._events),
+            (FLOW, self._flows),
+        ):
+            rows = lists.tables[table]
+            if table != FLOW:
+                spans = [row for row in rows if row.ph == "X"]
+                self.left_out["not a span (ph is not X)"] += len(rows) - len(spans)
+                rows = spans
+            if rows:
+                fill(rows, block)
+
+    def _judge(self, bad: BadRow) -> None:
+        """Of a row that is no Event. One that should have a time and has none is an error, others are left out."""
+        try:
+            row = json.loads(bad.text.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            row = None
+        is_node = isinstance(row, dict) and row.get("ph") == "X" and isinstance(row.get("cat"), str) and row["cat"] in TABLE_OF
+        if is_node and any(not _is_time(row.get(key, 0)) for key in ("ts", "dur")):
+            raise self._bad_time(bad.index, f"ts {row.get('ts')!r:.40}, dur {row.get('dur')!r:.40}")
+        self.left_out["unreadable"] += 1
+
+    def _bad_time(self, index: int, what: str) -> InputError:
+        return InputError(f"an event has no usable time: {what}", path=self.path, where=f"event {index}", todo="record again, or remove it")
+
+    def _count_others(self, category: str | None, rows: list[Event]) -> None:
+        if category:
+            self.left_out[category] += len(rows)
+            return
+        names = {"M": "metadata", "i": "instant", "I": "instant", "C": "counter"}
+        for ph, count in Counter(row.ph for row in rows).items():
+            self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
+
+    def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
+        """Start and end of ``rows``, ns without base."""
+        us = np.array([row.ts for row in rows], np.float64)
+        spans = np.array([row.dur for row in rows], np.float64)
+        spans[np.isnan(spans)] = 0.0  # null
+        negative = spans < 0
+        if negative.any():
+            self.left_out["dur < 0 taken as 0"] += int(negative.sum())
+            spans[negative] = 0.0
+        start, length = ns_of_us(us), ns_of_us(spans)
+        wrong = (start == MISSING) | (length == MISSING) | (np.abs(start + length) >= MAX_NS)
+        if wrong.any():
+            row = rows[int(np.flatnonzero(wrong)[0])]
+            index = next(index for index, other in zip(block.index, block.rows, strict=True) if other is row)
+            raise self._bad_time(index, f"ts {row.ts}, dur {row.dur}")
+        self.highest_us = max(self.highest_us, float(np.abs(us).max()))
+        self.has_fraction = self.has_fraction or bool((us != np.floor(us)).any())
+        return start, start + length
+
+    def _count_pids(self, rows: list[Event]) -> None:
+        with suppress(TypeError):  # a list or an object in the place of the number
+            self.pids.update([row.pid for row in rows])
+
+    def _with_number(self, rows: list[Event], numbers: I64, what: str) -> tuple[list[Event], I64]:
+        """Rows whose number is there; the others are counted."""
+        there = numbers != MISSING
+        if there.all():
+            return rows, numbers
+        self.left_out[what] += int((~there).sum())
+        return [row for row, ok in zip(rows, there.tolist(), strict=True) if ok], numbers[there]
+
+    def _host(self, rows: list[Event], block: Block[Event]) -> None:
+        tid = ints([row.tid for row in rows])
+        rows, tid = self._with_number(rows, tid, "host row without thread number")
+        if not rows:
+            return
+        self._count_pids(rows)
+        start, end = self._times(rows, block)
+        args = [row.args or NO_ARGS for row in rows]
+        table = self.parts[HOST]
+        order = ints([a.order if a.order is not None else a.order_2022 for a in args])
+        place = np.arange(table.count, table.count + len(rows))
+        names = [row.name or "" for row in rows]
+        for at, a in enumerate(args):
+            if a.collective:
+                table.add_comm(table.count + at, self._comm(a))
+            elif names[at] in P2P_OPS:
+                table.add_comm(table.count + at, peer_of(names[at], a))
+        table.add(
+            start=start,
+            end=end,
+            tid=tid,
+            name=self.strings.column(names),
+            annotation=np.array([row.cat in ANNOTATIONS for row in rows]),
+            order=np.where(order == MISSING, place, order),
+            rf_id=ints([a.rf_id for a in args], 0),
+            seq_id=ints([a.seq_id for a in args], -1),
+            fw_tid=ints([a.fw_tid for a in args], 0),
+            shapes=self.json_texts.column([a.shapes for a in args]),
+            types=self.json_texts.column([a.types for a in args]),
+        )
+
+    def _calls(self, rows: list[Event], block: Block[Event]) -> None:
+        tid = ints([row.tid for row in rows])
+        rows, tid = self._with_number(rows, tid, "call without thread number")
+        if not rows:
+            return
+        self._count_pids(rows)
+        start, end = self._times(rows, block)
+        self.parts[CALL].add(
+            start=start,
+            end=end,
+            tid=tid,
+            name=self.strings.column([row.name or "" for row in rows]),
+            correlation=ints([(row.args or NO_ARGS).correlation for row in rows], 0),
+        )
+
+    def _device(self, rows: list[Event], block: Block[Event]) -> None:
+        rows, stream = self._with_number(rows, on_gpu(rows, "stream", "tid"), "device row without stream")
+        rows, device = self._with_number(rows, on_gpu(rows, "device", "pid"), "device row without device")
+        if not rows:
+            return
+        if len(stream) != len(rows):
+            stream = on_gpu(rows, "stream", "tid")
+        start, end = self._times(rows, block)
+        args = [row.args or NO_ARGS for row in rows]
+        table = self.parts[DEVICE]
+        for at, a in enumerate(args):
+            if a.collective:
+                table.add_comm(table.count + at, self._comm(a))
+        kind = np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows))
+        table.add(
+            start=start,
+            end=end,
+            device=device,
+            stream=stream,
+            name=self.strings.column([row.name or "" for row in rows]),
+            kind=kind,
+            correlation=ints([a.correlation for a in args], 0),
+            bytes=ints([a.bytes for a in args], 0),
+        )
+
+    def _syncs(self, rows: list[Event], block: Block[Event]) -> None:
+        kinds_of = [sync_kind(row) for row in rows]
+        if None in kinds_of:
+            self.left_out["cuda_sync of unknown kind"] += kinds_of.count(None)
+            rows = [row for row, kind in zip(rows, kinds_of, strict=True) if kind is not None]
+        if not rows:
+            return
+        kind = np.array([kind for kind in kinds_of if kind is not None], np.uint8)
+        args = [row.args or NO_ARGS for row in rows]
+        start, end = self._times(rows, block)
+        stream, stream_known = known([a.stream for a in args])
+        record, record_known = known([a.wait_record for a in args])
+        record_stream, record_stream_known = known([a.wait_stream for a in args])
+        event, event_known = known([a.wait_event for a in args])
+        of_stream = (kind == SyncKind.STREAM) | (kind == SyncKind.STREAM_WAIT)
+        of_event = (kind == SyncKind.EVENT) | (kind == SyncKind.STREAM_WAIT)
+        device = on_gpu(rows, "device", "pid")
+        self.parts[SYNC].add(
+            kind=kind,
+            start=start,
+            end=end,
+            correlation=ints([a.correlation for a in args], 0),
+            device=np.where(device == MISSING, 0, device),
+            stream=stream,
+            stream_known=stream_known & of_stream,
+            record=record,
+            record_known=record_known & of_event & (record > 0),
+            record_stream=record_stream,
+            record_stream_known=record_stream_known & of_event,
+            event=event,
+            event_known=event_known & of_event,
+        )
+
+    def _events(self, rows: list[Event], block: Block[Event]) -> None:
+        stream = ints([(row.args or NO_ARGS).stream for row in rows])
+        rows, stream = self._with_number(rows, stream, "cuda_event without stream")
+        device = on_gpu(rows, "device", "pid")
+        self.parts[EVENT].add(
+            correlation=ints([(row.args or NO_ARGS).correlation for row in rows], 0),
+            device=np.where(device == MISSING, 0, device),
+            stream=stream,
+        )
+
+    def _flows(self, rows: list[Event], block: Block[Event]) -> None:
+        ns = ns_of_us(np.array([row.ts for row in rows], np.float64))
+        ident, tid = ints([row.id for row in rows]), ints([row.tid for row in rows])
+        end = np.array([{"s": 0, "f": 1}.get(row.ph or "", 2) for row in rows], np.uint8)
+        usable = (ns != MISSING) & (ident != MISSING) & (tid != MISSING) & (end < 2)
+        self.left_out["fwdbwd without partner"] += int((~usable).sum())
+        self.parts[FLOW].add(ns=ns[usable], ident=ident[usable], tid=tid[usable], end=end[usable])
+
+    def _comm(self, a: Args) -> Comm:
+        raw = (
+            a.collective, a.dtype, a.in_nelems, a.out_nelems, a.in_split, a.out_split, a.group, a.group_desc, a.group_ranks,
+            a.group_size, a.rank_start, a.rank_stride, a.rank, a.src_rank, a.dst_rank, a.seq,
+        )  # fmt: skip
+        try:
+            comm = self.comms.get(raw)
+        except TypeError:  # a list in the place of text
+            return comm_of(a)
+        if comm is None:
+            comm = self.comms[raw] = comm_of(a)
+        return comm
+
+    def trace(self, array: ArrayReader) -> Trace:
+        """Everything read, sorted, on the recording's clock."""
+        around = {key: loose(raw) for key, raw in array.around.items() if key in ("baseTimeNanoseconds", "distributedInfo")}
+        base = to_int(around.get("baseTimeNanoseconds", 0), 0)
+        if abs(base) >= MAX_NS:
+            raise InputError(f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it")
+        info = around.get("distributedInfo")
+        info = info if isinstance(info, dict) else {}
+        exact = self.highest_us < _EXACT_US and self.has_fraction
+        pids = (to_int_or_none(pid) for pid, _ in self.pids.most_common())
+        clock = Clock(base, self.path)
+        return Trace(
+            path=self.path,
+            host=host_rows(self.parts[HOST], clock),
+            calls=call_rows(self.parts[CALL], clock),
+            device=device_rows(self.parts[DEVICE], clock),
+            syncs=sync_rows(self.parts[SYNC], clock),
+            events=event_rows(self.parts[EVENT]),
+            flows=flow_rows(self.parts[FLOW], clock, self.left_out),
+            strings=tuple(self.strings),
+            pid=next((pid for pid in pids if pid is not None), None),
+            rank=to_int_or_none(info.get("rank")),
+            world_size=to_int_or_none(info.get("world_size")),
+            process_groups=process_groups(info.get("pg_config")),
+            resolution_ns=1 if exact else 1000,
+            left_out={reason: count for reason, count in self.left_out.items() if count},
+            warnings=(),
+        )
+
+
+def _is_time(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and math.isfinite(value))

@@ -1,0 +1,108 @@
+"""From gathered columns to the sorted tables of ``model.Trace``. O(n log n); each column is copied once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, HostRows, SyncRows
+from graphlink.read.columns import MAX_NS, Parts
+
+
+class Clock:
+    """Adds the recording's base to relative ns."""
+
+    def __init__(self, base_ns: int, path: str):
+        self._base_ns, self._path = base_ns, path
+
+    def ns(self, parts: Parts, name: str) -> I64:
+        """Column ``name`` as ns since the epoch. InputError beyond 2**62."""
+        column: I64 = parts.column(name)
+        if len(column) and max(abs(int(column.min()) + self._base_ns), abs(int(column.max()) + self._base_ns)) >= MAX_NS:
+            raise InputError("an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=self._path, todo="record again")
+        column += self._base_ns
+        return column
+
+
+def host_rows(parts: Parts, clock: Clock) -> HostRows:
+    start, end, place = clock.ns(parts, "start"), clock.ns(parts, "end"), parts.column("order")
+    order = np.lexsort((place, -end, start))
+    return HostRows(
+        start_ns=start[order],
+        end_ns=end[order],
+        tid=parts.column("tid")[order],
+        name=parts.column("name", np.int32)[order],
+        annotation=parts.column("annotation", np.bool_)[order],
+        order=place[order],
+        rf_id=parts.column("rf_id")[order],
+        seq_id=parts.column("seq_id")[order],
+        fw_tid=parts.column("fw_tid")[order],
+        input_shapes=parts.column("shapes", np.int32)[order],
+        input_types=parts.column("types", np.int32)[order],
+        comm=parts.comm_table(order),
+    )
+
+
+def call_rows(parts: Parts, clock: Clock) -> CallRows:
+    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
+    order = np.lexsort((-end, start))
+    return CallRows(
+        start_ns=start[order],
+        end_ns=end[order],
+        tid=parts.column("tid")[order],
+        name=parts.column("name", np.int32)[order],
+        correlation=parts.column("correlation")[order],
+    )
+
+
+def device_rows(parts: Parts, clock: Clock) -> DeviceRows:
+    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
+    order = np.lexsort((end, start))
+    return DeviceRows(
+        start_ns=start[order],
+        end_ns=end[order],
+        device=parts.column("device")[order],
+        stream=parts.column("stream")[order],
+        name=parts.column("name", np.int32)[order],
+        kind=parts.column("kind", np.uint8)[order],
+        correlation=parts.column("correlation")[order],
+        bytes=parts.column("bytes")[order],
+        comm=parts.comm_table(order),
+    )
+
+
+def sync_rows(parts: Parts, clock: Clock) -> SyncRows:
+    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
+    order = np.lexsort((end, start))
+    return SyncRows(
+        kind=parts.column("kind", np.uint8)[order],
+        start_ns=start[order],
+        end_ns=end[order],
+        correlation=parts.column("correlation")[order],
+        device=parts.column("device")[order],
+        stream=parts.column("stream")[order],
+        stream_known=parts.column("stream_known", np.bool_)[order],
+        record=parts.column("record")[order],
+        record_known=parts.column("record_known", np.bool_)[order],
+        record_stream=parts.column("record_stream")[order],
+        record_stream_known=parts.column("record_stream_known", np.bool_)[order],
+        event=parts.column("event")[order],
+        event_known=parts.column("event_known", np.bool_)[order],
+    )
+
+
+def event_rows(parts: Parts) -> EventRows:
+    return EventRows(parts.column("correlation"), parts.column("device"), parts.column("stream"))
+
+
+def flow_rows(parts: Parts, clock: Clock, left_out: Counter[str]) -> FlowRows:
+    """Flow starts joined to flow ends by id, in the order of the starts' ids. What has no partner or a second one is counted."""
+    ns, ident, tid = clock.ns(parts, "ns"), parts.column("ident"), parts.column("tid")
+    end = parts.column("end", np.uint8)
+    starts, ends = np.flatnonzero(end == 0), np.flatnonzero(end == 1)
+    _, start_of, end_of = np.intersect1d(ident[starts], ident[ends], return_indices=True)
+    left_out["fwdbwd without partner"] += len(ident) - 2 * len(start_of)
+    forward, backward = starts[start_of], ends[end_of]
+    return FlowRows(fwd_tid=tid[forward], fwd_ns=ns[forward], bwd_tid=tid[backward], bwd_ns=ns[backward])

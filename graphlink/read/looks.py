@@ -1,0 +1,37 @@
+"""Telling the files of a folder apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.read.kinds import ET, KINETO, binary_kind
+from graphlink.read.source import open_source
+from graphlink.read.stream import open_array
+
+_HEAD_BYTES = 1 << 20
+
+
+class _Row(msgspec.Struct):
+    ph: str
+
+
+def looks_like(path: str | Path) -> str | None:
+    """What the file at ``path`` is: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed"; None for anything else.
+
+    Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
+    """
+    with open_source(path) as source:
+        kind = binary_kind(source.read(512))
+    if kind is not None:
+        return kind.name
+    try:
+        with open_array(path, ("traceEvents", "nodes"), _HEAD_BYTES) as array:
+            if array.key is not None:
+                return {"traceEvents": KINETO, "nodes": ET}[array.key].name
+            first = next(array.blocks(_Row), None)
+            return KINETO.name if first is not None and first.rows else None
+    except InputError:
+        return None

@@ -1,0 +1,89 @@
+"""A user's file as a stream of plain bytes, whatever it is packed with.
+
+Packing is told by the first bytes, never by the name. Everything that can be wrong with the file itself (missing, a folder, no
+permission, cut or damaged packing) is an ``InputError`` that names the place in the unpacked text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import zstandard
+
+from graphlink.errors import InputError
+
+_DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
+try:
+    from isal import igzip, isal_zlib
+except ImportError:  # no wheel for this platform
+    _open_gzip: Any = gzip.open
+else:
+    _open_gzip = igzip.open
+    _DAMAGED = (*_DAMAGED, cast("type[Exception]", isal_zlib.error))
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+class Source:
+    """Sequential reader of one file. ``position`` counts the unpacked bytes given out."""
+
+    def __init__(self, path: Path, stream: BinaryIO, packed: str):
+        self.path, self.packed = path, packed
+        self.position = 0
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer only near the end, none at the end. InputError when the packing is cut or damaged."""
+        try:
+            data = self._stream.read(size)
+        except _DAMAGED as error:
+            cut = isinstance(error, EOFError)
+            raise InputError(
+                f"the {self.packed} file is {'cut off' if cut else 'damaged'} ({error})",
+                path=self.path,
+                where=f"after {self.where(self.position)}",
+                todo="copy or record the file again",
+            ) from None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        self.position += len(data)
+        return data
+
+    def where(self, offset: int) -> str:
+        return f"byte {offset} of the decompressed text" if self.packed else f"byte {offset}"
+
+
+@contextmanager
+def open_source(path: str | Path) -> Iterator[Source]:
+    """The file at ``path``, unpacked while it is read. InputError when it cannot be opened."""
+    path = Path(path)
+    try:
+        file = path.open("rb")
+        magic = file.peek(4)[:4]
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise unreadable(path, error) from None
+    with file:
+        if magic.startswith(_GZIP):
+            with _open_gzip(file, "rb") as unpacked:
+                yield Source(path, cast(BinaryIO, unpacked), "gzip")
+        elif magic == _ZSTD:
+            with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
+                yield Source(path, cast(BinaryIO, reader), "zstd")
+        else:
+            yield Source(path, file, "")
+
+
+def unreadable(path: Path, error: OSError | ValueError) -> InputError:
+    if isinstance(error, IsADirectoryError):
+        return InputError("is a folder", path=path, todo="name a file, or give the folder without a flag")
+    if isinstance(error, FileNotFoundError):
+        return InputError("there is no such file", path=path, todo="check the name")
+    if isinstance(error, PermissionError):
+        return InputError("may not be read", path=path, todo="change its permissions")
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return InputError(f"cannot be read ({reason})", path=path, todo="check the file")

@@ -1,0 +1,311 @@
+"""One big JSON array, read block by block in bounded memory.
+
+A trace is a document with a single huge list (``traceEvents``, ``nodes``) or a bare list. The text is taken in blocks; a
+block ends at a comma between two elements and is decoded into typed structs at once. The cut is exact, not a guess: if ``[`` + block
++ ``]`` is valid JSON, then by JSON's grammar the block was a whole number of elements. A cut that fails this is replaced by an exact
+scan of brackets and strings. The text around the array is decoded too, so that keys before and after it are found alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import GenericAlias
+from typing import Generic, TypeVar
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.read.kinds import binary_kind
+from graphlink.read.scan import guess_cut, scan, separator_at
+from graphlink.read.source import Source, open_source
+
+BLOCK_BYTES = 1 << 20  # 4 MB and more cost a third more time in fresh memory pages, and gain nothing
+MAX_ELEMENT_BYTES = 256 << 20
+MAX_AROUND_BYTES = 64 << 20  # text before or after the array
+_UNFINISHED = 16  # bytes at the end of a buffer that look malformed as the rest of a number is missing
+_MAX_HEADS = 100  # places that look like the array's start and are none
+
+_BOM = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_AT_BYTE = re.compile(r" \(byte (\d+)\)")
+
+T = TypeVar("T")
+_Around = dict[str, msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """An element that is valid JSON but not of the wanted type. ``index`` is its position in the array."""
+
+    index: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Generic[T]):
+    """Consecutive elements. ``raws`` is parallel to ``rows`` and empty unless asked for."""
+
+    first: int  # position of the first element in the array
+    rows: list[T]
+    index: Sequence[int]  # of each row in the array
+    raws: list[bytes]
+    bad: list[BadRow]
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """No garbage collection: millions of short-lived acyclic objects make it cost more than decoding."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[ArrayReader]:
+    """The array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a list.
+
+    InputError: the file cannot be read, is no JSON, or has no such list.
+    """
+    with open_source(path) as source:
+        yield ArrayReader(source, keys, block_bytes)
+
+
+class ArrayReader:
+    """Reads one array once. ``key`` is the array's key, None for a bare list; ``around`` is whole when all blocks have been read."""
+
+    def __init__(self, source: Source, keys: Sequence[str], block_bytes: int = BLOCK_BYTES):
+        self._source, self._block_bytes = source, block_bytes
+        self.key: str | None = None
+        self.around: _Around = {}
+        self._buffer = b""
+        self._at = 0  # place in the text of what stands first in the buffer
+        self._separator = b""  # learned when a guess fails: lists of objects inside elements (attrs of an ET) mislead it
+        self._find_array(keys)
+
+    def blocks(self, row_type: type[T], *, keep_raw: bool = False) -> Iterator[Block[T]]:
+        """The array's elements as ``row_type``, in order.
+
+        Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut text, an
+        element above 256 MB, too deep nesting.
+        """
+        decoder = _RowDecoder(row_type, keep_raw)
+        first, buffer = 0, self._buffer
+        self._buffer = b""
+        while True:
+            more = self._source.read(max(self._block_bytes, len(buffer)))
+            buffer += more
+            cut, block = self._guessed_block(buffer, decoder, first)
+            if block is None:
+                split = scan(buffer)
+                if split.end is not None:
+                    yield self._last_block(buffer, split.end, decoder, first)
+                    return
+                cut = split.cut
+                if cut is None:
+                    self._may_grow(buffer, first, at_end=not more)
+                    continue
+                self._separator = separator_at(buffer, cut)
+                block = self._sure_block(buffer[:cut] + b"]", decoder, first, may_be_empty=False)
+            assert cut is not None
+            yield block
+            first += len(block.rows) + len(block.bad)
+            buffer = b"[" + buffer[cut + 1 :]
+            self._at += cut
+
+    def _guessed_block(self, buffer: bytes, decoder: _RowDecoder[T], first: int) -> tuple[int | None, Block[T] | None]:
+        cut = guess_cut(buffer, self._separator)
+        if cut is None:
+            return None, None
+        try:
+            return cut, decoder.block(buffer[:cut] + b"]", first)
+        except msgspec.DecodeError:
+            return None, None
+        except RecursionError:
+            raise self._too_deep(first) from None
+
+    def _sure_block(self, text: bytes, decoder: _RowDecoder[T], first: int, *, may_be_empty: bool) -> Block[T]:
+        """A block whose ends the scan found: what is malformed in it is malformed in the file."""
+        try:
+            block = decoder.block(text, first)
+        except msgspec.DecodeError as error:
+            raise self._malformed(error, text) from None
+        except RecursionError:
+            raise self._too_deep(first) from None
+        if not may_be_empty and not block.rows and not block.bad:
+            raise self._malformed(msgspec.DecodeError("nothing between commas (byte 1)"), text)
+        return block
+
+    def _last_block(self, buffer: bytes, end: int, decoder: _RowDecoder[T], first: int) -> Block[T]:
+        block = self._sure_block(buffer[: end + 1], decoder, first, may_be_empty=first == 0)
+        tail = buffer[end + 1 :]
+        while more := self._source.read(self._block_bytes):
+            tail += more
+            if len(tail) > MAX_AROUND_BYTES:
+                raise self._error(f"more than {MAX_AROUND_BYTES >> 20} MB follow the list", self._at + end)
+        opened = b"[]" if self.key is None else b'{"' + self.key.encode() + b'":[]'
+        at = self._at + end + 1 - len(opened)
+        if self.key is None:
+            if tail.strip(_SPACE):
+                place = len(opened) + len(tail) - len(tail.lstrip(_SPACE))
+                raise self._malformed(msgspec.DecodeError(f"text after the end (byte {place})"), opened + tail, at)
+            return block
+        around = self._decode_around(opened + tail, at)
+        if bytes(around.pop(self.key)) != b"[]":
+            raise self._error(f'has a second "{self.key}" after the first', self._at + end)
+        self.around |= around
+        return block
+
+    def _find_array(self, keys: Sequence[str]) -> None:
+        start = re.compile(b'"(' + b"|".join(re.escape(key.encode()) for key in keys) + rb')"[ \t\r\n]*:[ \t\r\n]*\[')
+        text, skipped = b"", 0
+        while True:
+            more = self._source.read(self._block_bytes)
+            text += more
+            if not skipped and text.startswith(_BOM):
+                text, skipped = text[len(_BOM) :], len(_BOM)
+            begin = text.lstrip(_SPACE)[:1]
+            self._refuse_foreign(text, begin, surely=len(text) >= len(_BOM) or not more)
+            if begin == b"[":
+                self._begin(text, text.index(b"["), skipped)
+                return
+            if self._find_key(text, start, skipped):
+                return
+            if not more:
+                raise self._no_array(text, keys, skipped)
+            if len(text) > MAX_AROUND_BYTES:
+                raise self._error(f"no list {' or '.join(keys)} in the first {MAX_AROUND_BYTES >> 20} MB", skipped)
+
+    def _find_key(self, text: bytes, start: re.Pattern[bytes], skipped: int) -> bool:
+        for match in islice(start.finditer(text), _MAX_HEADS):
+            # the place may be in a string or deeper down: only at the top level does closing both brackets give a document
+            head = _try_around(text[: match.end() - 1] + b"[]}")
+            if head is not None:
+                self.key = match[1].decode()
+                del head[self.key]
+                self.around = head
+                self._begin(text, match.end() - 1, skipped)
+                return True
+        return False
+
+    def _refuse_foreign(self, text: bytes, begin: bytes, *, surely: bool) -> None:
+        kind = binary_kind(text)
+        if kind is not None:
+            raise InputError(f"is {kind.what}", path=self._source.path, todo=kind.todo)
+        if surely and begin not in (b"", b"{", b"["):
+            raise self._error("is no JSON", len(text) - len(text.lstrip(_SPACE)))
+
+    def _begin(self, text: bytes, bracket: int, skipped: int) -> None:
+        self._buffer, self._at = text[bracket:], bracket + skipped
+
+    def _no_array(self, text: bytes, keys: Sequence[str], skipped: int) -> InputError:
+        if not text.strip(_SPACE):
+            return InputError("is empty" + (" or cut off" if self._source.packed else ""), path=self._source.path, todo="record it again")
+        found = self._decode_around(text, skipped)
+        wanted = " or ".join(f'"{key}"' for key in keys)
+        names = ", ".join(list(found)[:8]) or "none"
+        return InputError(f"has no list {wanted} (its keys: {names})", path=self._source.path, todo="give the file that has it")
+
+    def _decode_around(self, text: bytes, at: int) -> _Around:
+        try:
+            return msgspec.json.decode(text, type=_Around)
+        except msgspec.ValidationError as error:
+            raise self._error(f"is no JSON object ({error})", at) from None
+        except msgspec.DecodeError as error:
+            raise self._malformed(error, text, at) from None
+        except UnicodeDecodeError as error:
+            raise self._error(f"a key is not UTF-8 ({error.reason})", at) from None
+        except RecursionError:
+            raise self._too_deep(0) from None
+
+    def _may_grow(self, buffer: bytes, first: int, *, at_end: bool) -> None:
+        """Whether more text can help: raises if an element is too big, the file ends here, or the text is wrong already."""
+        try:
+            msgspec.json.decode(buffer, type=list[msgspec.Raw])
+        except RecursionError:
+            raise self._too_deep(first) from None
+        except msgspec.DecodeError as error:
+            place = _AT_BYTE.search(str(error))
+            if place and int(place[1]) < len(buffer) - (0 if at_end else _UNFINISHED):
+                raise self._malformed(error, buffer) from None
+        if at_end:
+            raise InputError(
+                f"the file ends inside its list, in element {first} or later",
+                path=self._source.path,
+                where=self._source.where(self._source.position),
+                todo="the recording or a copy was cut off: copy or record it again",
+            )
+        if len(buffer) > MAX_ELEMENT_BYTES:
+            raise self._error(f"element {first} is larger than {MAX_ELEMENT_BYTES >> 20} MB", self._at)
+
+    def _malformed(self, error: Exception, text: bytes, at: int | None = None) -> InputError:
+        at = self._at if at is None else at
+        message = str(error)
+        place = _AT_BYTE.search(message)
+        byte = int(place[1]) if place else 0
+        near = text[max(0, byte - 20) : byte + 20].decode("utf-8", "replace") if place else ""
+        what = _AT_BYTE.sub("", message).removeprefix("JSON is malformed: ")
+        return self._error(f"is not valid JSON: {what}" + (f" near {near!r}" if near else ""), at + byte)
+
+    def _too_deep(self, first: int) -> InputError:
+        return self._error(f"is nested too deeply, in element {first} or later", self._at)
+
+    def _error(self, what: str, offset: int) -> InputError:
+        return InputError(what, path=self._source.path, where=self._source.where(max(0, offset)), todo="check the file, or record it again")
+
+
+def _try_around(text: bytes) -> _Around | None:
+    try:
+        return msgspec.json.decode(text, type=_Around)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class _RowDecoder(Generic[T]):
+    def __init__(self, row_type: type[T], keep_raw: bool):
+        self._rows: msgspec.json.Decoder[list[T]] = msgspec.json.Decoder(GenericAlias(list, (row_type,)))
+        self._row = msgspec.json.Decoder(row_type)
+        self._raw = msgspec.json.Decoder(list[msgspec.Raw])
+        self._keep_raw = keep_raw
+
+    def block(self, text: bytes, first: int) -> Block[T]:
+        """``text`` is a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
+        if not self._keep_raw:
+            try:
+                rows = self._rows.decode(text)
+            except (msgspec.ValidationError, UnicodeDecodeError):
+                pass
+            else:
+                return Block(first, rows, range(first, first + len(rows)), [], [])
+        return self._one_by_one(text, first)
+
+    def _one_by_one(self, text: bytes, first: int) -> Block[T]:
+        block: Block[T] = Block(first, [], [], [], [])
+        rows, index, raws = block.rows, [], block.raws
+        for position, raw in enumerate(self._raw.decode(text), first):
+            row_text = bytes(raw)
+            try:
+                row = self._row.decode(row_text)
+            except msgspec.DecodeError:
+                block.bad.append(BadRow(position, row_text))
+                continue
+            except UnicodeDecodeError:  # mangled names happen; U+FFFD takes the place of the wrong bytes
+                try:
+                    row = self._row.decode(row_text.decode("utf-8", "replace"))
+                except msgspec.DecodeError:
+                    block.bad.append(BadRow(position, row_text))
+                    continue
+            rows.append(row)
+            index.append(position)
+            if self._keep_raw:
+                raws.append(row_text)
+        return Block(first, rows, index, raws, block.bad)

@@ -1,0 +1,311 @@
+"""Small documents for each dialect of Kineto and for each trap in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphlink.errors import InputError
+from graphlink.model import DeviceKind, SyncKind, Trace
+from graphlink.read import looks_like, read_kineto
+
+
+def row(cat: str, name: str, ts: Any, dur: Any, *, tid: Any = 11, pid: Any = 10, ph: str = "X", **args: Any) -> dict[str, Any]:
+    return {"ph": ph, "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_rows(*rows: Any, **around: Any) -> Trace:
+        path = tmp_path / "kineto.json"
+        path.write_text(json.dumps({"traceEvents": rows} | around))
+        return read_kineto(path)
+
+    return read_rows
+
+
+def names(trace: Trace, column: np.ndarray) -> list[str]:
+    return [trace.strings[number] for number in column]
+
+
+def test_2021(read):
+    trace = read(
+        row("Operator", "aten::add", 100, 50, tid="25738", **{"external id": 3}),
+        row("Runtime", "cudaLaunchKernel", 110, 5, tid="25738", correlation=7, **{"external id": 3}),
+        row("Kernel", "k", 120, 9, pid=0, tid="stream 7", correlation=7, device=0, stream=7),
+        row("Memcpy", "m", 130, 9, pid=0, tid="stream 20", correlation=8, bytes=64),
+        row("Memset", "s", 140, 9, pid=0, tid="stream 7", correlation=9, device=0, stream=7),
+        {"ph": "s", "id": 7, "cat": "async_gpu", "name": "x", "pid": 10, "tid": "25738", "ts": 110},
+    )
+    assert trace.host.tid.tolist() == trace.calls.tid.tolist() == [25738]
+    assert trace.device.stream.tolist() == [7, 20, 7]
+    assert trace.device.device.tolist() == [0, 0, 0]
+    assert trace.device.kind.tolist() == [DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET]
+    assert trace.device.bytes.tolist() == [0, 64, 0]
+    assert trace.device.correlation.tolist() == [7, 8, 9]
+    assert trace.left_out == {"async_gpu": 1}
+    assert trace.resolution_ns == 1000
+
+
+def test_2022_order_and_names(read):
+    trace = read(
+        row("cpu_op", "b", 5, 0, **{"Profiler Event Index": 1, "Trace name": "x"}),
+        row("cpu_op", "a", 5, 0, **{"Profiler Event Index": 0}),
+        row("user_annotation", "outer", 5, 3, **{"Profiler Event Index": 9}),
+    )
+    assert names(trace, trace.host.name) == ["outer", "a", "b"]
+    assert trace.host.annotation.tolist() == [True, False, False]
+    assert trace.host.order.tolist() == [9, 0, 1]
+
+
+def test_rows_without_an_index_keep_the_order_of_the_file(read):
+    trace = read(row("cpu_op", "a", 5, 1), row("cpu_op", "b", 5, 1), row("cpu_op", "c", 4, 1))
+    assert names(trace, trace.host.name) == ["c", "a", "b"]
+    assert trace.host.order.tolist() == [2, 0, 1]
+
+
+def test_2024_relative_times_are_exact(read):
+    trace = read(row("cpu_op", "a", 4212936085398.981, 116.821), baseTimeNanoseconds=1719853884000000000)
+    assert trace.host.start_ns.tolist() == [1719853884000000000 + 4212936085398981]
+    assert (trace.host.end_ns - trace.host.start_ns).tolist() == [116821]
+    assert trace.resolution_ns == 1
+
+
+def test_absolute_epoch_makes_no_claim_to_the_ns(read):
+    assert read(row("cpu_op", "a", 1712000000000000.25, 1.5)).resolution_ns == 1000
+
+
+def test_host_details(read):
+    trace = read(
+        row("cpu_op", "a", 1, 1, **{"Record function id": 5, "Sequence number": 6, "Fwd thread id": 2,
+                                    "Input Dims": [[2, 3], []], "Input type": ["float", ""]}),
+        row("cpu_op", "b", 2, 1),
+    )  # fmt: skip
+    host = trace.host
+    assert (host.rf_id.tolist(), host.seq_id.tolist(), host.fw_tid.tolist()) == ([5, 0], [6, -1], [2, 0])
+    assert names(trace, host.input_shapes) == ["[[2, 3], []]", ""]
+    assert names(trace, host.input_types) == ['["float", ""]', ""]
+    assert trace.strings[0] == ""
+
+
+def test_hip(read):
+    trace = read(
+        row("cuda_runtime", "hipMemcpyWithStream", 1, 2, stream="0x0", cid=153, correlation="117", size="2560", kind="1"),
+        row("gpu_memcpy", "Memcpy HtoD", 2, 2, pid=2, tid=0, device=2, stream=0, correlation=117, kind="HtoD"),
+    )
+    assert trace.calls.correlation.tolist() == trace.device.correlation.tolist() == [117]
+    assert trace.device.device.tolist() == [2]
+
+
+COLLECTIVE = {
+    "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 6144, "Out msg nelems": "6144", "Group size": 2,
+    "In split size": "[]", "Out split size": "[3, 3]", "Process Group Name": "13", "Process Group Description": "dp",
+    "Process Group Ranks": "[0, 1]",
+}  # fmt: skip
+
+
+def test_collectives_on_host_and_device_share_one_record(read):
+    trace = read(
+        row("cpu_op", "plain", 1, 9),
+        row("cpu_op", "record_param_comms", 2, 5, **COLLECTIVE),
+        row("kernel", "ncclDevKernel", 30, 5, pid=0, tid=7, device=0, stream=7, **COLLECTIVE),
+        row("kernel", "earlier", 20, 5, pid=0, tid=7, device=0, stream=7),
+    )
+    assert trace.host.comm.row.tolist() == [1]
+    assert trace.device.comm.row.tolist() == [1]
+    (comm,) = trace.host.comm.comms
+    assert comm is trace.device.comm.comms[0]
+    assert (comm.name, comm.dtype, comm.in_nelems, comm.out_nelems, comm.group_size) == ("allreduce", "Float", 6144, 6144, 2)
+    assert (comm.pg_name, comm.pg_desc, comm.ranks, comm.out_split) == ("13", "dp", (0, 1), (3, 3))
+
+
+def test_ranks_that_were_cut(read):
+    cut = COLLECTIVE | {"Process Group Ranks": "[0, 8, ...]", "Group size": 4}
+    trace = read(
+        row("cpu_op", "record_param_comms", 1, 1, **cut),
+        row("cpu_op", "record_param_comms", 2, 1, **cut, **{"Global rank start": 0, "Global rank stride": 8}),
+        row("cpu_op", "record_param_comms", 3, 1, **cut, **{"Global rank start": 0, "Global rank stride": -1}),
+    )
+    assert [comm.ranks for comm in trace.host.comm.comms] == [None, (0, 8, 16, 24), None]
+
+
+def test_comm_of_2026_and_unhashable_fields(read):
+    trace = read(
+        row("cpu_op", "record_param_comms", 1, 1, **COLLECTIVE | {"Collective name": "SEND"}, Seq=5, Rank=1,
+            **{"Src Rank": 1, "Dst Rank": 2}),
+        row("cpu_op", "record_param_comms", 2, 1, **COLLECTIVE | {"Process Group Ranks": [4, 5]}),
+    )  # fmt: skip
+    one, two = trace.host.comm.comms
+    assert (one.name, one.seq, one.rank, one.src_rank, one.dst_rank) == ("send", 5, 1, 1, 2)
+    assert two.ranks == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "found"),
+    [
+        ("c10d::send", ["", "", "2", "5"], ("send", None, 2, 5)),
+        ("c10d::recv_", ["", "", "1", "0"], ("recv", 1, None, 0)),
+        ("c10d::recv_any_source_", ["", "", "4"], ("recv", None, None, 4)),
+        ("c10d::send", [], ("send", None, None, None)),
+        ("c10d::send", "x", ("send", None, None, None)),
+    ],
+)
+def test_gloo_peers(read, name, inputs, found):
+    trace = read(row("cpu_op", name, 1, 1, **{"Concrete Inputs": inputs, "Input Dims": [[[16, 256], [2]], [], [], []]}))
+    (comm,) = trace.host.comm.comms
+    assert (comm.name, comm.src_rank, comm.dst_rank, comm.tag) == found
+    assert comm.in_nelems == 16 * 256 + 2
+
+
+def test_cuda_sync(read):
+    def sync(kind: str, ts: int, stream: Any, **args: Any) -> dict[str, Any]:
+        return row("cuda_sync", kind, ts, 1, pid=0, tid=1000007, cuda_sync_kind=kind, stream=stream, device=0, **args)
+
+    record = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 41, "wait_on_cuda_event_id": 1}
+    none = {"wait_on_stream": 4294967295, "wait_on_cuda_event_record_corr_id": -1}
+    trace = read(
+        sync("Stream Sync", 1, 7, correlation=1),
+        sync("Context Sync", 2, 4294967295, correlation=2),
+        sync("Event Sync", 3, -1, correlation=3, **record),
+        sync("Stream Wait Event", 4, 20, correlation=4, **record),
+        sync("Stream Wait Event", 5, 20, correlation=5, **none),
+        sync("Event Sync", 6, -1, correlation=6, wait_on_stream=7),
+        sync("Something New", 7, 7),
+    )
+    syncs = trace.syncs
+    kinds = [SyncKind.STREAM, SyncKind.DEVICE, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM_WAIT, SyncKind.EVENT]
+    assert syncs.kind.tolist() == kinds
+    assert syncs.stream_known.tolist() == [True, False, False, True, True, False]
+    assert syncs.stream[syncs.stream_known].tolist() == [7, 20, 20]
+    assert syncs.record_known.tolist() == [False, False, True, True, False, False]
+    assert syncs.record[syncs.record_known].tolist() == [41, 41]
+    assert syncs.record_stream_known.tolist() == [False, False, True, True, False, True]
+    assert trace.left_out == {"cuda_sync of unknown kind": 1}
+
+
+def test_cuda_event_rows_are_no_device_work(read):
+    trace = read(row("cuda_event", "cudaEvent", 1, 0, pid=0, tid=7, correlation=5, device=0, stream=7))
+    assert (trace.events.correlation.tolist(), trace.events.stream.tolist()) == ([5], [7])
+    assert len(trace.device.start_ns) == 0
+
+
+def test_flows_pair_by_id_in_any_order(read):
+    def flow(ph: str, ident: int, tid: int, ts: float) -> dict[str, Any]:
+        return {"ph": ph, "id": ident, "pid": 1, "tid": tid, "ts": ts, "cat": "fwdbwd", "name": "fwdbwd"}
+
+    trace = read(
+        flow("f", 1, 2, 10.5), flow("s", 1, 1, 2.25), flow("s", 2, 1, 3), flow("s", 3, 1, 4), flow("f", 3, 2, 9),
+        baseTimeNanoseconds=1000,
+    )  # fmt: skip
+    flows = trace.flows
+    assert (flows.fwd_tid.tolist(), flows.fwd_ns.tolist()) == ([1, 1], [3250, 5000])
+    assert (flows.bwd_tid.tolist(), flows.bwd_ns.tolist()) == ([2, 2], [11500, 10000])
+    assert trace.left_out == {"fwdbwd without partner": 1}
+
+
+def test_what_is_no_node_is_counted(read):
+    trace = read(
+        row("python_function", "f", 1, 1), row("gpu_user_annotation", "g", 1, 1), row("Trace", "t", 1, 1, tid="x", pid="Spans"),
+        row("mtia_ccp_events", "m", 1, 1), row("cpu_op", "begin", 1, 1, ph="B"), {"ph": "M", "name": "process_name", "pid": 1},
+        {"ph": "i", "name": "Record Window End", "ts": 1}, row("cpu_op", "no thread", 1, 1, tid="main"), 7, "x", None,
+        row("kernel", "nowhere", 1, 1, pid="", tid=""), {"ph": "X", "cat": "cpu_op", "name": 5, "ts": 1, "tid": 1},
+    )  # fmt: skip
+    assert trace.left_out == {
+        "python_function": 1, "gpu_user_annotation": 1, "Trace": 1, "mtia_ccp_events": 1, "not a span (ph is not X)": 1,
+        "metadata": 1, "instant": 1, "host row without thread number": 1, "unreadable": 4, "device row without stream": 1,
+    }  # fmt: skip
+
+
+def test_durations(read):
+    trace = read(row("cpu_op", "a", 1, -3), {"ph": "X", "cat": "cpu_op", "name": "b", "tid": 1, "ts": 2}, row("cpu_op", "c", 3, None))
+    assert (trace.host.end_ns - trace.host.start_ns).tolist() == [0, 0, 0]
+    assert trace.left_out == {"dur < 0 taken as 0": 1}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        row("cpu_op", "a", "soon", 1),
+        row("cpu_op", "a", None, 1),
+        row("kernel", "a", 1, "long", stream=7, device=0),
+        row("cuda_runtime", "a", 1e16, 1),
+        row("cuda_runtime", "a", 4.6e15, 1e15),
+        row("cuda_sync", "Stream Sync", [], 1, stream=7),
+        {"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1},
+    ],
+)
+def test_a_node_without_a_time_is_an_error(read, bad):
+    with pytest.raises(InputError) as error:
+        read(row("cpu_op", "good", 1, 1), row("Trace", "t", 1, 1), bad)
+    assert error.value.where == "event 2"
+
+
+def test_infinite_time(tmp_path):
+    path = tmp_path / "k.json"
+    path.write_text('[{"ph": "X", "cat": "cpu_op", "name": "a", "tid": 1, "ts": 1e999, "dur": 1}]')
+    with pytest.raises(InputError, match="no usable time"):
+        read_kineto(path)
+
+
+def test_base_time_out_of_range(read):
+    with pytest.raises(InputError, match="baseTimeNanoseconds"):
+        read(row("cpu_op", "a", 1, 1), baseTimeNanoseconds=2**62)
+    with pytest.raises(InputError, match="2\\*\\*62"):
+        read(row("cpu_op", "a", 2e15, 1), baseTimeNanoseconds=2**62 - 1)
+
+
+def test_distributed_info_and_process(read):
+    config = [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 2, "ranks": [0, 1]}]
+    trace = read(
+        row("user_annotation", "ProfilerStep#1", 1, 9, pid=99), row("cpu_op", "a", 2, 1), row("cpu_op", "b", 4, 1),
+        distributedInfo={"rank": "1", "world_size": 2, "pg_config": config},
+    )  # fmt: skip
+    assert (trace.rank, trace.world_size, trace.pid) == (1, 2, 10)
+    assert trace.process_groups[0].ranks == (0, 1)
+    assert len(trace.host.start_ns) == 3
+    bare = read(row("cpu_op", "a", 2, 1), distributedInfo="none", baseTimeNanoseconds="7")
+    assert (bare.rank, bare.world_size, bare.process_groups) == (None, None, ())
+    assert bare.host.start_ns.tolist() == [2007]
+
+
+def test_columns_have_the_types_of_the_model_even_when_empty(read):
+    for trace in (read(), read(row("cpu_op", "a", 1, 1), row("kernel", "k", 1, 1, stream=7, device=0))):
+        for table, text in ((trace.host, ("name", "input_shapes", "input_types")), (trace.device, ("name",))):
+            assert table.start_ns.dtype == np.int64
+            assert {getattr(table, name).dtype for name in text} == {np.dtype(np.int32)}
+        assert trace.host.annotation.dtype == np.bool_
+        assert trace.device.kind.dtype == np.uint8
+        assert trace.host.comm.row.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "message"),
+    [
+        (b'{"schema": "1.1.0", "nodes": [{"id": 1}]}', "et", "execution trace.*--et"),
+        (b"SQLite format 3\0" + bytes(84), "nsys", "sqlite.*--nsys"),
+        (b"PK\x03\x04" + bytes(30), "zip", "zip archive.*unpack"),
+        (b"\x07\x0a\x050.0.4\x12\x08\x01", "chakra", "Chakra graph"),
+        (b"\x7b\x0a\x050.0.4" + bytes(120), "chakra", "Chakra graph"),
+        (b"BZh91AY&SY", "packed", "unpack"),
+        (b"\x80\x04\x95", None, "no JSON"),
+        (b'{"communicators": {}}', None, "no list"),
+    ],
+)
+def test_other_files_are_named(tmp_path, data, kind, message):
+    path = tmp_path / "f"
+    path.write_bytes(data)
+    assert looks_like(path) == kind
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        read_kineto(path)
+
+
+def test_looks_like_kineto(tmp_path):
+    path = tmp_path / "f"
+    for text in ('{"deviceProperties": [], "traceEvents": [{"ph": "X"}', '[{"ph": "X", "name": "a"}]'):
+        path.write_text(text)
+        assert looks_like(path) == "kineto"
+    path.write_text("[1, 2]")
+    assert looks_like(path) is None

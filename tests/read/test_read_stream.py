@@ -1,0 +1,196 @@
+"""The block reader gives what json.loads gives, and names the place where a file is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlink.errors import InputError
+from graphlink.read import scan, stream
+from graphlink.read.scan import guess_cut, separator_at
+from graphlink.read.stream import open_array
+
+NASTY = st.sampled_from(["},{", "traceEvents", '"traceEvents": [', "}, {", "\\", '"', "]}", "[{", '\\"},{', "\n", "é", "{}", ","])
+TEXT = st.lists(NASTY | st.text(max_size=4), max_size=4).map("".join)
+LEAF = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+VALUE = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8)
+ELEMENT = st.dictionaries(TEXT, VALUE, max_size=4) | VALUE
+AROUND = st.dictionaries(TEXT.filter(lambda key: key != "traceEvents"), VALUE, max_size=3)
+SPACE = st.text(" \t\r\n", max_size=3)
+
+
+class Spaced(json.JSONEncoder):
+    """json with any white space around separators."""
+
+    def __init__(self, comma: str, colon: str):
+        super().__init__(separators=(comma, colon), ensure_ascii=False)
+
+
+def read(path: Path, block_bytes: int) -> tuple[list[Any], dict[str, Any]]:
+    rows: list[Any] = []
+    with open_array(path, ("traceEvents",), block_bytes) as array:
+        for block in array.blocks(msgspec.Raw):
+            assert block.first == len(rows)
+            rows += [json.loads(bytes(raw)) for raw in block.rows]
+        return rows, {key: json.loads(bytes(raw)) for key, raw in array.around.items()}
+
+
+@settings(max_examples=150, deadline=None)
+@given(elements=st.lists(ELEMENT, max_size=12), before=AROUND, after=AROUND, spaces=st.tuples(SPACE, SPACE, SPACE, SPACE),
+       block_bytes=st.integers(1, 80))  # fmt: skip
+def test_blocks_equal_json_loads(tmp_path_factory, elements, before, after, spaces, block_bytes):
+    one, two, three, four = spaces
+    after = {key: value for key, value in after.items() if key not in before}
+    document = before | {"traceEvents": elements} | after
+    path = tmp_path_factory.mktemp("d") / "t.json"
+    path.write_text(one + Spaced(two + "," + three, four + ":" + one).encode(document) + two, encoding="utf-8", newline="")
+    rows, around = read(path, block_bytes)
+    assert rows == elements
+    assert around == before | after
+
+
+@settings(max_examples=50, deadline=None)
+@given(elements=st.lists(ELEMENT, max_size=12), comma=st.sampled_from([",", " ,\n", ", "]), block_bytes=st.integers(1, 80))
+def test_bare_list(tmp_path_factory, elements, comma, block_bytes):
+    path = tmp_path_factory.mktemp("d") / "t.json"
+    path.write_text(Spaced(comma, ":").encode(elements), encoding="utf-8", newline="")
+    assert read(path, block_bytes) == (elements, {})
+
+
+@settings(max_examples=50, deadline=None)
+@given(elements=st.lists(st.dictionaries(TEXT, VALUE, max_size=4), min_size=1, max_size=8))
+def test_scan_finds_the_end_over_any_slice(elements):
+    text = json.dumps(elements, ensure_ascii=False).encode()
+    before, scan._SLICE = scan._SLICE, 7
+    try:
+        split = scan.scan(text + b', "x": [{}, {}]}')
+    finally:
+        scan._SLICE = before
+    assert split.end == len(text) - 1
+    if len(elements) > 1:
+        assert json.loads(text[: split.cut] + b"]") == elements[:-1]
+
+
+def test_separator_is_learned_where_elements_hold_lists_of_objects():
+    buffer = b'[{"id":1,"attrs":[{"name":1},{"name":2}]},{"id":2,"attrs":[{"name":1},{"name":2}]'
+    cut = scan.scan(buffer).cut
+    assert guess_cut(buffer) != cut
+    assert guess_cut(buffer, separator_at(buffer, cut)) == cut
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress, lambda data: b"\xef\xbb\xbf" + data])
+def test_packing_is_told_by_content(tmp_path, pack):
+    path = tmp_path / "t.json"
+    path.write_bytes(pack(b'{"traceEvents": [{"a": 1}, {"a": 2}], "z": 3}'))
+    assert read(path, 10) == ([{"a": 1}, {"a": 2}], {"z": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "byte"),
+    [
+        (b'{"traceEvents": [{"a": 1}, {"a": NaN}, {"a": 1}]}', 33),
+        (b'{"traceEvents": [{"a": 1},, {"a": 1}]}', 26),
+        (b'{"traceEvents": [{"a": 1}, {"a": 1},]}', 36),
+        (b'{"traceEvents": [, {"a": 1}]}', 17),
+        (b'{"traceEvents": [{"a": 1}] "b": 1}', 27),
+        (b'{"traceEvents": [{"a": 1}], "b": 1} {}', 36),
+        (b'{"b": tru, "traceEvents": [{"a": 1}]}', 6),
+        (b'[{"a": 1}] x', 11),
+        (b"[{}, }", 5),
+        (b"hello", 0),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [1, 9, 4096])
+def test_malformed_text_names_the_byte(tmp_path, text, byte, block_bytes):
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+    with pytest.raises(InputError) as error:
+        read(path, block_bytes)
+    assert error.value.path == path
+    assert abs(int(error.value.where.split()[1]) - byte) <= 1
+
+
+def test_cut_files(tmp_path):
+    whole = b'{"traceEvents": [' + b", ".join(b'{"a": %d}' % i for i in range(1000)) + b'], "z": 1}'
+    path = tmp_path / "t.json"
+    for data, what in (
+        (whole[:5000], "ends inside"),
+        (gzip.compress(whole[:5000]), "ends inside"),
+        (gzip.compress(whole)[:-300], "cut off"),
+        (zstandard.compress(whole)[:-300], "ends|empty"),
+        (whole[:-1], "not valid JSON"),
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b'{"events": []}', "no list"),
+        (b'{"traceEvents": {}}', "no list"),
+        (b'{"a": {"traceEvents": [1]}}', "no list"),
+        (b'{"traceEvents": [{}], "traceEvents": [{}]}', "a second"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=what):
+            read(path, 512)
+
+
+def test_damaged_packing_says_decompressed(tmp_path):
+    data = bytearray(gzip.compress(b"[" + b", ".join(b'{"a": %d}' % (i * i) for i in range(30000)) + b"]"))
+    data[len(data) // 2] ^= 0xFF
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="decompressed text"):
+        read(path, 512)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "none.json", 512)
+    with pytest.raises(InputError, match="folder"):
+        read(tmp_path, 512)
+    with pytest.raises(InputError, match="cannot be read"):
+        read(Path("a\0b"), 512)
+
+
+def test_nesting_and_bombs_stay_bounded(tmp_path, monkeypatch):
+    path = tmp_path / "t.json"
+    path.write_bytes(b'[{"a": 1}, {"a": ' + b"[" * 100_000)
+    with pytest.raises(InputError, match="nested too deeply"):
+        read(path, 4096)
+    monkeypatch.setattr(stream, "MAX_ELEMENT_BYTES", 1 << 20)
+    monkeypatch.setattr(stream, "MAX_AROUND_BYTES", 1 << 20)
+    for text, what in (
+        (b'[{"a": 1}, {"a": "' + b"x" * (1 << 23), "larger than 1 MB"),
+        (b" " * (1 << 23), "in the first 1 MB"),
+        (b'{"traceEvents": []' + b" " * (1 << 23), "follow the list"),
+    ):
+        path.write_bytes(gzip.compress(text))
+        with pytest.raises(InputError, match=what):
+            read(path, 1 << 16)
+
+
+def test_rows_of_another_shape_are_told_apart(tmp_path):
+    class Row(msgspec.Struct):
+        a: int
+
+    path = tmp_path / "t.json"
+    path.write_bytes(b'[{"a": 1}, {"a": "x"}, 7, {"a": 2}]')
+    with open_array(path, ("traceEvents",), 5) as array:
+        blocks = list(array.blocks(Row))
+    assert [(i, row.a) for block in blocks for i, row in zip(block.index, block.rows, strict=True)] == [(0, 1), (3, 2)]
+    assert [(bad.index, bad.text) for block in blocks for bad in block.bad] == [(1, b'{"a": "x"}'), (2, b"7")]
+
+
+def test_mangled_utf8_in_a_row_is_replaced(tmp_path):
+    class Row(msgspec.Struct):
+        a: str
+
+    path = tmp_path / "t.json"
+    path.write_bytes(b'[{"a": "x\xffy"}, {"a": "z"}]')
+    with open_array(path, ()) as array:
+        assert [row.a for block in array.blocks(Row) for row in block.rows] == ["x\ufffdy", "z"]
