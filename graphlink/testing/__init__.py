@@ -1,0 +1,75 @@
+"""A simulated machine: random GPU training programs with known truth, written as ET and Kineto files in every dialect.
+
+    execution = run(random_program(seed=1))
+    ids = write_kineto(execution, "kineto_0.json", dialect="2024", cuda_sync=True)
+    write_et(execution, "et_0.json", layout="1.1.0-chakra.0.0.4")
+    execution.waits, execution.event_edges  # what waited for what, by index
+
+For tests of tools that read such traces. Needs nothing of graphlink but this package; ``strategies`` needs hypothesis.
+"""
+
+from graphlink.testing.build import ThreadBuilder
+from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowIds, row_ids
+from graphlink.testing.et import Layout, et_document, write_et
+from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
+from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, Structure, run
+from graphlink.testing.program import (
+    Api,
+    Await,
+    Begin,
+    Call,
+    CommArgs,
+    End,
+    Group,
+    Host,
+    Program,
+    Signal,
+    Thread,
+    Work,
+    thread_tids,
+)
+from graphlink.testing.programs import Shape, Training, random_program, training_program
+from graphlink.testing.scenarios import SCENARIOS, Scenario
+
+__all__ = [
+    "DIALECTS",
+    "EPOCH_NS",
+    "SCENARIOS",
+    "Api",
+    "Await",
+    "Begin",
+    "Call",
+    "CallRow",
+    "Clock",
+    "CommArgs",
+    "DeviceOp",
+    "Dialect",
+    "End",
+    "Execution",
+    "Group",
+    "Handover",
+    "Host",
+    "HostOp",
+    "Layout",
+    "Program",
+    "RowIds",
+    "Scenario",
+    "Shape",
+    "Signal",
+    "Structure",
+    "Thread",
+    "ThreadBuilder",
+    "Training",
+    "Variation",
+    "Work",
+    "et_document",
+    "kineto_document",
+    "random_program",
+    "row_ids",
+    "run",
+    "thread_tids",
+    "training_program",
+    "write_et",
+    "write_json",
+    "write_kineto",
+]
