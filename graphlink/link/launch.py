@@ -1,0 +1,119 @@
+"""Joins the rows of one rank: host row in host row, call in host op, device op from launch call.
+
+Rules (Kineto, checked on 15 public files): a device op and the call that launched it share the correlation, no two calls share one,
+and one call may own many device ops (graph launch). The op of a call is the innermost ``cpu_op`` of its thread that encloses it.
+External ids join nothing: in older files they equal the correlation, and by chance the number is also that of some unrelated op.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.link.nest import Nesting, innermost, last_started, nest
+from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
+
+ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even where they happen to nest
+NO_CORRELATION = "no correlation id"
+BEFORE_WINDOW = "launched before the recording"
+NO_CALL = "launch call not recorded"
+STARTS_EARLY = "starts before its launch call"
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """``device_call``: a device row -> the call that launched it; ``orphans`` counts the others by reason."""
+
+    device_call: I32
+    orphans: dict[str, int]
+    repeated: int  # calls whose correlation an earlier call has already
+
+
+def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
+    """One rank with its rows joined; O(n log n) for the sorting of threads, else linear in rows (nested d deep: calls times d).
+
+    Nothing is raised for data: what cannot be joined is NOWHERE, device rows by reason in ``Linked.orphans``.
+    """
+    slack_ns = rounding_ns(trace)
+    nesting = nest(trace.host, asynchronous(trace), slack_ns)
+    launches = _launches(trace, slack_ns)
+    warnings = list(match.warnings)
+    if launches.repeated:
+        warnings.append(f"{launches.repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest")
+    return Linked(
+        trace=trace,
+        et=et,
+        match=match,
+        parent=nesting.parent,
+        crossing=nesting.crossing,
+        call_op=_call_ops(trace, nesting, slack_ns),
+        device_call=launches.device_call,
+        orphans=launches.orphans,
+        warnings=tuple(warnings),
+    )
+
+
+def rounding_ns(trace: Trace) -> int:
+    """By how much recorded times may contradict what is true: 1 us where the recording lost its ns, else 0."""
+    return trace.resolution_ns if trace.resolution_ns > 1 else 0
+
+
+def asynchronous(trace: Trace) -> Bool:
+    """Host rows whose name says that they end with a wait, not with a return."""
+    named = np.fromiter((s.startswith(ASYNC_PREFIX) for s in trace.strings), np.bool_, len(trace.strings))
+    return named[trace.host.name] & trace.host.annotation
+
+
+def _call_ops(trace: Trace, nesting: Nesting, slack_ns: int) -> I32:
+    """The innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else fits."""
+    rows, calls = trace.host, trace.calls
+    around = last_started(rows, ~nesting.crossing, calls.tid, calls.start_ns)
+    found = np.full(len(calls.tid), NOWHERE, np.int32)
+    # Rounding may end an op before its last call: where nothing else is around, a call fits if it ends no later than that explains.
+    lenient_ns = calls.end_ns - 1 - slack_ns
+    for wanted, until_ns in (
+        (~rows.annotation, calls.start_ns),
+        (~rows.annotation, lenient_ns),
+        (rows.annotation, calls.start_ns),
+        (rows.annotation, lenient_ns),
+    ):
+        open_calls = np.flatnonzero(found == NOWHERE)
+        if len(open_calls):
+            found[open_calls] = innermost(rows, nesting, around[open_calls], wanted, until_ns[open_calls])
+    return found
+
+
+def _launches(trace: Trace, slack_ns: int) -> Launches:
+    calls, device = trace.calls, trace.device
+    by_id = np.argsort(calls.correlation, kind="stable")
+    ids = calls.correlation[by_id]
+    own = ids[1:] != ids[:-1]
+    repeated = int(np.count_nonzero(~own & (ids[1:] != 0)))
+    at = np.searchsorted(ids, device.correlation)
+    hit = at < len(ids)
+    hit[hit] = ids[at[hit]] == device.correlation[hit]
+    numbered = device.correlation > 0
+    call = np.full(len(at), NOWHERE, np.int32)
+    joined = hit & numbered
+    call[joined] = by_id[at[joined]]
+
+    late = np.zeros(len(at), np.bool_)
+    late[joined] = calls.start_ns[call[joined]] > device.start_ns[joined] + slack_ns
+    call[late] = NOWHERE
+    missing = numbered & ~hit
+    # Ids ascend as calls are made, so an id below the first recorded one is older than the window, wherever its op ran.
+    lowest = ids[np.searchsorted(ids, 1)] if len(ids) and ids[-1] > 0 else None
+    before = missing & (device.correlation < lowest) if lowest is not None else np.zeros(len(at), np.bool_)
+    if len(calls.start_ns):
+        before |= missing & (device.start_ns <= calls.start_ns[0] + slack_ns)
+    orphans = Counter(
+        {
+            NO_CORRELATION: int(np.count_nonzero(~numbered)),
+            BEFORE_WINDOW: int(np.count_nonzero(before)),
+            NO_CALL: int(np.count_nonzero(missing & ~before)),
+            STARTS_EARLY: int(np.count_nonzero(late)),
+        }
+    )
+    return Launches(call, {reason: n for reason, n in orphans.items() if n}, repeated)

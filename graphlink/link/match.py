@@ -1,0 +1,99 @@
+"""Which ET node each Kineto host row is: by record-function id, else by order within each thread.
+
+Both recordings name the same ``RecordFunction`` events, so a right pair agrees in every name. Nothing is ever matched under another
+name: a few rows that disagree stay unmatched and are counted; more of them are two recordings of different runs, which is an error.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.link.names import Names, common_names
+from graphlink.link.order import match_by_order
+from graphlink.link.provenance import differences
+from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
+
+MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
+MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
+MIN_RIGHT_SHARE = 0.5  # but never if fewer than these agree
+
+
+def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
+    """Pairs Kineto's host rows with ET nodes; O(n log n).
+
+    Method "rf_id" where Kineto has more than one record-function id (a constant means that none were recorded) and the ET shares
+    some, each pair checked by name; else "order" (``link.order``); "kineto" where there is no ET. That the ET covers less than the
+    recording, and that pid, date or group sizes differ although ids and names agree, are warnings. Raises ``InputError`` for an ET of
+    another run.
+    """
+    names = common_names(trace, et)
+    if et is None:
+        return HostMatch("kineto", np.full(len(names.kineto), NOWHERE, np.int32), names.count(names.kineto), {}, ())
+    warnings: list[str] = []
+    by_id = _ids_to_rows(trace, et)
+    if by_id is not None:
+        method = "rf_id"
+        wrong = (by_id != NOWHERE) & (names.et[by_id] != names.kineto)
+        _refuse_other_run(trace, et, names, by_id, wrong)
+        if wrong.any():
+            warnings.append(f"{np.count_nonzero(wrong)} host rows share their id with an ET node of another name: left unmatched")
+        pairs = np.where(wrong, NOWHERE, by_id).astype(np.int32)
+    else:
+        method = "order"
+        found = match_by_order(trace, et, names)
+        pairs = found.et
+        warnings += found.notes
+    used = np.zeros(len(et.id), np.bool_)
+    used[pairs[pairs != NOWHERE]] = True
+    only_kineto, only_et = pairs == NOWHERE, ~used & (et.rf_id > 0)
+    warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0)
+    warnings += [f"ET and Kineto trace agree in names but not in {text}: two runs of one program?" for text in differences(trace, et)]
+    return HostMatch(method, pairs, names.count(names.kineto[only_kineto]), names.count(names.et[only_et]), tuple(warnings))
+
+
+def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
+    """The ET row with each Kineto row's id; None where ids cannot tell. An id that repeats belongs to the row that began first."""
+    ids = trace.host.rf_id
+    if len(np.unique(ids[ids > 0])) < 2:
+        return None
+    at = np.searchsorted(et.rf_id, ids)
+    hit = (ids > 0) & (at < len(et.rf_id))
+    hit[hit] = et.rf_id[at[hit]] == ids[hit]
+    first = np.zeros(len(ids), np.bool_)
+    first[np.unique(ids, return_index=True)[1]] = True
+    hit &= first
+    return np.where(hit, at, NOWHERE).astype(np.int32) if hit.any() else None
+
+
+def _refuse_other_run(trace: Trace, et: HostTrace, names: Names, pairs: I32, wrong: Bool) -> None:
+    shared, unequal = int(np.count_nonzero(pairs != NOWHERE)), int(np.count_nonzero(wrong))
+    allowed = max(MAX_WRONG_NAMES, MAX_WRONG_SHARE * shared)
+    if unequal <= allowed and shared - unequal >= MIN_RIGHT_SHARE * shared:
+        return
+    bad = np.flatnonzero(wrong)
+    first = bad[np.argmin(trace.host.rf_id[bad])]
+    kineto_name, et_name = names.text[names.kineto[first]], names.text[names.et[pairs[first]]]
+    evidence = [f"id {trace.host.rf_id[first]} is {et_name!r} in the ET, {kineto_name!r} in Kineto", *differences(trace, et)]
+    raise InputError(
+        f"ET and Kineto trace are of two runs: {shared} ids are in both, but only {shared - unequal} under the same name",
+        path=et.path,
+        where="; ".join(evidence),
+        todo=f"give the ET and the Kineto trace of one rank of one run (Kineto: {trace.path})",
+    )
+
+
+def _coverage(names: Names, only_kineto: Bool, only_et: Bool, is_node: Bool) -> list[str]:
+    """Warnings where a side lacks rows of names that it does have elsewhere: it covers fewer iterations, or a shorter window."""
+    in_kineto, in_et = names.present(names.kineto), names.present(names.et[is_node])
+    notes = []
+    lacking = int(np.count_nonzero(only_kineto & in_et[names.kineto]))
+    if lacking:
+        rows = len(only_kineto)
+        notes.append(
+            f"the ET covers {rows - np.count_nonzero(only_kineto)} of {rows} Kineto host rows: fewer iterations or a shorter window"
+        )
+    lacking = int(np.count_nonzero(only_et & in_kineto[names.et]))
+    if lacking:
+        notes.append(f"{np.count_nonzero(only_et)} of {np.count_nonzero(is_node)} ET nodes are not in the Kineto trace's window")
+    return notes

@@ -1,0 +1,46 @@
+"""Names of both recordings in one numbering, so that they compare as integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.model import I64, Bool, HostTrace, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """``kineto`` and ``et`` have a code a row; ``text[code]`` is the spelling, the same for both sides."""
+
+    kineto: I64
+    et: I64
+    text: tuple[str, ...]
+
+    def count(self, codes: I64) -> dict[str, int]:
+        """How often each name occurs, the most frequent first."""
+        return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
+
+    def present(self, codes: I64) -> Bool:
+        """One entry a code: does it occur in ``codes``?"""
+        found = np.zeros(len(self.text), np.bool_)
+        found[codes] = True
+        return found
+
+
+def common_names(trace: Trace, et: HostTrace | None) -> Names:
+    """Numbers the host names of both sides; ``et`` is empty where there is none."""
+    codes: dict[str, int] = {}
+
+    def numbered(strings: tuple[str, ...]) -> I64:
+        return np.array([codes.setdefault(_spelled(text), len(codes)) for text in strings], np.int64)
+
+    kineto = numbered(trace.strings)[trace.host.name]
+    other = numbered(et.strings)[et.name] if et is not None else np.zeros(0, np.int64)
+    return Names(kineto, other, tuple(codes))
+
+
+def _spelled(name: str) -> str:
+    """As the newest Kineto writer spells it: backslashes turned into slashes, no newlines."""
+    return name.replace("\\", "/").replace("\n", "").replace("\r", "")

@@ -1,0 +1,125 @@
+"""Which host row encloses which: one sweep per thread, and look-ups of the innermost row around a point in time.
+
+Rows of a thread nest, as calls do. Rounding of integer-us recordings lets a child end up to 1 us after its parent (floor of start
+plus floor of duration loses less than 2 us). What overhangs by more is no child: an asynchronous range, which starts on the thread
+and ends when somebody waits for it (gloo's are of this kind), or broken data. Such a row is *crossing* and stands outside the nesting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, Bool, HostRows
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """One entry a host row. ``parent``: the enclosing row of the thread, NOWHERE for the outermost and for crossing rows."""
+
+    parent: I32
+    crossing: Bool
+
+
+def nest(rows: HostRows, outside: Bool, slack_ns: int) -> Nesting:
+    """Parent and crossing of each row, in linear time.
+
+    ``outside`` marks rows that are known to be asynchronous. Rows must be sorted by start, longest first, then ``order``, so rows with
+    equal times nest in that order. An overhang of at most ``slack_ns`` over any row around is rounding. Where a row crosses an
+    enclosing one, the annotation of the two is the crossing one, else the row that starts later; children of a crossing row go to
+    the row around it.
+    """
+    count = len(rows.start_ns)
+    by_tid = np.argsort(rows.tid, kind="stable")
+    start, end, tid = rows.start_ns[by_tid].tolist(), rows.end_ns[by_tid].tolist(), rows.tid[by_tid].tolist()
+    annotation, skip = rows.annotation[by_tid].tolist(), outside[by_tid].tolist()
+    parent, crossing = [NOWHERE] * count, [False] * count
+    # A stack a thread: rows that are open, with the latest end that fits into all rows around; ``op_fits`` that of the open cpu_ops.
+    stack: list[int] = []
+    fits: list[int] = []
+    op_fits: list[int] = []
+    thread = None
+    for i in range(count):
+        if tid[i] != thread:
+            thread = tid[i]
+            stack, fits, op_fits = [], [], []
+        begins, ends = start[i], end[i]
+        while stack and fits[-1] <= begins:
+            if not annotation[stack.pop()]:
+                op_fits.pop()
+            fits.pop()
+        if skip[i]:
+            crossing[i] = True
+            continue
+        around = fits if annotation[i] else op_fits
+        if around and ends > around[-1] + slack_ns:
+            crossing[i] = True
+            continue
+        while stack and ends > fits[-1] + slack_ns:  # only annotations are left that this op crosses
+            crossing[stack.pop()] = True
+            fits.pop()
+        if stack:
+            parent[i] = stack[-1]
+            ends = min(ends, fits[-1])
+        stack.append(i)
+        fits.append(ends)
+        if not annotation[i]:
+            op_fits.append(ends)
+    _adopt(parent, crossing)
+    return _in_table_order(by_tid, parent, crossing)
+
+
+def _adopt(parent: list[int], crossing: list[bool]) -> None:
+    """Children of crossing rows go to the row around those. A parent comes before its children, so one pass is enough."""
+    for i, p in enumerate(parent):
+        if p != NOWHERE and crossing[p]:
+            parent[i] = parent[p]
+    for i, crosses in enumerate(crossing):
+        if crosses:
+            parent[i] = NOWHERE
+
+
+def _in_table_order(by_tid: I64, parent: list[int], crossing: list[bool]) -> Nesting:
+    parents = np.array(parent, np.int64)
+    out = Nesting(np.full(len(parent), NOWHERE, np.int32), np.zeros(len(parent), np.bool_))
+    out.parent[by_tid] = np.where(parents == NOWHERE, NOWHERE, by_tid[parents]) if len(parents) else parents
+    out.crossing[by_tid] = crossing
+    return out
+
+
+def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
+    """For each (``tid``, ``at_ns``) the ``usable`` row of that thread that started last, no later than then.
+
+    Of equal starts it is the last in the table, which is the innermost; NOWHERE where none had started.
+    """
+    found = np.full(len(at_ns), NOWHERE, np.int32)
+    if not len(at_ns):
+        return found
+    row = np.flatnonzero(usable).astype(np.int32)
+    row = row[np.argsort(rows.tid[row], kind="stable")]
+    row_tid = rows.tid[row]
+    asks = np.argsort(tid, kind="stable")
+    threads, first = np.unique(tid[asks], return_index=True)
+    bounds = np.append(first, len(asks))
+    begin, stop = np.searchsorted(row_tid, threads, "left"), np.searchsorted(row_tid, threads, "right")
+    for k in range(len(threads)):
+        mine, ask = row[begin[k] : stop[k]], asks[bounds[k] : bounds[k + 1]]
+        at = np.searchsorted(rows.start_ns[mine], at_ns[ask], "right") - 1
+        found[ask[at >= 0]] = mine[at[at >= 0]]
+    return found
+
+
+def innermost(rows: HostRows, nesting: Nesting, start_from: I32, wanted: Bool, until_ns: I64) -> I32:
+    """Climbs from row ``start_from[k]`` through its parents to the first ``wanted`` row that ends after ``until_ns[k]``.
+
+    Each round moves all that have not arrived one level up: the work is the number of levels climbed, summed.
+    """
+    at = start_from.copy()
+    moving = np.flatnonzero(at != NOWHERE)
+    while len(moving):
+        here = at[moving]
+        moving = moving[~(wanted[here] & (rows.end_ns[here] > until_ns[moving]))]
+        at[moving] = nesting.parent[at[moving]]
+        moving = moving[at[moving] != NOWHERE]
+    return at

@@ -1,0 +1,52 @@
+"""What two recordings say of the run they are from, where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+
+from graphlink.model import Comm, HostTrace, ProcessGroup, Trace
+
+MIN_EPOCH_NS = 1_400_000_000 * 10**9  # older (2014) than any recording: times since boot, which are no date
+MAX_HOURS_APART = 24 + 14  # the ET's date is local time without a zone, up to 14 h off, noted before the recording began
+
+
+def differences(trace: Trace, et: HostTrace) -> tuple[str, ...]:
+    """The process id, date and sizes of process groups in which an ET and a Kineto trace differ, in words.
+
+    What one side does not record is no difference.
+    """
+    found = []
+    if et.pid is not None and trace.pid is not None and et.pid != trace.pid:
+        found.append(f"pid (ET {et.pid}, Kineto {trace.pid})")
+    dates = _dates_apart(trace, et)
+    if dates:
+        found.append(dates)
+    et_sizes = _group_sizes(et.process_groups, et.comm.comms)
+    kineto_sizes = _group_sizes(trace.process_groups, (*trace.host.comm.comms, *trace.device.comm.comms))
+    found += [
+        f"size of process group {name!r} (ET {et_sizes[name]}, Kineto {kineto_sizes[name]})"
+        for name in sorted(et_sizes.keys() & kineto_sizes.keys())
+        if et_sizes[name] != kineto_sizes[name]
+    ]
+    return tuple(found)
+
+
+def _dates_apart(trace: Trace, et: HostTrace) -> str | None:
+    starts = [int(rows.start_ns[0]) for rows in (trace.host, trace.calls, trace.device) if len(rows.start_ns)]
+    if et.recorded_at is None or not starts or min(starts) < MIN_EPOCH_NS:
+        return None
+    try:
+        noted = datetime.fromisoformat(et.recorded_at.strip()).replace(tzinfo=timezone.utc)
+    except ValueError:  # another writer's date format: nothing to compare
+        return None
+    began = datetime.fromtimestamp(min(starts) // 10**9, timezone.utc)
+    if abs((began - noted).total_seconds()) <= MAX_HOURS_APART * 3600:
+        return None
+    return f"date (ET {noted:%Y-%m-%d}, Kineto {began:%Y-%m-%d})"
+
+
+def _group_sizes(groups: Iterable[ProcessGroup], comms: Iterable[Comm]) -> dict[str, int]:
+    sizes = {comm.pg_name: comm.group_size for comm in comms if comm.pg_name and comm.group_size is not None and comm.name != "wait"}
+    sizes.update({group.name: group.size for group in groups if group.size is not None})
+    return sizes

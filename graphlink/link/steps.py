@@ -1,0 +1,135 @@
+"""Cuts a recording down to some of its ``ProfilerStep#N`` marks (``--step``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from graphlink.errors import UsageError
+from graphlink.model import I64, NOWHERE, Bool, CallRows, CommTable, DeviceRows, EventRows, FlowRows, HostMatch, HostRows, SyncRows, Trace
+
+ALL: Final = "all"
+_MARK: Final = re.compile(r"ProfilerStep\s?#(\d+)")
+_ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_SHOWN: Final = 12  # step numbers that an error lists
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps asked for: numbers as the marks have them, both ends included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A recording of some steps and its pairing with the ET."""
+
+    trace: Trace
+    match: HostMatch
+
+
+def parse_steps(asked: str) -> Steps | None:
+    """``all``, ``3`` or ``2-5``.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if asked == ALL:
+        return None
+    found = _ASKED.fullmatch(asked)
+    if found is None or (found[2] and int(found[2]) < int(found[1])):
+        raise UsageError(f"--step {asked}: neither all, nor a number (3), nor a range (2-5)")
+    return Steps(int(found[1]), int(found[2] or found[1]))
+
+
+def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
+    """Keeps what belongs to ``steps``; O(n log n).
+
+    Host rows and calls stay if they start from the first mark's start up to the last mark's end, on whatever thread; device ops and
+    synchronisation rows stay with their call, and without one by their own start. What goes is counted in ``left_out`` of the result.
+    The pairing is made on the whole recording before, since order in it needs all rows.
+
+    Raises:
+        UsageError: the recording has no such step.
+    """
+    low, high = _span(trace, steps)
+
+    def within(start_ns: I64) -> Bool:
+        inside: Bool = (start_ns >= low) & (start_ns < high)
+        return inside
+
+    host, calls = within(trace.host.start_ns), within(trace.calls.start_ns)
+    kept_calls, all_calls = trace.calls.correlation[calls], trace.calls.correlation
+
+    def of_kept_call(correlation: I64, start_ns: I64) -> Bool:
+        has_call = (correlation != 0) & np.isin(correlation, all_calls)
+        kept: Bool = np.where(has_call, np.isin(correlation, kept_calls), within(start_ns))
+        return kept
+
+    device = of_kept_call(trace.device.correlation, trace.device.start_ns)
+    syncs = of_kept_call(trace.syncs.correlation, trace.syncs.start_ns)
+    events = np.isin(trace.events.correlation, kept_calls)
+    flows = within(trace.flows.fwd_ns) & within(trace.flows.bwd_ns)
+    gone = {
+        f"{what} of other steps": int(np.count_nonzero(~kept))
+        for what, kept in (("host rows", host), ("calls", calls), ("device ops", device), ("cuda_sync rows", syncs))
+        if not kept.all()
+    }
+    small = replace(
+        trace,
+        host=replace(_rows(trace.host, host), comm=_comm(trace.host.comm, host)),
+        calls=_rows(trace.calls, calls),
+        device=replace(_rows(trace.device, device), comm=_comm(trace.device.comm, device)),
+        syncs=_rows(trace.syncs, syncs),
+        events=_rows(trace.events, events),
+        flows=_rows(trace.flows, flows),
+        left_out={**trace.left_out, **gone},
+    )
+    pairs = match.et[host]
+    alone = small.host.name[pairs == NOWHERE]
+    names, counts = np.unique(alone, return_counts=True)
+    only_kineto = {trace.strings[k]: n for k, n in zip(names.tolist(), counts.tolist(), strict=True)}
+    return Cut(small, replace(match, et=pairs, only_kineto=only_kineto))
+
+
+def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
+    marks: dict[int, int] = {}  # position in the strings -> step
+    for position, text in enumerate(trace.strings):
+        found = _MARK.fullmatch(text)
+        if found:
+            marks[position] = int(found[1])
+    rows = np.flatnonzero(np.isin(trace.host.name, list(marks))) if marks else np.zeros(0, np.int64)
+    number = np.array([marks[k] for k in trace.host.name[rows].tolist()], np.int64)
+    there = sorted(set(number.tolist()))
+    missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
+    if missing is not None:
+        names = ", ".join(map(str, there[:_SHOWN])) + (", ..." if len(there) > _SHOWN else "")
+        raise UsageError(
+            f"there is no step {missing} in the recording",
+            path=trace.path,
+            todo=f"choose among its ProfilerSteps with --step: {names}" if there else "leave out --step: it has no ProfilerStep",
+        )
+    mine = rows[(number >= steps.first) & (number <= steps.last)]
+    return int(trace.host.start_ns[mine].min()), int(trace.host.end_ns[mine].max())
+
+
+_Table = TypeVar("_Table", HostRows, CallRows, DeviceRows, SyncRows, EventRows, FlowRows)
+
+
+def _rows(table: _Table, keep: Bool) -> _Table:
+    """The rows of a table that ``keep`` marks; its ``comm``, which is no column, as it was."""
+    columns = {f.name: getattr(table, f.name) for f in fields(table)}
+    kept: dict[str, Any] = {name: c[keep] for name, c in columns.items() if isinstance(c, np.ndarray)}
+    return replace(table, **kept)
+
+
+def _comm(table: CommTable, keep: Bool) -> CommTable:
+    stays = keep[table.row]
+    moved = np.cumsum(keep) - 1
+    comms = tuple(c for c, kept in zip(table.comms, stays.tolist(), strict=True) if kept)
+    return CommTable(moved[table.row[stays]].astype(np.int32), comms)

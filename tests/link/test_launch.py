@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, link
+from graphlink.link.match import match_hosts
+from graphlink.model import NOWHERE, Linked, Trace
+from tests.build import Call, Device, Host, build_trace
+
+
+def linked(trace: Trace) -> Linked:
+    return link(trace, None, match_hosts(trace, None))
+
+
+def op_of(rows: list[Host], call: Call, resolution_ns: int = 1) -> str | None:
+    got = linked(build_trace(rows, [call], resolution_ns=resolution_ns))
+    row = got.call_op[0]
+    return None if row == NOWHERE else got.trace.strings[got.trace.host.name[row]]
+
+
+def test_the_op_of_a_call_is_the_innermost_cpu_op_on_its_thread() -> None:
+    rows = [
+        Host("step", 0, 100, annotation=True),
+        Host("outer", 5, 60),
+        Host("inner", 10, 30),
+        Host("nccl:all_reduce", 12, 28, annotation=True),
+        Host("sibling", 31, 40),
+        Host("elsewhere", 14, 25, tid=2),
+    ]
+    assert op_of(rows, Call("cudaLaunchKernel", 15, 17, 1)) == "inner"
+    assert op_of(rows, Call("cudaLaunchKernel", 45, 47, 1)) == "outer"
+    assert op_of(rows, Call("cudaLaunchKernel", 70, 80, 1)) == "step"
+    assert op_of(rows, Call("cudaLaunchKernel", 120, 130, 1)) is None
+    assert op_of(rows, Call("cudaLaunchKernel", 26, 27, 1, tid=2)) is None
+
+
+def test_an_asynchronous_range_launches_nothing() -> None:
+    rows = [Host("c10d::send", 0, 10), Host("gloo:send", 5, 90, annotation=True), Host("gloo:recv", 20, 21, annotation=True)]
+    got = linked(build_trace(rows, [Call("cudaLaunchKernel", 6, 7, 1), Call("cudaLaunchKernel", 50, 51, 2)]))
+    assert got.crossing.tolist() == [False, True, True]
+    assert got.call_op.tolist() == [0, NOWHERE]
+
+
+def test_an_op_whose_end_was_rounded_down_keeps_its_last_call() -> None:
+    rows = [Host("op", 0, 10)]
+    assert op_of(rows, Call("cudaLaunchKernel", 10, 11, 1), resolution_ns=1000) == "op"
+    assert op_of(rows, Call("cudaDeviceSynchronize", 10, 500, 1), resolution_ns=1000) is None
+    assert op_of(rows, Call("cudaLaunchKernel", 10, 11, 1)) is None
+
+
+def test_one_call_may_launch_many_device_ops() -> None:
+    trace = build_trace(
+        [Host("op", 0, 10)],
+        [Call("cudaGraphLaunch", 1, 2, 7), Call("cudaLaunchKernel", 3, 4, 9)],
+        [Device("a", 5, 6, 7), Device("b", 7, 8, 7), Device("c", 9, 10, 9)],
+    )
+    assert linked(trace).device_call.tolist() == [0, 0, 1]
+    assert linked(trace).orphans == {}
+
+
+def test_orphans_say_why() -> None:
+    trace = build_trace(
+        [],
+        [Call("cudaLaunchKernel", 100, 104, 20), Call("cudaLaunchKernel", 200, 204, 30)],
+        [
+            Device("older id", 300, 310, 19),
+            Device("older time", 50, 60, 25),
+            Device("missing", 400, 410, 25),
+            Device("no id", 420, 430, 0),
+            Device("early", 150, 160, 30),
+            Device("right", 110, 120, 20),
+        ],
+    )
+    got = linked(trace)
+    assert got.orphans == {NO_CORRELATION: 1, BEFORE_WINDOW: 2, NO_CALL: 1, STARTS_EARLY: 1}
+    assert len(got.device_call) == (got.device_call != NOWHERE).sum() + sum(got.orphans.values())
+
+
+def test_a_call_that_starts_within_the_rounding_after_its_op_is_its_call() -> None:
+    rows = [Call("cudaLaunchKernel", 101, 104, 20)], [Device("k", 100, 120, 20)]
+    assert linked(build_trace([], *rows, resolution_ns=1000)).orphans == {}
+    assert linked(build_trace([], *rows)).orphans == {STARTS_EARLY: 1}
+
+
+def test_a_repeated_correlation_goes_to_the_earliest_call_with_a_warning() -> None:
+    got = linked(build_trace([], [Call("a", 0, 1, 5), Call("b", 2, 3, 5)], [Device("k", 4, 5, 5)]))
+    assert got.device_call.tolist() == [0]
+    assert any("repeat the correlation" in w for w in got.warnings)
+
+
+def test_recordings_without_calls_or_host_rows_link() -> None:
+    assert linked(build_trace()).orphans == {}
+    assert linked(build_trace([], [], [Device("k", 4, 5, 5)])).orphans == {NO_CALL: 1}
