@@ -1,0 +1,92 @@
+"""Which ranks a communication call's group has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from graphlink.model import Comm, HostTrace, ProcessGroup, Trace
+
+DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
+
+
+class Groups:
+    """Resolves recorded groups to global ranks and numbers them in the order in which they are first named.
+
+    In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks where the group
+    has as many members as the world (size recorded, or told by the number of splits of an all_to_all), and all ranks where a
+    recording without sizes names this one group only. Kineto holds where both describe a group.
+    """
+
+    def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm]) -> None:
+        described = (*(et.process_groups if et else ()), *trace.process_groups)
+        self.found: list[ProcessGroup] = []
+        self.assumed: set[str] = set()
+        self._index: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._described: dict[str, ProcessGroup] = {}
+        for group in described:
+            known = self._described.get(group.name)
+            if known is None or group.ranks or not known.ranks or group.size not in (None, known.size):
+                self._described[group.name] = group
+        self._sizes: dict[str, int] = {name: g.size for name, g in self._described.items() if g.size is not None}
+        names = set()
+        for comm in comms:
+            names.add(self._name(comm))
+            size = comm.group_size or len(comm.in_split) or len(comm.out_split)
+            if size:
+                self._sizes.setdefault(self._name(comm), size)
+        self._only = next(iter(names)) if len(names) == 1 else None
+        self._world = trace.world_size or self._told_world()
+
+    def _told_world(self) -> int | None:
+        sizes = [g.size or len(g.ranks or ()) for g in self._described.values() if g.desc in DEFAULT_GROUP]
+        return max(sizes, default=0) or None
+
+    def index(self, comm: Comm) -> int | None:
+        """Position of the call's group in ``found``; None where its ranks cannot be told."""
+        name = self._name(comm)
+        ranks = self._ranks(comm, name)
+        if not ranks:
+            return None
+        key = (name, ranks)
+        if key not in self._index:
+            described = self._described.get(name)
+            self._index[key] = len(self.found)
+            self.found.append(
+                ProcessGroup(
+                    name=name,
+                    desc=comm.pg_desc or (described.desc if described else ""),
+                    backend=described.backend if described else "",
+                    size=len(ranks),
+                    ranks=ranks,
+                )
+            )
+        return self._index[key]
+
+    def size(self, comm: Comm) -> int | None:
+        """Members of the call's group, known at times where the ranks are not."""
+        return comm.group_size or len(comm.in_split) or len(comm.out_split) or self._sizes.get(self._name(comm))
+
+    def _name(self, comm: Comm) -> str:
+        """``c10d`` ops of gloo name no group: where the recording has one only, it is that."""
+        if comm.pg_name or len(self._described) != 1:
+            return comm.pg_name or ""
+        return next(iter(self._described))
+
+    def _ranks(self, comm: Comm, name: str) -> tuple[int, ...] | None:
+        size = self.size(comm)
+        if comm.ranks and (comm.group_size is None or len(comm.ranks) == comm.group_size):
+            return comm.ranks
+        described = self._described.get(name)
+        if described and described.ranks and (size is None or len(described.ranks) == size):
+            return described.ranks
+        if self._world is None:
+            return None
+        everyone = tuple(range(self._world))
+        if size == self._world:
+            return everyone
+        if size is not None:
+            return None
+        if name == self._only or comm.pg_desc in DEFAULT_GROUP:
+            self.assumed.add(name)
+            return everyone
+        return None

@@ -1,0 +1,113 @@
+"""Type and size of a communication call, from the names and element counts that PyTorch records.
+
+Counts are as ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`` passes them to ``record_param_comms``: elements of this rank's input
+and output, where the side that holds all ranks' parts (output of a gather, input of a scatter) is multiplied by the group size.
+Sizes are as ASTRA-sim counts them: the input shard for ALL_GATHER, else the whole buffer of a rank.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from graphlink.model import Comm, CommKind
+
+
+class CollectiveType(IntEnum):
+    """``CollectiveCommType`` of Chakra's ``et_def.proto``."""
+
+    ALL_REDUCE = 0
+    REDUCE = 1
+    ALL_GATHER = 2
+    GATHER = 3
+    SCATTER = 4
+    BROADCAST = 5
+    ALL_TO_ALL = 6
+    REDUCE_SCATTER = 7
+    REDUCE_SCATTER_BLOCK = 8
+    BARRIER = 9
+
+
+# Beginnings of a name in lower case without "_" and prefixes, the longer ones first: allreduce, _allgather_base, all_to_allv,
+# allgather_into_tensor_coalesced, reduce_scatter_tensor, _broadcast_oop, monitored_barrier, recv_any_source, ...
+_TYPES = (
+    ("reducescatterblock", CollectiveType.REDUCE_SCATTER_BLOCK),
+    ("reducescatter", CollectiveType.REDUCE_SCATTER),
+    ("allreduce", CollectiveType.ALL_REDUCE),
+    ("allgather", CollectiveType.ALL_GATHER),
+    ("alltoall", CollectiveType.ALL_TO_ALL),
+    ("broadcast", CollectiveType.BROADCAST),
+    ("monitoredbarrier", CollectiveType.BARRIER),
+    ("barrier", CollectiveType.BARRIER),
+    ("scatter", CollectiveType.SCATTER),
+    ("gather", CollectiveType.GATHER),
+    ("reduce", CollectiveType.REDUCE),
+)
+
+_BYTES = {
+    1: "byte char bool uint8 int8 unsignedchar signedchar float8 quint8 qint8",
+    2: "short half bfloat16 int16 uint16 shortint unsignedshort float16",
+    4: "int float int32 uint32 float32 unsignedint qint32 complexhalf",
+    8: "long double int64 uint64 float64 longint unsignedlong unsignedlonglong longlong longlongint complexfloat",
+    16: "complexdouble",
+}
+_ELEM_BYTES = {name: size for size, names in _BYTES.items() for name in names.split()}
+
+
+def _bare(name: str) -> str:
+    """``c10d::_allgather_base_`` -> ``allgatherbase``, ``nccl:send 0->1`` -> ``send0->1``."""
+    return name.rsplit(":", 1)[-1].lower().replace("_", "").replace(" ", "")
+
+
+def kind_of(name: str) -> CommKind:
+    """What a recorded name is; UNKNOWN for all but collectives, sends and receives (``wait``, ``coalesced``)."""
+    bare = _bare(name)
+    if bare.startswith(("send", "isend")):
+        return CommKind.SEND
+    if bare.startswith(("recv", "irecv")):
+        return CommKind.RECV
+    return CommKind.COLLECTIVE if collective_type(name) is not None else CommKind.UNKNOWN
+
+
+def collective_type(name: str) -> CollectiveType | None:
+    """The type of a recorded collective (``allreduce``, ``nccl:_all_gather_base``, ``c10d::alltoall_base_``, ...)."""
+    bare = _bare(name)
+    return next((kind for start, kind in _TYPES if bare.startswith(start)), None)
+
+
+def element_bytes(dtype: str) -> int | None:
+    """Bytes of an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``, ``GenericList[Tensor(float)]``."""
+    inner = re.search(r"Tensor\(([^()]*)\)", dtype)
+    bare = (inner.group(1) if inner else dtype).rsplit(":", 1)[-1].lower().replace(" ", "")
+    generic = {"c10::complex<float>": 8, "c10::complex<double>": 16, "c10::complex<c10::half>": 4}
+    if dtype.lower() in generic:
+        return generic[dtype.lower()]
+    return _ELEM_BYTES.get(bare.split("_", 1)[0])
+
+
+def size_bytes(comm: Comm, group_size: int | None) -> int | None:
+    """Bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded.
+
+    ALL_GATHER and GATHER count the input shard, SCATTER the output shard, all others the whole input of a rank. For a side that is
+    not recorded the other one stands in, multiplied or divided by the group size where they differ by that.
+    """
+    kind, type_ = kind_of(comm.name), collective_type(comm.name)
+    if type_ is CollectiveType.BARRIER:
+        return 0
+    elem_bytes = element_bytes(comm.dtype) or comm.elem_bytes
+    if elem_bytes is None:
+        return None
+    sent, got = comm.in_nelems, comm.out_nelems
+    if kind is CommKind.RECV or type_ is CollectiveType.SCATTER:
+        elems = got if got is not None else sent
+        if got is None and sent is not None and type_ is CollectiveType.SCATTER:
+            elems = sent // group_size if group_size else None
+    elif sent is not None or got is None:
+        elems = sent
+    elif type_ in (CollectiveType.ALL_GATHER, CollectiveType.GATHER):
+        elems = got // group_size if group_size else None
+    elif type_ in (CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK):
+        elems = got * group_size if group_size else None
+    else:
+        elems = got
+    return None if elems is None else elems * elem_bytes
