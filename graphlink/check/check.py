@@ -1,0 +1,83 @@
+"""Whether a graph keeps its promises, before a byte of it is written. Nothing is changed or repaired here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+
+ERROR, WARNING = "error", "warning"
+
+_HOST = [NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.HOST_ASYNC, NodeKind.END]
+# kind -> (source is a host node, target is a host node)
+_ENDS = {
+    EdgeKind.HOST: (True, True),
+    EdgeKind.THREAD: (True, True),
+    EdgeKind.LAUNCH: (True, False),
+    EdgeKind.STREAM: (False, False),
+    EdgeKind.EVENT: (False, False),
+    EdgeKind.COLLECTIVE: (False, False),
+    EdgeKind.SYNC: (False, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule that does not hold: ``count`` places, ``example`` is the first. An ``error`` means that nothing may be written."""
+
+    grade: str
+    rule: str
+    count: int
+    example: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.count}, e.g. {self.example}"
+
+
+def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
+    """Every rule over the whole graph, vectorised; ``slack_ns``: by how much rounding of the recording may break causality.
+
+    ids: edges run from lower to higher nodes, so the graph has no cycle and no self edge, and no id dangles. Causality: a device source
+    has ended when its target starts, a host source has started. Ends: each kind of edge joins what it says. Callers come earlier on the
+    chain of dependencies. Times are not negative.
+    """
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    source = graph.source.astype(np.int64)
+    host = np.isin(graph.kind, _HOST)
+    out: list[Finding] = []
+
+    def rule(name: str, broken: Bool, nodes: I64, grade: str = ERROR) -> None:
+        if broken.any():
+            at = int(np.flatnonzero(broken)[0])
+            out.append(Finding(grade, name, int(np.count_nonzero(broken)), _describe(graph, int(nodes[at]))))
+
+    n = len(graph.kind)
+    outside = (source < 0) | (source >= n)
+    rule("dependency on a node that is not there", outside, target)
+    if outside.any():
+        return tuple(out)
+    rule("edge that does not run forward", source >= target, target)
+    rule("the same dependency twice", (source[1:] == source[:-1]) & (target[1:] == target[:-1]), target)
+    rule("node that starts before a lower id", np.diff(graph.start_ns) < 0, np.arange(1, n))
+    for name in ("duration_ns", "self_ns", "wait_ns", "start_delay_ns", "overlap_ns"):
+        rule(f"negative {name}", getattr(graph, name) < 0, np.arange(n))
+    known_at = np.where(host[source], graph.start_ns[source], graph.start_ns[source] + graph.duration_ns[source])
+    rule("edge from something later than its target", known_at > graph.start_ns[target] + slack_ns, target)
+    for kind, (from_host, to_host) in _ENDS.items():
+        of = graph.edge_kind == kind
+        rule(f"{kind.name.lower()} edge with wrong ends", of & ((host[source] != from_host) | (host[target] != to_host)), target)
+    stream = graph.edge_kind == EdgeKind.STREAM
+    apart = (graph.device[source] != graph.device[target]) | (graph.stream[source] != graph.stream[target])
+    rule("stream edge between two streams", stream & apart, target)
+    rule("host edge between two threads", (graph.edge_kind == EdgeKind.HOST) & (graph.tid[source] != graph.tid[target]), target)
+    called = np.flatnonzero(graph.caller != NOWHERE)
+    rule("caller with a higher id", graph.caller[called] >= called, called)
+    return tuple(out)
+
+
+def _describe(graph: Graph, node: int) -> str:
+    kind = NodeKind(int(graph.kind[node])).name.lower().replace("_", " ")
+    where = f"thread {graph.tid[node]}" if graph.tid[node] else f"device {graph.device[node]} stream {graph.stream[node]}"
+    return f"node {node} ({kind}, {where}, {graph.start_ns[node] / 1000:.3f} us after the start)"

@@ -1,0 +1,276 @@
+"""Puts host nodes, device ops, delays and all edges into one ``Graph``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.device import DeviceSide, collective_order
+from graphlink.depend.edges import Edges, Unordered, number
+from graphlink.depend.host import HostSide
+from graphlink.depend.merge import Dependencies
+from graphlink.depend.threads import forward_backward
+from graphlink.errors import InputError
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Provisional node numbers: host nodes, asynchronous rows, host-side communication, device ops, delays, the end."""
+
+    asynchronous: int
+    comm: int
+    device: int
+    delay: int
+    end: int
+    async_row: I32  # crossing host rows
+    async_of: I32  # a host row: its provisional node, NOWHERE if it nests
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    linked: Linked
+    comm: Communication
+    found: Dependencies
+    host: HostSide
+    device: DeviceSide
+
+
+def assemble(x: Inputs) -> Graph:
+    """Nodes in id order with their edges, CSR by target. Cost: O(n log n).
+
+    Raises InputError on a cycle, which it prints node by node with edge kinds.
+    """
+    layout = _layout(x)
+    edges = Edges.join([*_host_edges(x, layout), *_device_edges(x, layout), *_sync_edges(x, layout)])
+    columns = _columns(x, layout)
+    edges = Edges.join([edges, *_to_end(columns, layout, edges)])
+    rank = np.where(columns["kind"] == NodeKind.END, 3, np.where(np.arange(layout.end + 1) < layout.device, 0, 1))
+    try:
+        numbering = number(columns["start_ns"], rank * (layout.end + 1) + np.arange(layout.end + 1), edges)
+    except Unordered as cycle:
+        raise _circle(x, columns, edges, cycle.nodes) from None
+    order = numbering.order
+    new = np.empty(len(order), np.int64)
+    new[order] = np.arange(len(order))
+    source, target = new[edges.source], new[edges.target]
+    by_target = np.lexsort((source, target))
+    columns["start_ns"] = numbering.start_ns
+    c = {name: column[order] for name, column in columns.items()}
+    caller = c["caller"]
+    known = caller != NOWHERE
+    caller[known] = new[caller[known]]
+    return Graph(
+        epoch_ns=x.host.start_ns,
+        kind=c["kind"].astype(np.uint8),
+        row=c["row"].astype(np.int32),
+        start_ns=c["start_ns"] - x.host.start_ns,
+        end_ns=np.maximum(c["end_ns"], c["start_ns"]) - x.host.start_ns,
+        duration_ns=c["duration_ns"],
+        self_ns=c["self_ns"],
+        wait_ns=c["wait_ns"],
+        start_delay_ns=c["start_delay_ns"],
+        overlap_ns=c["overlap_ns"],
+        tid=c["tid"],
+        device=c["device"],
+        stream=c["stream"],
+        caller=caller.astype(np.int32),
+        first=np.searchsorted(target[by_target], np.arange(len(order) + 1)).astype(np.int64),
+        source=source[by_target].astype(np.int32),
+        edge_kind=edges.kind[by_target],
+        found_by=edges.found_by[by_target],
+    )
+
+
+def _circle(x: Inputs, columns: dict[str, I64], edges: Edges, nodes: list[int]) -> InputError:
+    kind_of = {(int(a), int(b)): EdgeKind(int(k)).name.lower() for a, b, k in zip(edges.source, edges.target, edges.kind, strict=True)}
+    trace = x.linked.trace
+    names = {NodeKind.DEVICE_OP: trace.device.name, NodeKind.DEVICE_DELAY: trace.device.name, NodeKind.HOST_CALL: trace.calls.name}
+
+    def told(node: int) -> str:
+        kind, row = NodeKind(int(columns["kind"][node])), int(columns["row"][node])
+        name = trace.strings[names.get(kind, trace.host.name)[row]][:40] if row != NOWHERE else ""
+        return f"{kind.name.lower()} {name} at {(int(columns['start_ns'][node]) - x.host.start_ns) / 1000:.3f} us"
+
+    steps = [f"{told(a)} -{kind_of[a, b]}->" for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
+    return InputError(
+        f"the dependencies of {len(nodes)} nodes go round in a circle",
+        path=trace.path,
+        where=" ".join(steps[:6]) + (" ..." if len(steps) > 6 else ""),
+        todo="the recorded times contradict each other there: record again, or cut the place out with --step",
+    )
+
+
+def _layout(x: Inputs) -> _Layout:
+    async_row = np.flatnonzero(x.linked.crossing).astype(np.int32)
+    asynchronous = len(x.host.nodes.kind)
+    comm = asynchronous + len(async_row)
+    device = comm + len(x.comm.host_row)
+    delay = device + len(x.linked.trace.device.start_ns)
+    async_of = np.full(len(x.linked.crossing), NOWHERE, np.int32)
+    async_of[async_row] = asynchronous + np.arange(len(async_row))
+    return _Layout(asynchronous, comm, device, delay, delay + len(x.device.delays.row), async_row, async_of)
+
+
+def _node_of_row(x: Inputs, layout: _Layout, row: I32) -> I32:
+    """The node of each host row itself."""
+    element = x.host.elements.of_row[row]
+    nested = element != NOWHERE
+    return np.where(nested, x.host.nodes.first[np.where(nested, element, 0)] if len(x.host.nodes.first) else 0, layout.async_of[row])
+
+
+def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
+    nodes, rows, sleeps = x.host.nodes, x.linked.trace.host, x.host.sleeps
+    i = np.arange(len(nodes.kind) - 1)
+    chained = i[nodes.tid[1:] == nodes.tid[:-1]] if len(i) else i
+    woken = np.flatnonzero(nodes.sleep != NOWHERE)
+    sleep = nodes.sleep[woken]
+    nothing = np.full(len(woken), NOWHERE, np.int32)
+    waker = nodes.carrying(nodes.axis.of(sleeps.by_tid[sleep], sleeps.release_ns[sleep]), nothing)
+    forward, backward = forward_backward(x.linked)
+    with_thread = layout.async_row[nodes.axis.has(rows.tid[layout.async_row])]
+    beginner = nodes.carrying(
+        nodes.axis.of(rows.tid[with_thread], rows.start_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32)
+    )
+    return [
+        Edges.of(EdgeKind.HOST, chained, chained + 1),
+        Edges.of(EdgeKind.THREAD, waker, woken),
+        Edges.of(EdgeKind.THREAD, _node_of_row(x, layout, forward), _node_of_row(x, layout, backward)),
+        Edges.of(EdgeKind.HOST, beginner, layout.async_of[with_thread]),
+        Edges.of(EdgeKind.LAUNCH, layout.async_of[x.comm.host_row], layout.comm + np.arange(len(x.comm.host_row))),
+    ]
+
+
+def _device_edges(x: Inputs, layout: _Layout) -> list[Edges]:
+    """What a device op depends on; the delays that begin with the dependencies of an op have the same ones."""
+    side, late, device = x.device, x.device.delays, x.linked.trace.device
+    n = len(device.start_ns)
+    launched, followed = np.flatnonzero(x.host.launcher != NOWHERE), np.flatnonzero(side.order.before != NOWHERE)
+    head = np.full(n, NOWHERE, np.int64)  # an op: the delay that begins with its dependencies
+    heads = np.flatnonzero(late.heads)
+    head[late.row[heads][::-1]] = layout.delay + heads[::-1]
+
+    def both(kind: EdgeKind, source: I64 | I32, op: I64 | I32, bits: U8 | int = 0) -> list[Edges]:
+        delayed = head[op] != NOWHERE
+        again = bits if isinstance(bits, int) else bits[delayed]
+        return [Edges.of(kind, source, layout.device + op, bits), Edges.of(kind, source[delayed], head[op[delayed]], again)]
+
+    touching = np.flatnonzero(late.after != NOWHERE)
+    released = np.flatnonzero(late.releases != NOWHERE)
+    ender = late.releases[released]
+    earlier, later = collective_order(x.linked, x.comm)
+
+    def same(a: I64 | I32, b: I64 | I32) -> Bool:
+        on_one: Bool = (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
+        return on_one
+
+    own, own_op = same(late.row[late.after[touching]], late.row[touching]), same(late.row[ender], released)
+    return [
+        *both(EdgeKind.LAUNCH, x.host.launcher[launched], launched),
+        *both(EdgeKind.STREAM, layout.device + side.order.before[followed].astype(np.int64), followed),
+        *both(EdgeKind.EVENT, layout.device + side.event_source.astype(np.int64), side.event_target, side.event_found_by),
+        Edges.of(EdgeKind.STREAM, layout.delay + late.after[touching][own], layout.delay + touching[own]),
+        Edges.of(EdgeKind.EVENT, layout.delay + late.after[touching][~own], layout.delay + touching[~own], FoundBy.INFERRED),
+        Edges.of(EdgeKind.STREAM, layout.delay + ender[own_op], layout.device + released[own_op]),
+        Edges.of(EdgeKind.EVENT, layout.delay + ender[~own_op], layout.device + released[~own_op], FoundBy.INFERRED),
+        Edges.of(EdgeKind.COLLECTIVE, layout.device + earlier, layout.device + later),
+    ]
+
+
+def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
+    found, host = x.found, x.host
+    cut = np.flatnonzero(host.blocked[found.call])
+    waits = host.comm_waits
+    no_operator = ~np.isin(found.call_source, found.sync_source) & ~host.blocked[found.call]
+    to_end = found.call_source[no_operator]
+    return [
+        Edges.of(EdgeKind.SYNC, layout.device + found.sync_source, _node_of_row(x, layout, found.sync_target), found.sync_found_by),
+        Edges.of(EdgeKind.SYNC, layout.device + found.call_source[cut], host.part[found.call[cut]], found.call_found_by[cut]),
+        Edges.of(EdgeKind.SYNC, layout.comm + waits.comm, host.comm_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, layout.device + to_end, np.full(len(to_end), layout.end), found.call_found_by[no_operator]),
+    ]
+
+
+def _to_end(columns: dict[str, I64], layout: _Layout, edges: Edges) -> list[Edges]:
+    """``end`` follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
+    leaf = np.ones(layout.end + 1, np.bool_)
+    leaf[edges.source] = False
+    leaf[layout.end] = False
+    leaves = np.flatnonzero(leaf)
+    host = leaves[leaves < layout.comm]
+    own = columns["tid"][host] == columns["tid"][layout.end]
+    device = leaves[leaves >= layout.comm]
+    return [
+        Edges.of(EdgeKind.HOST, host[own], np.full(int(own.sum()), layout.end)),
+        Edges.of(EdgeKind.THREAD, host[~own], np.full(int((~own).sum()), layout.end)),
+        Edges.of(EdgeKind.SYNC, device, np.full(len(device), layout.end)),
+    ]
+
+
+def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
+    """Node columns by provisional node."""
+    trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
+    device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, layout.async_row
+    n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
+    sends = np.array([node.kind == CommKind.SEND for node in x.comm.host_node], np.bool_)
+    zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
+
+    def column(*parts: I64 | I32 | None) -> I64:
+        return np.concatenate([zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]).astype(np.int64)
+
+    element = nodes.element
+    has = element != NOWHERE
+    row = np.full(n_host, NOWHERE, np.int64)
+    row[has] = np.where(nodes.kind[has] == NodeKind.HOST_CALL, el.call[element[has]], el.row[element[has]])
+    end_ns = nodes.until_ns.copy()
+    own = (nodes.kind == NodeKind.HOST_OP) | (nodes.kind == NodeKind.HOST_CALL)
+    end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
+    callers = _callers(x, layout)
+    kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
+    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - rows.start_ns[comm_row])
+    order = x.device.order
+    return {
+        "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),
+        "row": column(row, async_row, comm_row, np.arange(n_device), late.row, np.array([NOWHERE])),
+        "start_ns": column(
+            nodes.start_ns, rows.start_ns[async_row], rows.start_ns[comm_row], device.start_ns, late.start_ns, np.array([x.host.end_ns])
+        ),
+        "end_ns": column(end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, np.array([x.host.end_ns])),
+        "duration_ns": column(nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None),
+        "self_ns": column(nodes.self_ns, None, None, None, None, None),
+        "wait_ns": column(nodes.wait_ns, None, None, None, None, None),
+        "start_delay_ns": column(None, None, None, late.start_delay_ns, None, None),
+        "overlap_ns": column(None, None, None, order.overlap_ns, None, None),
+        "tid": column(nodes.tid, rows.tid[async_row], None, None, None, np.array([_main_thread(x)])),
+        "device": column(None, None, np.full(n_comm, -1), device.device, device.device[late.row], None),
+        "stream": column(None, None, np.full(n_comm, -1), device.stream, device.stream[late.row], None),
+        "caller": callers,
+    }
+
+
+def _callers(x: Inputs, layout: _Layout) -> I64:
+    """Host parent, or the op whose call launched it; provisional nodes, NOWHERE where there is none."""
+    nodes, el, linked = x.host.nodes, x.host.elements, x.linked
+    out = np.full(layout.end + 1, NOWHERE, np.int64)
+    own = np.flatnonzero(nodes.kind == NodeKind.HOST_OP)
+    parent = el.parent[nodes.element[own]]
+    out[own[parent != NOWHERE]] = nodes.first[parent[parent != NOWHERE]]
+    part = np.flatnonzero(nodes.kind == NodeKind.HOST_PART)
+    out[part] = nodes.first[nodes.element[part]]
+    out[layout.comm : layout.device] = layout.async_of[x.comm.host_row]
+    launched = np.flatnonzero(linked.device_call != NOWHERE)
+    out[layout.device + launched] = nodes.first[el.of_call[linked.device_call[launched]]]
+    out[layout.delay : layout.end] = out[layout.device + x.device.delays.row]
+    return out
+
+
+def _main_thread(x: Inputs) -> int:
+    """The thread that has the process's id, else the one with most nodes (the lowest id of equals)."""
+    trace, nodes = x.linked.trace, x.host.nodes
+    if trace.pid is not None and trace.pid in nodes.axis.tids:
+        return int(trace.pid)
+    if not len(nodes.tid):
+        return int(trace.host.tid[0]) if len(trace.host.tid) else 0
+    tids, counts = np.unique(nodes.tid, return_counts=True)
+    return int(tids[np.argmax(counts)])

@@ -1,0 +1,103 @@
+"""Makes the dependency graph of a rank from its linked rows: what waited for what, host time in nodes, device time explained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphlink.depend.assemble import Inputs, assemble
+from graphlink.depend.calls import Role
+from graphlink.depend.cuda import CudaWaits, cuda_waits
+from graphlink.depend.device import DeviceSide, device_side
+from graphlink.depend.host import host_side
+from graphlink.depend.hta import hta_waits
+from graphlink.depend.infer import infer_waits
+from graphlink.depend.merge import Dependencies, merge
+from graphlink.depend.timeline import beyond_rows
+from graphlink.errors import InputError
+from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Waits
+
+NO_ROWS = (
+    "the recording has no cuda_sync rows: waits are inferred from their effect "
+    "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """``sync``: both | hta | cuda. ``gap_ns``: shorter gaps and start delays stay with a node. ``hta_limit``: events of one window."""
+
+    sync: str = "both"
+    gap_ns: int = 20_000
+    hta_limit: int = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    cuda: CudaWaits
+    dependencies: Dependencies
+    warnings: tuple[str, ...]
+
+
+def build(linked: Linked, comm: Communication, options: BuildOptions | None = None) -> Built:
+    """The graph of one rank, with counts of what was found, kept and rejected. O(n log n) in rows.
+
+    Raises InputError where the recording has no row that could be a node, or where its dependencies go round in a circle.
+    """
+    options = options or BuildOptions()
+    trace = linked.trace
+    if not len(trace.host.start_ns) and not len(trace.device.start_ns):
+        raise InputError("no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA")
+    found = find(linked, options)
+    host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
+    device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns)
+    graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
+    return Built(graph, _with_inferred(found.dependencies.counts, device), found.warnings)
+
+
+def find(linked: Linked, options: BuildOptions) -> Found:
+    """Waits from the sources that ``options.sync`` names, joined and checked."""
+    trace = linked.trace
+    warnings: list[str] = []
+    cuda = cuda_waits(linked)
+    others: list[Waits] = []
+    if options.sync == "hta":  # HTA alone: no rows of ours speak against it
+        cuda = replace(
+            cuda,
+            waits=_no_waits(),
+            told_call=np.zeros(len(cuda.told_call), np.bool_),
+            told_op=np.zeros(len(cuda.told_op), np.bool_),
+        )
+    else:
+        inferred = infer_waits(linked, cuda)
+        others.append(inferred.waits)
+        if inferred.unexplained_calls:
+            warnings.append(
+                f"{inferred.unexplained_calls} synchronisation calls waited {inferred.unexplained_ns / 1000:.1f} us for something that "
+                "the recording does not show; their time stays in their ops"
+            )
+        if not len(trace.syncs.kind) and len(trace.device.start_ns):
+            warnings.append(NO_ROWS)
+    beyond = int(np.count_nonzero(beyond_rows(linked) & (cuda.role != Role.OTHER) & (linked.call_op == NOWHERE)))
+    if beyond:
+        warnings.append(f"{beyond} synchronisation and event calls before the first or after the last row are left out: the profiler's own")
+    if cuda.rows_without_call:
+        warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")
+    if options.sync != "cuda" and len(trace.device.start_ns):
+        hta = hta_waits(trace, linked.device_call, options.hta_limit)
+        others.append(hta.waits)
+        warnings += hta.warnings
+    return Found(cuda, merge(linked, cuda, tuple(others)), tuple(warnings))
+
+
+def _no_waits() -> Waits:
+    nothing = np.zeros(0, np.int32)
+    return Waits(nothing, nothing, nothing, np.zeros(0, np.uint8))
+
+
+def _with_inferred(counts: SyncCounts, device: DeviceSide) -> SyncCounts:
+    """Event waits that showed only in late starts are found and kept, too."""
+    n = device.inferred_events
+    by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + n}
+    return SyncCounts(counts.found + n, counts.kept + n, counts.rejected, by_source)

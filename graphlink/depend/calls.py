@@ -1,0 +1,62 @@
+"""What a runtime or driver call does, by its name, for CUDA and HIP (docs/edges.md, "Calls")."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+
+from graphlink.model import U8, CallRows
+
+
+class Role(IntEnum):
+    OTHER = 0  # launches too: what launches is known by correlation, not by name
+    RECORD = 1
+    STREAM_WAIT = 2
+    STREAM_SYNC = 3
+    DEVICE_SYNC = 4
+    EVENT_SYNC = 5
+    EVENT_QUERY = 6
+    COPY = 7  # returns when the copy is done
+    COPY_ASYNC = 8  # returns early, unless host memory is pageable
+
+    @property
+    def waits(self) -> bool:
+        """The host blocks in it until device work is done."""
+        return self in (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY)
+
+
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
+_EXACT = {
+    "EventRecord": Role.RECORD,
+    "EventRecordWithFlags": Role.RECORD,
+    "StreamWaitEvent": Role.STREAM_WAIT,
+    "StreamSynchronize": Role.STREAM_SYNC,
+    "DeviceSynchronize": Role.DEVICE_SYNC,
+    "CtxSynchronize": Role.DEVICE_SYNC,
+    "ThreadSynchronize": Role.DEVICE_SYNC,
+    "EventSynchronize": Role.EVENT_SYNC,
+    "EventQuery": Role.EVENT_QUERY,
+}
+
+
+def role_of(name: str) -> Role:
+    """The role of a call by its recorded name, e.g. ``cudaMemcpyAsync_v3020`` or ``hipEventQuery``."""
+    for prefix in ("cuda", "cu", "hip"):
+        if name.startswith(prefix):
+            bare = _SUFFIX.sub("", name[len(prefix) :])
+            break
+    else:
+        return Role.OTHER
+    if bare.startswith("Memcpy"):
+        return Role.COPY_ASYNC if "Async" in bare else Role.COPY
+    return _EXACT.get(bare, Role.OTHER)
+
+
+def roles(calls: CallRows, strings: tuple[str, ...]) -> U8:
+    """``Role`` of every call; shape (len(calls),)."""
+    used = np.unique(calls.name)
+    by_name = np.zeros(len(strings) or 1, np.uint8)
+    by_name[used] = [role_of(strings[i]) for i in used]
+    return by_name[calls.name]

@@ -1,0 +1,321 @@
+"""Which device work every synchronisation waited for, by CUDA's own semantics.
+
+A state machine over streams, events and calls. All calls of all threads are walked in order of their start (ties, as in integer us:
+by correlation id, which CUPTI gives out as calls begin). The state is the last op enqueued on each (device, stream), the ops that a
+stream's next op has to wait for, and what each awaited cudaEventRecord stood for when it was made. The rules are those of the CUDA
+programming guide, "Streams" and "Events"; docs/edges.md lists them one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.calls import Role, roles
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
+
+_LAUNCH, _RECORD, _WAIT, _SYNC, _BARE = range(5)
+
+# stream key -> (device row, FoundBy bits). One op a stream is enough: stream order implies the older ones.
+Sources = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaWaits:
+    """What was found, and what is known for sure.
+
+    ``told_call[c]``: rows say what call c waited for (perhaps nothing). ``told_op[k]``: the same for what device op k waited for.
+    """
+
+    waits: Waits
+    role: U8  # of every call
+    call_rank: I64  # a call: its place in the order in which calls began
+    launch_rank: I64  # a device row: that of its launch call; before every call for an orphan
+    told_call: Bool
+    told_op: Bool
+    rows_without_call: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    key: list[int]  # a device row: dense index of its (device, stream)
+    index: dict[tuple[int, int], int]
+    device: list[int]  # of each index
+
+
+def _streams(device: DeviceRows, trace: Trace) -> _Streams:
+    pairs = np.stack([device.device, device.stream], axis=1) if len(device.stream) else np.zeros((0, 2), np.int64)
+    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    index = {(int(d), int(s)): i for i, (d, s) in enumerate(unique)}
+    syncs = trace.syncs
+    known = syncs.stream_known
+    for devices, streams in ((syncs.device[known], syncs.stream[known]), (trace.events.device, trace.events.stream)):
+        for pair in zip(devices.tolist(), streams.tolist(), strict=True):
+            index.setdefault(pair, len(index))
+    return _Streams(inverse.reshape(-1).tolist(), index, [d for d, _ in index])
+
+
+def cuda_waits(linked: Linked) -> CudaWaits:
+    """Every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row.
+
+    Needs no row: a blocking copy waits for itself; with one device in the recording a device synchronisation waits for all of
+    it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred.
+
+    Cost: O(rows log rows) to order them, then O(1) a row and stream.
+    """
+    machine = _Machine(linked, {})
+    machine.run()
+    if machine.doubtful:
+        machine = _Machine(linked, machine.likeliest_devices())
+        machine.run()
+    return machine.result()
+
+
+class _Machine:
+    """The walk's state; one use."""
+
+    def __init__(self, linked: Linked, device_of: dict[int, int]) -> None:
+        trace = linked.trace
+        self.trace, self.linked = trace, linked
+        self.role = roles(trace.calls, trace.strings)
+        self.streams = _streams(trace.device, trace)
+        self.call_of_row = _calls_of(trace.syncs.correlation, trace)
+        order = np.lexsort((trace.device.start_ns, linked.device_call))
+        first = np.searchsorted(linked.device_call[order], np.arange(len(trace.calls.start_ns) + 1))
+        self.ops, self.first_op = order.tolist(), first.tolist()
+        self.orphans = order[: first[0]].tolist()
+        self.devices = len(np.unique(trace.device.device))
+        self.tail: dict[int, int] = {}
+        self.pending: dict[int, Sources] = {}
+        self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name
+        self.snapshot: dict[int, list[Sources]] = {}  # one for each stream that the record may have been made on
+        self.launches_of: dict[int, tuple[I64, I64]] = {}
+        self.found: list[tuple[int, int, int, int]] = []
+        self.told_call = np.zeros(len(trace.calls.start_ns), np.bool_)
+        self.told_op = np.ones(len(trace.device.start_ns), np.bool_)
+        self.enqueued = [0] * len(trace.device.start_ns)
+        self.clock = 0
+        self.doubtful: dict[tuple[int, int], int] = {}  # (event, device): how often it cannot have been that device
+        self.record_streams = self._record_streams(device_of)
+
+    def _record_streams(self, device_of: dict[int, int]) -> dict[int, tuple[tuple[int, ...], int]]:
+        """{correlation of an awaited record: (possible stream keys, likeliest first; FoundBy bits)}
+
+        A row gives the stream of the record but not its device, and stream numbers repeat on every device. An event belongs to one
+        device: that of its Event Sync rows, or the only one that has the stream, or as ``device_of`` says. Else it may be any, the
+        row's own first, as kineto looks events up by context.
+        """
+        s, index = self.trace.syncs, self.streams.index
+        by_stream: dict[int, list[int]] = {}
+        for (_, stream), key in index.items():
+            by_stream.setdefault(stream, []).append(key)
+        known = np.flatnonzero(s.record_known & s.record_stream_known)
+        columns = (s.record, s.record_stream, s.device, s.event, s.event_known, s.kind)
+        rows = list(zip(*(c[known].tolist() for c in columns), strict=True))
+        device_of = dict(device_of)
+        for _, stream, device, event, named, kind in rows:
+            keys = by_stream.get(stream, [])
+            if named and (kind == SyncKind.EVENT or len(keys) == 1) and keys:
+                device_of[event] = device if kind == SyncKind.EVENT else self.streams.device[keys[0]]
+        out: dict[int, tuple[tuple[int, ...], int]] = {}
+        for record, stream, device, event, named, _ in rows:
+            own = index.get((device_of.get(event, device) if named else device, stream))
+            others = [] if named and event in device_of else [k for k in by_stream.get(stream, []) if k != own]
+            out.setdefault(record, (tuple(others if own is None else [own, *others]), FoundBy.CUDA_SYNC))
+        e = self.trace.events
+        for c, d, stream in zip(e.correlation.tolist(), e.device.tolist(), e.stream.tolist(), strict=True):
+            bits = FoundBy.EVENT_ID | (FoundBy.CUDA_SYNC if c in out else 0)
+            out[c] = ((index[d, stream],), bits)
+        return out
+
+    def _agenda(self) -> tuple[list[int], list[int]]:
+        """(code, row) of all that happens, in order; a row is a call, or a sync row for ``_WAIT`` and ``_SYNC``."""
+        calls, syncs = self.trace.calls, self.trace.syncs
+        launching = np.flatnonzero(np.diff(np.asarray(self.first_op)) > 0)
+        awaited = np.fromiter(self.record_streams, np.int64, len(self.record_streams))
+        recording = np.flatnonzero((self.role == Role.RECORD) & np.isin(calls.correlation, awaited))
+        wait = np.flatnonzero(syncs.kind == SyncKind.STREAM_WAIT)
+        sync = np.flatnonzero((syncs.kind != SyncKind.STREAM_WAIT) & (self.call_of_row != NOWHERE))
+        wait_ns, called = syncs.start_ns[wait].copy(), self.call_of_row[wait] != NOWHERE
+        wait_ns[called] = calls.start_ns[self.call_of_row[wait[called]]]
+        has_row = np.zeros(len(calls.start_ns), np.bool_)
+        has_row[self.call_of_row[sync]] = True
+        bare = np.flatnonzero(np.isin(self.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC]) & ~has_row)
+        parts = (
+            (_LAUNCH, launching, calls.start_ns[launching], calls.correlation[launching]),
+            (_RECORD, recording, calls.start_ns[recording], calls.correlation[recording]),
+            (_WAIT, wait, wait_ns, syncs.correlation[wait]),
+            (_SYNC, sync, calls.start_ns[self.call_of_row[sync]], syncs.correlation[sync]),
+            (_BARE, bare, calls.start_ns[bare], calls.correlation[bare]),
+        )
+        code = np.concatenate([np.full(len(p[1]), p[0]) for p in parts])
+        order = np.lexsort((code, np.concatenate([p[3] for p in parts]), np.concatenate([p[2] for p in parts])))
+        return code[order].tolist(), np.concatenate([p[1] for p in parts])[order].tolist()
+
+    def run(self) -> None:
+        for op in self.orphans:
+            self._enqueue(op)
+        act = {_RECORD: self._record, _WAIT: self._wait, _SYNC: self._sync, _BARE: self._bare}
+        ops, first = self.ops, self.first_op
+        for code, row in zip(*self._agenda(), strict=True):
+            if code == _LAUNCH:
+                for op in ops[first[row] : first[row + 1]]:
+                    self._enqueue(op)
+                if self.role[row] == Role.COPY:
+                    self.found += [(op, row, NOWHERE, FoundBy.INFERRED) for op in ops[first[row] : first[row + 1]]]
+            else:
+                act[code](row)
+
+    def _enqueue(self, op: int) -> None:
+        key = self.streams.key[op]
+        sources = self.pending.pop(key, None)
+        if sources:
+            self.found += [(source, NOWHERE, op, bits) for source, bits in sources.values()]
+        if key in self.unresolved:
+            self.unresolved.discard(key)
+            self.told_op[op] = False
+        self.tail[key] = op
+        self.clock += 1
+        self.enqueued[op] = self.clock
+
+    def _all_of(self, key: int, bits: int) -> Sources:
+        """What waits for everything enqueued on a stream so far waits for."""
+        out = {k: (op, b | bits) for k, (op, b) in self.pending.get(key, {}).items()}
+        if key in self.tail:
+            out[key] = (self.tail[key], bits)
+        return out
+
+    def _merge(self, into: Sources, new: Sources) -> None:
+        for key, (op, bits) in new.items():
+            old = into.get(key)
+            if old is None or self.enqueued[old[0]] < self.enqueued[op]:
+                into[key] = (op, bits)
+
+    def _record(self, call: int) -> None:
+        correlation = int(self.trace.calls.correlation[call])
+        keys, bits = self.record_streams[correlation]
+        self.snapshot[correlation] = [self._all_of(key, bits) for key in keys]
+
+    def _awaited(self, row: int, limit_ns: int) -> Sources | None:
+        """Sources of the record that a row names; None where it names none that was made in this recording.
+
+        Of streams on several devices it is the first whose work ended before ``limit_ns``, when the wait was over.
+        """
+        syncs = self.trace.syncs
+        candidates = self.snapshot.get(int(syncs.record[row])) if syncs.record_known[row] else None
+        if not candidates:
+            return None
+        if len(candidates) == 1:
+            return candidates[0]
+        end_ns = self.trace.device.end_ns
+        ended_ns = [max((int(end_ns[op]) for op, _ in c.values()), default=0) for c in candidates]
+        if syncs.event_known[row]:
+            keys, _ = self.record_streams[int(syncs.record[row])]
+            for key, ended in zip(keys, ended_ns, strict=True):
+                about = (int(syncs.event[row]), self.streams.device[key])
+                self.doubtful[about] = self.doubtful.get(about, 0) + (ended > limit_ns + self.slack_ns)
+        possible = (c for c, ended in zip(candidates, ended_ns, strict=True) if ended <= limit_ns + self.slack_ns)
+        return next(possible, candidates[0])
+
+    def likeliest_devices(self) -> dict[int, int]:
+        """{event: device} of events whose device no row tells: the only one for which every wait could be true."""
+        possible: dict[int, list[int]] = {}
+        for (event, device), impossible in self.doubtful.items():
+            possible.setdefault(event, []).extend([] if impossible else [device])
+        return {event: devices[0] for event, devices in possible.items() if len(devices) == 1}
+
+    def _wait(self, row: int) -> None:
+        syncs = self.trace.syncs
+        if not syncs.stream_known[row]:
+            return
+        key = self.streams.index[int(syncs.device[row]), int(syncs.stream[row])]
+        call = int(self.call_of_row[row])
+        waits_ns = int(syncs.start_ns[row] if call == NOWHERE else self.trace.calls.start_ns[call])
+        sources = self._awaited(row, self._next_start_ns(key, waits_ns))
+        if sources is None:
+            self.unresolved.add(key)
+            return
+        self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
+
+    def _next_start_ns(self, key: int, after_ns: int) -> int:
+        """When the first op starts that is launched onto a stream after a time."""
+        if key not in self.launches_of:
+            rows = np.flatnonzero(np.array(self.streams.key, np.int64) == key)
+            rows = rows[self.linked.device_call[rows] != NOWHERE]
+            launch_ns = self.trace.calls.start_ns[self.linked.device_call[rows]]
+            order = np.argsort(launch_ns, kind="stable")
+            self.launches_of[key] = (launch_ns[order], self.trace.device.start_ns[rows[order]])
+        launch_ns, start_ns = self.launches_of[key]
+        at = int(np.searchsorted(launch_ns, after_ns))
+        return int(start_ns[at]) if at < len(start_ns) else np.iinfo(np.int64).max // 2
+
+    def _sync(self, row: int) -> None:
+        syncs, call = self.trace.syncs, int(self.call_of_row[row])
+        kind, device = int(syncs.kind[row]), int(syncs.device[row])
+        sources: Sources | None
+        if kind == SyncKind.DEVICE:
+            sources = self._whole_device(device, FoundBy.CUDA_SYNC)
+        elif kind == SyncKind.STREAM:
+            key = self.streams.index.get((device, int(syncs.stream[row]))) if syncs.stream_known[row] else None
+            sources = None if key is None else self._all_of(key, FoundBy.CUDA_SYNC)
+        else:
+            sources = self._awaited(row, int(self.trace.calls.end_ns[call]))
+        if sources is None:
+            return
+        self.told_call[call] = True
+        if self.role[call] == Role.EVENT_QUERY:
+            end = self.trace.device.end_ns
+            if any(end[op] > self.trace.calls.end_ns[call] for op, _ in sources.values()):
+                return  # not ready: it waited for nothing and saw nothing finished
+        self.found += [(op, call, NOWHERE, bits) for op, bits in sources.values()]
+
+    def _bare(self, call: int) -> None:
+        if self.role[call] == Role.DEVICE_SYNC and self.devices == 1:
+            sources = self._whole_device(self.streams.device[0], FoundBy.INFERRED)
+        elif self.role[call] == Role.STREAM_SYNC and len(self.tail) == 1:
+            sources = self._all_of(next(iter(self.tail)), FoundBy.INFERRED)
+        else:
+            return
+        self.found += [(op, call, NOWHERE, FoundBy.INFERRED) for op, _ in sources.values()]
+
+    def _whole_device(self, device: int, bits: int) -> Sources:
+        out: Sources = {}
+        for key in self.tail.keys() | self.pending.keys():
+            if self.streams.device[key] == device:
+                self._merge(out, self._all_of(key, bits))
+        return out
+
+    @property
+    def slack_ns(self) -> int:
+        return self.trace.resolution_ns if self.trace.resolution_ns > 1 else 0
+
+    def result(self) -> CudaWaits:
+        calls = self.trace.calls
+        call_rank = np.empty(len(calls.start_ns), np.int64)
+        call_rank[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(call_rank))
+        launch_rank = np.full(len(self.trace.device.start_ns), -1, np.int64)
+        linked = self.linked.device_call != NOWHERE
+        launch_rank[linked] = call_rank[self.linked.device_call[linked]]
+        found = np.array(self.found, np.int64).reshape(-1, 4)
+        waits = Waits(
+            source=found[:, 0].astype(np.int32),
+            call=found[:, 1].astype(np.int32),
+            device_op=found[:, 2].astype(np.int32),
+            found_by=found[:, 3].astype(np.uint8),
+        )
+        without = int(np.count_nonzero(self.call_of_row == NOWHERE))
+        return CudaWaits(waits, self.role, call_rank, launch_rank, self.told_call, self.told_op, without)
+
+
+def _calls_of(correlation: I64, trace: Trace) -> I32:
+    """The call row of each correlation, NOWHERE where there is none."""
+    calls = trace.calls.correlation
+    out = np.full(len(correlation), NOWHERE, np.int32)
+    if not len(calls):
+        return out
+    order = np.argsort(calls, kind="stable")
+    at = np.minimum(np.searchsorted(calls[order], correlation), len(calls) - 1)
+    hit = (calls[order[at]] == correlation) & (correlation != 0)
+    out[hit] = order[at[hit]]
+    return out

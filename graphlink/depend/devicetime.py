@@ -1,0 +1,192 @@
+"""Device time: stream order, overlaps, and why ops start later than what they depend on (CONTRACT, "Device time").
+
+An op that starts later than its launch, its stream and its events explain has a start delay. Above 20 us it is first explained by an
+op of another stream of the device, enqueued earlier, that ended at most 30 us before: an event wait without a row. What then remains
+is ``start_delay_ns`` of the op up to ``gap_ns``, else a ``device delay`` node before it. Delay nodes never overlap in time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.calls import Role
+from graphlink.depend.cuda import CudaWaits
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, Linked, SyncKind
+
+LATE_NS = 20_000
+EVENT_NS = 30_000
+NEAR_NS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Stream order. ``before``: the op before each on its stream, NOWHERE for the first. ``end_ns``: recorded end less overlap."""
+
+    before: I32
+    end_ns: I64
+    overlap_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """``device delay`` nodes in start order: ``row`` is the op whose stream they are on; ``after``: the delay before it, if they touch.
+
+    ``releases``: for each device row the delay that ends where it starts, NOWHERE without one. ``heads``: the delay begins with the
+    dependencies of its own row. ``start_delay_ns``: for each device row what costs with the op.
+    """
+
+    row: I32
+    start_ns: I64
+    end_ns: I64
+    after: I32
+    heads: Bool
+    releases: I32
+    start_delay_ns: I64
+
+
+def stream_order(device: DeviceRows) -> Order:
+    """Cost: O(n log n)."""
+    n = len(device.start_ns)
+    order = np.lexsort((np.arange(n), device.stream, device.device))
+    same = (device.stream[order[1:]] == device.stream[order[:-1]]) & (device.device[order[1:]] == device.device[order[:-1]])
+    before = np.full(n, NOWHERE, np.int32)
+    before[order[1:][same]] = order[:-1][same]
+    end_ns = device.end_ns.copy()
+    earlier, later = order[:-1][same], order[1:][same]
+    end_ns[earlier] = np.minimum(end_ns[earlier], device.start_ns[later])
+    return Order(before, end_ns, device.end_ns - end_ns)
+
+
+def ready_ns(order: Order, launched_ns: I64, event: tuple[I32, I32], rank_start_ns: int) -> I64:
+    """When all that each op depends on has ended. ``launched_ns``: end of the launching host node, the start of the rank for orphans.
+
+    ``event``: (source, target) device rows.
+    """
+    out = np.maximum(launched_ns, rank_start_ns)
+    has = order.before != NOWHERE
+    out[has] = np.maximum(out[has], order.end_ns[order.before[has]])
+    np.maximum.at(out, event[1], order.end_ns[event[0]])
+    return out
+
+
+def infer_events(linked: Linked, cuda: CudaWaits, ready: I64) -> tuple[I32, I32]:
+    """(source, target) device rows of event waits that show by their effect only.
+
+    Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains it: waits go
+    across devices as well. Cost: O(n log n + late ops x ops that end within 30 us).
+    """
+    device = linked.trace.device
+    late = np.flatnonzero(device.start_ns - ready > LATE_NS)
+    by_end = np.argsort(device.end_ns, kind="stable")
+    last = np.searchsorted(device.end_ns[by_end], device.start_ns[late], side="right") - 1
+    row_of, end_of = by_end.tolist(), device.end_ns[by_end].tolist()
+    allowed = _unseen_waits(linked, cuda)
+    found: list[tuple[int, int]] = []
+    for op, at in zip(late.tolist(), last.tolist(), strict=True):
+        floor = max(int(device.start_ns[op]) - EVENT_NS, int(ready[op]) + 1)
+        nearest_ns = int(device.start_ns[op]) - NEAR_NS
+        while at >= 0 and end_of[at] >= floor:
+            source, end_ns = row_of[at], end_of[at]
+            at -= 1
+            if cuda.launch_rank[source] >= cuda.launch_rank[op] or not allowed.between(source, op):
+                continue
+            if device.device[source] != device.device[op]:
+                if end_ns >= nearest_ns:
+                    floor = max(floor, nearest_ns)
+            elif device.stream[source] != device.stream[op]:
+                found.append((source, op))
+                break
+    pairs = np.array(found, np.int32).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """Where an event wait may hide: everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has no row.
+
+    Ops of one graph launch order themselves inside the graph, which no row tells.
+    """
+
+    everywhere: bool
+    wait_rank: I64
+    launch_rank: I64
+    in_graph: Bool
+
+    def between(self, source: int, op: int) -> bool:
+        if self.everywhere or self.in_graph[op]:
+            return True
+        at = int(np.searchsorted(self.wait_rank, self.launch_rank[op])) - 1
+        return at >= 0 and bool(self.wait_rank[at] > self.launch_rank[source])
+
+
+def _unseen_waits(linked: Linked, cuda: CudaWaits) -> _Unseen:
+    trace = linked.trace
+    told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
+    waits = (cuda.role == Role.STREAM_WAIT) & ~np.isin(trace.calls.correlation, told)
+    ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
+    in_graph = (linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1)
+    return _Unseen(not len(trace.syncs.kind), np.sort(cuda.call_rank[waits]), cuda.launch_rank, in_graph)
+
+
+def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
+    """Start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
+    late_ns = np.maximum(device.start_ns - ready, 0)
+    late = np.flatnonzero(late_ns > gap_ns)
+    cover = _Cover(device, ready)
+    for op in late[np.lexsort((late, device.start_ns[late], ready[late]))].tolist():
+        cover.add(op)
+    cover.close()
+    table = np.array(cover.pieces, np.int64).reshape(-1, 5)
+    releases = np.full(len(device.start_ns), NOWHERE, np.int32)
+    ends = {int(end): i for i, end in enumerate(table[:, 2].tolist())}
+    releases[late] = [ends[int(device.start_ns[op])] for op in late.tolist()]
+    return Delays(
+        row=table[:, 0].astype(np.int32),
+        start_ns=table[:, 1],
+        end_ns=table[:, 2],
+        after=table[:, 3].astype(np.int32),
+        heads=table[:, 4].astype(np.bool_),
+        releases=releases,
+        start_delay_ns=np.where(late_ns > gap_ns, 0, late_ns),
+    )
+
+
+class _Cover:
+    """Cuts overlapping delays into touching pieces, each owned by the op that was late first; one region of them at a time."""
+
+    def __init__(self, device: DeviceRows, ready: I64) -> None:
+        self.start_ns, self.ready = device.start_ns, ready
+        self.region: list[tuple[int, int]] = []  # (start of the op = end of its delay, op), in order of ready
+        self.until = 0
+        self.pieces: list[tuple[int, int, int, int, int]] = []  # op, start, end, piece before, heads
+
+    def add(self, op: int) -> None:
+        """Ops come in order of ready."""
+        if self.region and self.ready[op] >= self.until:
+            self.close()
+        start = int(self.start_ns[op])
+        self.until = max(self.until, start) if self.region else start
+        self.region.append((start, op))
+
+    def close(self) -> None:
+        if not self.region:
+            return
+        at = int(self.ready[self.region[0][1]])
+        entering = iter(self.region)
+        waiting = next(entering, None)
+        active: list[tuple[int, int, int]] = []  # (place in order of ready, end, op)
+        place, owner, before = 0, NOWHERE, NOWHERE
+        for end in sorted({e for e, _ in self.region}):
+            while waiting is not None and self.ready[waiting[1]] <= at:
+                heapq.heappush(active, (place, *waiting))
+                place += 1
+                waiting = next(entering, None)
+            while active[0][1] <= at:
+                heapq.heappop(active)
+            op = active[0][2]
+            self.pieces.append((op, at, end, before, int(op != owner)))
+            owner, before, at = op, len(self.pieces) - 1, end
+        self.region = []

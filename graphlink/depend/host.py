@@ -1,0 +1,100 @@
+"""The host side of a rank's graph: elements, marks, waits and sleeps put together into nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.devicetime import LATE_NS
+from graphlink.depend.hostcomm import HostCommWaits, host_comm_waits
+from graphlink.depend.hosttime import HostNodes, host_nodes
+from graphlink.depend.merge import Dependencies, wait_ends
+from graphlink.depend.points import Blocked, Cuts
+from graphlink.depend.sleep import Sleeps, sleeps
+from graphlink.depend.timeline import Elements, elements, marks
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
+
+
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """``blocked``: the calls in which the host waited; ``part``: the node that opens where such a call's wait ended.
+
+    ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
+    ``comm_part``: for each of ``comm_waits`` the node that opens where it ended.
+    """
+
+    elements: Elements
+    nodes: HostNodes
+    sleeps: Sleeps
+    comm_waits: HostCommWaits
+    blocked: Bool
+    part: I32
+    launcher: I32
+    comm_part: I32
+    start_ns: int  # of the rank: its earliest node
+    end_ns: int
+
+
+def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Dependencies, gap_ns: int) -> HostSide:
+    """All host nodes, and where device work and waits attach to them. Cost: O(n log n)."""
+    trace = linked.trace
+    calls, rows = trace.calls, trace.host
+    el = elements(linked, cuda.role)
+    start_ns, end_ns = _span(linked, el)
+    tour = marks(el, start_ns, end_ns)
+    axis = tour.axis
+    slept = sleeps(linked, el, start_ns)
+    wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
+    blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
+    blocking = np.flatnonzero(blocked)
+    comm_waits = host_comm_waits(linked, comm, tour)
+    launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
+    launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
+    sends = comm.host_row[axis.has(rows.tid[comm.host_row])]
+    waited_ns = axis.of(calls.tid[blocking], wait_ns[blocking])
+    stretches = Blocked.of(
+        np.concatenate([el.of_call[blocking], comm_waits.element]),
+        np.concatenate([axis.of(calls.tid[blocking], calls.start_ns[blocking]), comm_waits.from_ns]),
+        np.concatenate([waited_ns, comm_waits.until_ns]),
+    )
+    cuts = Cuts(
+        wait_ns=np.concatenate([waited_ns, comm_waits.until_ns]),
+        wait_after=np.concatenate([el.of_call[blocking], np.full(len(comm_waits.element), NOWHERE, np.int32)]),
+        launch_ns=np.concatenate([axis.of(calls.tid[launching], launched_ns[launching]), axis.of(rows.tid[sends], rows.start_ns[sends])]),
+        launch_after=np.concatenate([el.of_call[launching], np.full(len(sends), NOWHERE, np.int32)]),
+    )
+    nodes = host_nodes(el, tour, stretches, cuts, slept, gap_ns)
+    part = np.full(len(calls.start_ns), NOWHERE, np.int32)
+    part[blocking] = nodes.opening(waited_ns)
+    launcher = np.full(len(linked.device_call), NOWHERE, np.int32)
+    device = np.flatnonzero(linked.device_call != NOWHERE)
+    call = linked.device_call[device]
+    launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
+    return HostSide(el, nodes, slept, comm_waits, blocked, part, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+
+
+def _launched_ns(linked: Linked, blocked: Bool) -> I64:
+    """Up to when each call had launched: its end, with two exceptions.
+
+    A call that launches and then waits for it, as cudaMemcpy does, has launched at its start, before the wait. A call that runs on for
+    more than 20 us beside what it launched (copies from pageable memory, staged by the host for milliseconds) had launched it by then;
+    counted at the end of the call, the copy would begin when it was in truth done.
+    """
+    calls, device = linked.trace.calls, linked.trace.device
+    out = np.where(blocked, calls.start_ns, calls.end_ns)
+    ops = np.flatnonzero(linked.device_call != NOWHERE)
+    began_ns = np.full(len(calls.start_ns), np.iinfo(np.int64).max)
+    np.minimum.at(began_ns, linked.device_call[ops], device.start_ns[ops])
+    beside = ~blocked & (began_ns < calls.end_ns - LATE_NS)
+    out[beside] = np.maximum(began_ns[beside], calls.start_ns[beside])
+    return out
+
+
+def _span(linked: Linked, el: Elements) -> tuple[int, int]:
+    """Start of the earliest and end of the latest thing that is a node."""
+    rows, device = linked.trace.host, linked.trace.device
+    starts: tuple[I64, ...] = (rows.start_ns, device.start_ns, el.start_ns)
+    ends: tuple[I64, ...] = (rows.end_ns, device.end_ns, el.end_ns)
+    return min(int(s.min()) for s in starts if len(s)), max(int(e.max()) for e in ends if len(e))

@@ -1,0 +1,114 @@
+"""Host nodes: every ns of a thread in exactly one place - the own time of an op, a wait, a gap, or asleep (CONTRACT, "Host time")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.points import Blocked, Cuts, Points, points
+from graphlink.depend.sleep import Sleeps
+from graphlink.depend.timeline import Axis, Elements, Marks
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, NodeKind
+
+
+@dataclass(frozen=True, slots=True)
+class HostNodes:
+    """Host nodes in chain order, thread by thread.
+
+    A node carries one unbroken stretch of its thread, from ``start_ns`` to ``until_ns``. ``element``: whose node or part it is, NOWHERE
+    for gaps. ``sleep``: the row of ``Sleeps`` that ends where the node opens, else NOWHERE. ``first``: an element's own node.
+    ``asleep_ns``: time that is in no node, over all threads.
+    """
+
+    kind: U8
+    element: I32
+    tid: I64
+    start_ns: I64
+    until_ns: I64
+    duration_ns: I64
+    self_ns: I64
+    wait_ns: I64
+    sleep: I32
+    first: I32
+    axis: Axis
+    at_ns: I64  # start_ns on the axis
+    asleep_ns: int
+
+    def carrying(self, at_ns: I64, element: I32) -> I32:
+        """The node that carries the time just before each position, not before ``element``'s own (NOWHERE: any). O(log n) each."""
+        found = np.searchsorted(self.at_ns, at_ns, side="left") - 1
+        found = np.maximum(found, np.searchsorted(self.at_ns, self.axis.thread(at_ns) * self.axis.span_ns, side="left"))
+        known = element != NOWHERE
+        found[known] = np.maximum(found[known], self.first[element[known]])
+        return found.astype(np.int32)
+
+    def opening(self, at_ns: I64) -> I32:
+        """The first node that opens exactly at each position: the part behind a cut, even where the next op begins at once."""
+        found = np.searchsorted(self.at_ns, at_ns, side="left")
+        assert (self.at_ns[found] == at_ns).all(), "a cut without a node"
+        return found.astype(np.int32)
+
+
+def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
+    """The nodes of all threads. Cost: O(n log n)."""
+    p = points(marks, blocked, cuts, sleeps, gap_ns)
+    following = np.where(p.last, p.at_ns, np.append(p.at_ns[1:], p.at_ns[-1:]))
+    asleep = _asleep(p)
+    spent = following - p.at_ns
+    own = np.where(asleep, 0, spent - blocked.between(p.at_ns, following))
+    at = np.flatnonzero(p.opens)
+    node = np.maximum(np.cumsum(p.opens) - 1, 0)  # of each point; a thread that sleeps first has no time before its first node
+    n = len(at)
+    element = p.owner[at]
+    is_own = p.mark[at] != NOWHERE
+    called = (element != NOWHERE) & (el.call[element] != NOWHERE)
+    kind = np.full(n, NodeKind.HOST_PART, np.uint8)
+    kind[is_own] = np.where(called[is_own], NodeKind.HOST_CALL, NodeKind.HOST_OP)
+    gap = ~is_own & ((element == NOWHERE) | called)
+    kind[gap] = NodeKind.HOST_GAP
+    element = np.where(gap, NOWHERE, element).astype(np.int32)
+    first = np.full(len(el.tid), NOWHERE, np.int32)
+    first[element[is_own]] = np.flatnonzero(is_own)
+    duration_ns = np.bincount(node, own, n).astype(np.int64) if n else np.zeros(0, np.int64)
+    ends = np.flatnonzero((np.append(p.opens[1:] | p.falls[1:], True) | p.last) & ~asleep)
+    until = np.zeros(n, np.int64)
+    until[node[ends]] = following[ends]
+    return HostNodes(
+        kind=kind,
+        element=element,
+        tid=marks.axis.tids[marks.axis.thread(p.at_ns[at])] if n else np.zeros(0, np.int64),
+        start_ns=marks.axis.time_ns(p.at_ns[at]),
+        until_ns=marks.axis.time_ns(until),
+        duration_ns=duration_ns,
+        self_ns=_self_ns(p, node, own, element, kind, first),
+        wait_ns=_wait_ns(blocked, first, n),
+        sleep=p.sleep[at],
+        first=first,
+        axis=marks.axis,
+        at_ns=p.at_ns[at],
+        asleep_ns=int(spent[asleep].sum()),
+    )
+
+
+def _asleep(p: Points) -> Bool:
+    """Points behind which the thread is asleep: from where it falls to where a node opens."""
+    if not len(p.at_ns):
+        return np.zeros(0, np.bool_)
+    changes = np.where(p.falls, 1, np.where(p.opens, 0, -1))
+    at = np.maximum.accumulate(np.where(changes >= 0, np.arange(len(changes)), 0))
+    out: Bool = changes[at] == 1
+    return out
+
+
+def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32) -> I64:
+    """Time inside the op itself: what another node carries of it (a folded rest) counts for the op's own node."""
+    whose = np.where((kind[node] == NodeKind.HOST_GAP) | (p.owner == element[node]), node, first[p.owner])
+    # A gap's time is its own; time between ops that was folded into the op before is nobody's.
+    counts = (p.owner != NOWHERE) | (kind[node] == NodeKind.HOST_GAP)
+    return np.bincount(whose[counts], own[counts], len(kind)).astype(np.int64)
+
+
+def _wait_ns(blocked: Blocked, first: I32, n: int) -> I64:
+    known = blocked.element != NOWHERE
+    return np.bincount(first[blocked.element[known]], (blocked.until_ns - blocked.from_ns)[known], n).astype(np.int64)

@@ -1,0 +1,218 @@
+"""Synchronisation edges as HTA finds them (package ``hta``: HolisticTraceAnalysis 0.5.0 or traceinsight 0.6.1).
+
+HTA's critical path analysis runs in memory on our own rows (``graphlink.depend.hta_feed``), of its graph construction only the nodes
+and the kernel loop: no file, no call stacks, no validation, no longest path. All its SYNC_DEPENDENCY edges are taken, not only those
+on a critical path. They are findings as HTA makes them: where it is known to be wrong (several threads, event queries), a later stage
+checks them against causality and the rows.
+
+The only module that imports ``hta`` and ``pandas``. While HTA runs, four of its attributes are replaced, its logger is silenced and
+the garbage collector is off, process-wide: one rank per process, never in threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphlink.depend.hta_feed import Feed, Window, choices, device_feed, frame, sync_calls, windows
+from graphlink.model import I32, I64, NOWHERE, Bool, FoundBy, Trace, Waits
+
+WINDOW_ROWS = 500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
+_LONE_SYNC = "cuda_sync row without its call"
+
+
+@dataclass(frozen=True, slots=True)
+class HtaResult:
+    """What HTA found, and on how much of the trace it could look.
+
+    ``skipped_windows`` were larger than the limit, in ``failed_windows`` HTA raised or returned None on some device.
+    ``left_out`` counts rows that HTA was not given, by reason.
+    """
+
+    waits: Waits
+    windows: int
+    skipped_windows: int
+    failed_windows: int
+    left_out: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS) -> HtaResult:
+    """HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row.
+
+    ``device_call[i]`` is the row in ``trace.calls`` that launched device row i, NOWHERE for an orphan. Traces of more than
+    ``window_rows`` (or ``limit_events``) device, call and sync rows are looked at in windows of whole ProfilerSteps; a window with more
+    than ``limit_events`` device rows and calls is skipped. The waits are unique and sorted by target, then source.
+
+    Never raises for what HTA does: an exception in it, None and an empty result are three different warnings.
+    """
+    sync_count = len(trace.syncs.kind)
+    if not sync_count:
+        return _nothing(
+            "HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
+            "(record with _ExperimentalConfig(enable_cuda_sync_events=True))"
+        )
+    joined = sync_calls(trace)
+    left_out = {
+        _LONE_SYNC: int((joined.call == NOWHERE).sum()),
+        "cuda_sync row of an unknown stream": int((~joined.placed & (joined.call != NOWHERE)).sum()),
+        "device row without its call": int((device_call == NOWHERE).sum()),
+    }
+    cut = windows(trace, min(window_rows, limit_events))
+    outcome = _Outcomes(windows=len(cut))
+    for device in np.unique(trace.syncs.device[joined.placed]).tolist():
+        feed = device_feed(trace, device_call, joined, device)
+        for window, chosen in zip(cut, choices(feed, cut), strict=True):
+            if not len(chosen.sync) or not len(chosen.op):
+                continue  # nothing to be found
+            if window.events > limit_events:
+                outcome.skipped[window.name] = window.events
+            else:
+                outcome.add(window, device, _run(frame(feed, chosen)))
+    return outcome.result(sync_count, limit_events, {reason: n for reason, n in left_out.items() if n})
+
+
+def _nothing(warning: str) -> HtaResult:
+    return HtaResult(_waits([]), windows=0, skipped_windows=0, failed_windows=0, left_out={}, warnings=(warning,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """SYNC edges of one run by row: ``source`` a device row, ``target`` a device row where ``to_op``, else a call."""
+
+    source: I64
+    target: I64
+    to_op: Bool
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """Collects what came of each run. A failure is kept under its text with the windows and devices it befell."""
+
+    windows: int
+    edges: list[_Edges] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+
+    def add(self, window: Window, device: int, outcome: _Edges | str) -> None:
+        if isinstance(outcome, str):
+            self.failures.setdefault(outcome, []).append((window.name, device))
+        else:
+            self.edges.append(outcome)
+
+    def result(self, sync_count: int, limit_events: int, left_out: dict[str, int]) -> HtaResult:
+        waits = _waits(self.edges)
+        said = []
+        if self.skipped:
+            largest = max(self.skipped, key=self.skipped.__getitem__)
+            said.append(
+                f"HTA skipped in {len(self.skipped)} of {self.windows} windows with more than {limit_events:,} device and call events "
+                f"(largest: {largest}, {self.skipped[largest]:,}); raise --hta-limit to include them"
+            )
+        for text, places in self.failures.items():
+            window, device = places[0]
+            count = len({name for name, _ in places})
+            said.append(f"{text} (in {count} of {self.windows} windows, first: {window}, device {device})")
+        if not len(waits.source) and (self.edges or not said):
+            lone = left_out.get(_LONE_SYNC, 0)
+            said.append(
+                f"HTA found no synchronisation edges where it ran; the trace has {sync_count:,} cuda_sync rows"
+                + (f", {lone:,} of them without their call" if lone else "")
+            )
+        failed = len({name for places in self.failures.values() for name, _ in places})
+        return HtaResult(waits, self.windows, len(self.skipped), failed, left_out, tuple(said))
+
+
+def _waits(edges: list[_Edges]) -> Waits:
+    """Unique, by target (calls first), then source."""
+    found = [np.column_stack([e.to_op, e.target, e.source]) for e in edges]
+    to_op, target, source = np.unique(np.concatenate([np.empty((0, 3), np.int64), *found]), axis=0).astype(np.int32).T
+    return Waits(
+        source=source,
+        call=np.where(to_op, NOWHERE, target).astype(np.int32),
+        device_op=np.where(to_op, target, NOWHERE).astype(np.int32),
+        found_by=np.full(len(source), FoundBy.HTA, np.uint8),
+    )
+
+
+def _run(feed: Feed) -> _Edges | str:
+    """One run of HTA: its edges, or why there are none to be had."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of HTA's import and of pandas in it
+            pairs = _sync_pairs(feed)
+    except Exception as error:  # noqa: BLE001 - HTA raises whatever its pandas queries raise, and none of it may end the run
+        first_line = (str(error).splitlines() or [""])[0]
+        return f"HTA failed with {type(error).__name__}: {first_line[:200]}".rstrip(": ")
+    if pairs is None:
+        return "HTA returned None instead of a graph"
+    return _Edges(source=feed.row[pairs[:, 0]], target=feed.row[pairs[:, 1]], to_op=feed.is_op[pairs[:, 1]])
+
+
+def _sync_pairs(feed: Feed) -> I64 | None:
+    """Positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
+    import hta.analyzers.critical_path_analysis as cpa
+    import pandas as pd
+    from hta.common.trace import Trace as HtaTrace
+
+    with _alone(cpa, pd):
+        recording = HtaTrace(trace_files={}, trace_dir=".")
+        recording.symbol_table.add_symbols(feed.symbols)
+        recording.meta_data[0] = {}
+        recording.traces[0] = pd.DataFrame(feed.columns, index=feed.columns["index"])
+        recording.is_parsed = True
+        found = cpa.CriticalPathAnalysis.critical_path_analysis(recording, 0, "", None)
+        if found is None:
+            return None
+        graph = found[0]
+        sync, event = cpa.CPEdgeType.SYNC_DEPENDENCY, [node.ev_idx for node in graph.node_list]
+        # adjacency() and not edges: networkx caches the latter in the graph, a cycle that would keep every window's graph alive
+        edges = (data["object"] for _, targets in graph.adjacency() for data in targets.values())
+        pairs = [(event[edge.begin], event[edge.end]) for edge in edges if edge.type is sync]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+@contextmanager
+def _alone(cpa: Any, pd: Any) -> Iterator[None]:
+    """HTA reduced to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the end."""
+
+    def construct(graph: Any) -> None:
+        graph._create_event_nodes()
+        graph._construct_graph_from_kernels()
+
+    find_waits = cpa.CPGraph._get_cuda_stream_wait_event_df
+
+    def narrow_waits(graph: Any) -> Any:
+        # the kernel loop takes a row of this frame for each wait, ten times slower where columns of several types are in it
+        waits = find_waits(graph)
+        return None if waits is None else waits[["index_next_launch"]]
+
+    def no_queue_lengths(cls: type, recording: Any, rank: int) -> Any:
+        return pd.DataFrame({"queue_length": np.empty(0)}, index=pd.Index([], dtype="int64"))
+
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (cpa.CPGraph, "_construct_graph", construct),
+        (cpa.CPGraph, "critical_path", lambda graph: True),
+        (cpa.CPGraph, "_get_cuda_stream_wait_event_df", narrow_waits),
+        (cpa.TraceCounters, "_get_queue_length_time_series_for_rank", classmethod(no_queue_lengths)),
+    )
+    logger = logging.getLogger("hta")
+    with ExitStack() as restore:
+        restore.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
+        # this cache is keyed by graph and holds 128 of them
+        restore.callback(cpa.CPGraph._add_zero_weight_launch_edges.cache_clear)
+        if gc.isenabled():
+            restore.callback(gc.enable)
+            gc.disable()
+        for owner, name, new in replaced:
+            restore.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, new)
+        yield

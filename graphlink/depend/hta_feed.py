@@ -1,0 +1,362 @@
+"""The rows that HTA's critical path analysis is fed with: repaired, one device at a time, whole or in windows.
+
+What is repaired, and why (HTA 0.5.0 and 0.6.1 behave alike; tests/depend/test_hta.py has a case for each)
+  every device row has a launch row of its own, named cudaLaunchKernel   HTA knows eleven launch names: graph and cooperative launches,
+                                                                         2D, peer and driver copies are invisible to it otherwise
+  partners are joined by row, through ``device_call``                    HTA's own join by correlation keeps one kernel of a graph launch
+  sync rows without their call are left out                              HTA draws their edge to event 0, or dies with KeyError
+  a record has one stream, and its call the name cudaEventRecord         a second stream ends HTA with MergeError
+  device rows and sync rows of one device only                           HTA keys its streams without the device
+  times are ranks                                                        below
+
+HTA only compares times: launches, records and wait calls by start, device rows by start with sync rows by end. Its sorts are
+unstable, so equal times (integer-us traces) would fall differently from machine to machine. It is therefore given ranks in which ties
+stand as launch, record, sync call, end of sync row, device row; nothing rounds to a duration of 0, which HTA drops.
+
+What is fed
+  Every sync row with its call, every record that one names, and of the device rows those that HTA can pick for one of these sync rows:
+  it takes the row of a stream that started last before the end of a sync row, the last launch on a stream before a record, and the
+  first launch by a thread on a stream after a wait. All these are there and nothing nearer is, so the edges are those of the whole
+  trace (the tests compare with all rows fed), at a cost that grows with the sync rows: HTA needs 40 us and 4 kB a device row.
+
+Windows
+  A sync row is fed in the window in which it ends, a Stream Wait Event in that of the device row that comes next, as HTA keeps one wait
+  a device row, the last. What it waits for comes along, however early. So no edge across a mark is lost, and each is found once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, SyncKind, Trace
+
+SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
+SYNC_SYMBOL = {
+    SyncKind.STREAM: "Stream Sync",
+    SyncKind.DEVICE: "Context Sync",
+    SyncKind.EVENT: "Event Sync",
+    SyncKind.STREAM_WAIT: "Stream Wait Event",
+}
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch [start_ns, stop_ns) of a trace with ``events`` device rows and calls that start in it."""
+
+    name: str
+    start_ns: int
+    stop_ns: int
+    events: int
+
+
+def windows(trace: Trace, size: int) -> tuple[Window, ...]:
+    """Cut a trace of more than ``size`` device, call and sync rows at ProfilerStep starts; a smaller one stays whole.
+
+    As many steps go into a window as fit into ``size``; one step is never cut, nor is a trace without marks. O(marks * log rows).
+    """
+    device, calls, syncs, host = trace.device, trace.calls, trace.syncs, trace.host
+    whole = Window("the whole trace", _EARLIEST, _LATEST, len(device.start_ns) + len(calls.start_ns))
+    if whole.events + len(syncs.start_ns) <= size:
+        return (whole,)
+    step_names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep#")]
+    marks = np.flatnonzero(host.annotation & np.isin(host.name, step_names))
+    starts, first = np.unique(host.start_ns[marks], return_index=True)
+    if not len(starts):
+        return (whole,)
+
+    names = ["the start", *(trace.strings[name] for name in host.name[marks[first]]), "the end"]
+    bounds = np.concatenate([[_EARLIEST], starts, [_LATEST]])
+    events = np.searchsorted(device.start_ns, bounds) + np.searchsorted(calls.start_ns, bounds)
+    rows = (events + np.searchsorted(syncs.start_ns, bounds)).tolist()
+    cuts = [0]
+    for i in range(1, len(rows) - 1):
+        if rows[i + 1] - rows[cuts[-1]] > size and rows[i] > rows[cuts[-1]]:
+            cuts.append(i)
+    cuts.append(len(rows) - 1)
+    return tuple(Window(f"{names[a]} to {names[b]}", int(bounds[a]), int(bounds[b]), int(events[b] - events[a])) for a, b in pairwise(cuts))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCalls:
+    """``call[i]`` is the row in ``trace.calls`` that made sync row i, ``record[i]`` that of the cudaEventRecord it waits for; NOWHERE.
+
+    HTA cannot ``place`` a sync row without its call, nor a stream synchronisation or wait of an unknown stream.
+    """
+
+    call: I32
+    record: I32
+    placed: Bool
+
+
+def sync_calls(trace: Trace) -> SyncCalls:
+    """Join sync rows with their calls by correlation; of several calls with one id the outermost. O(n log n)."""
+    calls, syncs = trace.calls, trace.syncs
+    recorders = [i for i, text in enumerate(trace.strings) if "EventRecord" in text]
+    records = np.flatnonzero(np.isin(calls.name, recorders))
+    record = _lookup(calls.correlation[records], records, syncs.record)
+    call = _lookup(calls.correlation, np.arange(len(calls.correlation)), syncs.correlation)
+    return SyncCalls(
+        call=call,
+        record=np.where(syncs.record_known, record, NOWHERE).astype(np.int32),
+        placed=(call != NOWHERE) & (syncs.stream_known | np.isin(syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT))),
+    )
+
+
+def _lookup(ids: I64, rows: I64, wanted: I64) -> I32:
+    """The first of ``rows`` whose id is the wanted one; ids of 0 and less are nobody's."""
+    order = np.argsort(ids, kind="stable")
+    at = np.searchsorted(ids, wanted, sorter=order)
+    found = np.full(len(wanted), NOWHERE, np.int32)
+    hit = np.flatnonzero((at < len(ids)) & (wanted > 0))
+    row = order[at[hit]]
+    same = ids[row] == wanted[hit]
+    found[hit[same]] = rows[row[same]]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFeed:
+    """What of one device can be fed. Streams and threads are numbered from 0; ranks from 1, unique over all five rank columns."""
+
+    op: I32  # rows of trace.device, by start
+    op_ns: I64
+    op_stream: I64
+    op_rank: I64  # of its start
+    launch_thread: I64
+    launch_rank: I64
+    sync_kind: U8
+    sync_call: I32  # row of trace.calls
+    sync_ns: I64  # end
+    sync_stream: I64  # -1 = none
+    sync_rank: I64  # of its end
+    sync_record: I64  # position in the record columns, -1 = none
+    call_thread: I64
+    call_rank: I64
+    record_stream: I64
+    record_rank: I64
+
+
+def device_feed(trace: Trace, device_call: I32, joined: SyncCalls, device: int) -> DeviceFeed:
+    """Gather the device rows with a call and the sync rows with a call of one device. O(n log n)."""
+    calls, syncs = trace.calls, trace.syncs
+    op = np.flatnonzero((trace.device.device == device) & (device_call != NOWHERE))
+    launch = device_call[op]
+    sync = np.flatnonzero((syncs.device == device) & joined.placed)
+    call = joined.call[sync]
+
+    telling = sync[syncs.record_stream_known[sync] & (joined.record[sync] != NOWHERE)]
+    record, first = np.unique(joined.record[telling], return_index=True)
+    at = np.searchsorted(record, joined.record[sync])
+    at = np.where(np.append(record, NOWHERE - 1)[at] == joined.record[sync], at, -1)
+
+    awaits_stream = np.isin(syncs.kind[sync], (SyncKind.STREAM, SyncKind.STREAM_WAIT))
+    streams = _dense(trace.device.stream[op], syncs.stream[sync], syncs.record_stream[telling[first]])
+    threads = _dense(calls.tid[launch], calls.tid[call])
+    sync_ns = syncs.end_ns[sync]
+    ranks = _ranks(calls.start_ns[launch], calls.start_ns[record], calls.start_ns[call], sync_ns, trace.device.start_ns[op])
+    return DeviceFeed(
+        op=op.astype(np.int32),
+        op_ns=trace.device.start_ns[op],
+        op_stream=streams[0],
+        op_rank=ranks[4],
+        launch_thread=threads[0],
+        launch_rank=ranks[0],
+        sync_kind=syncs.kind[sync],
+        sync_call=call,
+        sync_ns=sync_ns,
+        sync_stream=np.where(awaits_stream, streams[1], -1),
+        sync_rank=ranks[3],
+        sync_record=at,
+        call_thread=threads[1],
+        call_rank=ranks[2],
+        record_stream=streams[2],
+        record_rank=ranks[1],
+    )
+
+
+def _dense(*columns: I64) -> list[I64]:
+    _, number = np.unique(np.concatenate(columns), return_inverse=True)
+    return np.split(number.astype(np.int64), np.cumsum([len(column) for column in columns])[:-1])
+
+
+def _ranks(*columns: I64) -> list[I64]:
+    """Ranks from 1 over all columns together; ties in order of column, then row."""
+    order = np.argsort(np.concatenate(columns), kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(1, len(order) + 1)
+    return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What of a ``DeviceFeed`` goes into one run: ascending positions of device rows, sync rows and records."""
+
+    op: I64
+    sync: I64
+    record: I64
+
+
+def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
+    """A choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
+    near = _candidates(feed)
+    waits = feed.sync_kind == SyncKind.STREAM_WAIT
+    sync_ns = np.where(waits, np.append(feed.op_ns, _LATEST)[near.next_op], feed.sync_ns)
+    starts = [window.start_ns for window in cut]
+    sync_window = np.searchsorted(starts, sync_ns, side="right") - 1
+    sync_window[waits & (near.next_op == NOWHERE)] = len(cut)  # in none: no edge can come of it
+
+    def split(rows: I64, window: I64) -> list[I64]:
+        order = np.argsort(window, kind="stable")
+        ends = np.searchsorted(window[order], np.arange(len(cut) + 1))
+        return [rows[order[ends[i] : ends[i + 1]]] for i in range(len(cut))]
+
+    sync = split(np.arange(len(sync_window)), sync_window)
+    op = split(near.op, sync_window[near.sync])
+    record = [np.unique(feed.sync_record[rows]) for rows in sync]
+    return [Choice(np.unique(o), s, r[r >= 0]) for o, s, r in zip(op, sync, record, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Pairs (sync row, device row that HTA may find for it), and of each sync row the next launch, NOWHERE where it is no wait."""
+
+    sync: I64
+    op: I64
+    next_op: I64
+
+
+def _candidates(feed: DeviceFeed) -> _Candidates:
+    streams = np.unique(feed.op_stream)
+    base = 1 + max((int(column.max()) for column in (streams, feed.sync_stream, feed.record_stream) if len(column)), default=0)
+    by_start = _Grouped.of(feed.op_stream, feed.op_rank)
+    by_launch = _Grouped.of(feed.op_stream, feed.launch_rank)
+    by_thread = _Grouped.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
+
+    stream_sync, device_sync, wait = (
+        np.flatnonzero(feed.sync_kind == kind) for kind in (SyncKind.STREAM, SyncKind.DEVICE, SyncKind.STREAM_WAIT)
+    )
+    of_record = np.flatnonzero(feed.sync_record >= 0)
+    each = device_sync.repeat(len(streams))
+    record_op = by_launch.preceding(feed.record_stream, feed.record_rank)
+    next_op = np.full(len(feed.sync_kind), NOWHERE, np.int64)
+    next_op[wait] = by_thread.following(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
+
+    sync = np.concatenate([stream_sync, each, of_record, wait])
+    op = np.concatenate(
+        [
+            by_start.preceding(feed.sync_stream[stream_sync], feed.sync_rank[stream_sync]),
+            by_start.preceding(np.tile(streams, len(device_sync)), feed.sync_rank[each]),
+            record_op[feed.sync_record[of_record]],
+            next_op[wait],
+        ]
+    )
+    return _Candidates(sync[op != NOWHERE], op[op != NOWHERE], next_op)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Rows ordered by group, then by a rank that is unique in it, to find a row's neighbour in its group."""
+
+    key: I64
+    row: I64
+    span: int
+
+    @classmethod
+    def of(cls, group: I64, rank: I64) -> _Grouped:
+        span = int(rank.max()) + 2 if len(rank) else 1
+        key = group * span + rank
+        row = np.argsort(key)
+        return cls(key[row], row, span)
+
+    def preceding(self, group: I64, rank: I64) -> I64:
+        """The row of the group with the highest rank below the given one, or NOWHERE."""
+        at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1)) - 1
+        return self._row(at, group)
+
+    def following(self, group: I64, rank: I64) -> I64:
+        """The row of the group with the lowest rank from the given one on, or NOWHERE."""
+        at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1))
+        return self._row(at, group)
+
+    def _row(self, at: I64, group: I64) -> I64:
+        if not len(self.key):
+            return np.full(len(at), NOWHERE, np.int64)
+        inside = np.clip(at, 0, len(self.key) - 1)
+        hit = (at == inside) & (self.key[inside] // self.span == group)
+        return np.where(hit, self.row[inside], NOWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """The frame of one run, by column, and the rows that its positions stand for.
+
+    Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing". ``row[p]`` is a row of ``trace.device``
+    if ``is_op[p]``, else of ``trace.calls`` or NOWHERE.
+    """
+
+    symbols: tuple[str, ...]
+    columns: dict[str, I64]
+    is_op: Bool
+    row: I64
+
+
+def frame(feed: DeviceFeed, chosen: Choice) -> Feed:
+    """Lay out a choice as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64."""
+    op, sync, record = chosen.op, chosen.sync, chosen.record
+    kinds = feed.sync_kind[sync]
+    waits = kinds == SyncKind.STREAM_WAIT
+    # HTA looks for waits and records by name and fails on an empty selection: no name without a row.
+    names = [*SYMBOLS, *(text for kind, text in SYNC_SYMBOL.items() if (kinds == kind).any())]
+    names += ["cudaStreamWaitEvent"] if waits.any() else []
+    names += ["cudaEventRecord"] if len(record) else []
+    sym = {name: i for i, name in enumerate(names)}
+    kind_symbol = np.array([sym.get(SYNC_SYMBOL[kind], -1) for kind in SyncKind])
+
+    blocks = (len(op), len(op), len(sync), len(sync), len(record))
+    ends = np.cumsum(blocks)
+    position = [np.arange(end - size + 1, end + 1) for end, size in zip(ends, blocks, strict=True)]
+
+    def column(*parts: I64 | int) -> I64:
+        return np.concatenate([np.broadcast_to(part, size) for part, size in zip(parts, blocks, strict=True)]).astype(np.int64)
+
+    record_at = feed.sync_record[sync]
+    awaited = record_at >= 0
+    record_id = np.where(awaited, ends[3] + 1 + np.searchsorted(record, record_at), -1)
+    record_stream = np.append(feed.record_stream, -1)[record_at]
+    ts = column(
+        2 * feed.op_rank[op],
+        2 * feed.launch_rank[op],
+        2 * feed.sync_rank[sync] - 1,
+        2 * feed.call_rank[sync],
+        2 * feed.record_rank[record],
+    )
+    columns = {
+        "index": column(*position),
+        "ts": ts,
+        "dur": np.ones_like(ts),
+        "end": ts + 1,
+        # Launches and records are of a category of which HTA makes no nodes: none of their nodes is in a SYNC edge.
+        "cat": column(sym["kernel"], sym["launch"], sym["cuda_sync"], sym["cuda_runtime"], sym["launch"]),
+        "name": column(
+            sym["kernel"],
+            sym["cudaLaunchKernel"],
+            kind_symbol[kinds],
+            np.where(waits, sym.get("cudaStreamWaitEvent", -1), sym["sync call"]),
+            sym.get("cudaEventRecord", -1),
+        ),
+        "pid": column(0, 1, 0, 1, 1),
+        "tid": column(0, feed.launch_thread[op], 0, feed.call_thread[sync], 0),
+        "stream": column(feed.op_stream[op], -1, feed.sync_stream[sync], -1, -1),
+        "correlation": column(position[0], position[0], position[2], position[2], position[4]),
+        "index_correlation": column(position[1], position[0], position[3], position[2], 0),
+        "wait_on_stream": column(-1, -1, np.where(awaited, record_stream, -1), -1, -1),
+        "wait_on_cuda_event_record_corr_id": column(-1, -1, record_id, -1, -1),
+    }
+    none = np.full(1, NOWHERE)
+    row = np.concatenate([none, feed.op[op], none.repeat(len(op)), none.repeat(len(sync)), feed.sync_call[sync], none.repeat(len(record))])
+    is_op = np.arange(len(row)) <= len(op)
+    return Feed(tuple(names), columns, is_op, row.astype(np.int64))

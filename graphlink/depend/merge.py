@@ -1,0 +1,194 @@
+"""Joins what HTA, rows and inference found into one set of dependencies, and rejects by reason what cannot be true.
+
+Reasons (``SyncCounts.rejected``; docs/edges.md)
+  impossible     the source ended after the call returned, or after the waiting op started
+  contradicted   HTA alone found it, and rows tell that the call or launch waited for something else
+  stream order   source and waiting op are on one stream, which orders them already
+  implied        a later op of the same stream has the edge to the same target
+  duplicate      another pair ends in the same edge
+  no_target      no operator of the thread starts after the call; the wait ends in the part after the cut, or in ``end``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from graphlink.depend.calls import Role
+from graphlink.depend.cuda import CudaWaits
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What survived. All columns of a group are parallel.
+
+    ``call_source``, ``call``: every true wait of the host, one a (source, call), for the part after the cut.
+    ``sync_source``, ``sync_target``: the edges to the next operator (a host row). ``event_source``, ``event_target``: device rows.
+    """
+
+    call_source: I32
+    call: I32
+    call_found_by: U8
+    sync_source: I32
+    sync_target: I32
+    sync_found_by: U8
+    event_source: I32
+    event_target: I32
+    event_found_by: U8
+    counts: SyncCounts
+
+
+def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Dependencies:
+    """One set of dependencies from all sources; ``others`` may be empty. Cost: O(pairs log pairs)."""
+    all_ = (cuda.waits, *others)
+    pairs = _unique_pairs(all_)
+    reason = _reject(linked, cuda, pairs)
+    live = reason == 0
+    host = live & (pairs.call != NOWHERE)
+    target = _next_operator(linked, pairs.call, host)
+    reason[_older_of_stream(linked, pairs, host, pairs.call)] = _IMPLIED
+    call_pairs = np.flatnonzero(host & (reason == 0))
+    reason[host & (reason == 0) & (target == NOWHERE)] = _NO_TARGET
+    to_op = host & (reason == 0)
+    reason[_older_of_stream(linked, pairs, to_op, target)] = _IMPLIED
+    to_op &= reason == 0
+    edge = np.flatnonzero(to_op)
+    order = edge[np.lexsort((pairs.source[edge], target[edge]))]
+    same = np.zeros(len(order), np.bool_)
+    same[1:] = (pairs.source[order][1:] == pairs.source[order][:-1]) & (target[order][1:] == target[order][:-1])
+    reason[order[same]] = _DUPLICATE
+    bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(~same)) if len(order) else np.zeros(0, np.uint8)
+    sync = order[~same]
+    device = (pairs.device_op != NOWHERE) & (reason == 0)
+    reason[_older_of_stream(linked, pairs, device, pairs.device_op)] = _IMPLIED
+    event = np.flatnonzero(device & (reason == 0))
+    return Dependencies(
+        call_source=pairs.source[call_pairs],
+        call=pairs.call[call_pairs],
+        call_found_by=pairs.found_by[call_pairs],
+        sync_source=pairs.source[sync],
+        sync_target=target[sync],
+        sync_found_by=bits,
+        event_source=pairs.source[event],
+        event_target=pairs.device_op[event],
+        event_found_by=pairs.found_by[event],
+        counts=_counts(pairs, reason),
+    )
+
+
+_IMPOSSIBLE, _CONTRADICTED, _STREAM_ORDER, _IMPLIED, _DUPLICATE, _NO_TARGET = range(1, 7)
+_REASONS = ("", "impossible", "contradicted", "stream order", "implied", "duplicate", "no_target")
+_SOURCES = (("hta", FoundBy.HTA), ("cuda_sync", FoundBy.CUDA_SYNC), ("event_id", FoundBy.EVENT_ID), ("inferred", FoundBy.INFERRED))
+
+
+def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
+    source = np.concatenate([w.source for w in sources])
+    call = np.concatenate([w.call for w in sources])
+    device_op = np.concatenate([w.device_op for w in sources])
+    bits = np.concatenate([w.found_by for w in sources])
+    if not len(source):
+        return Waits(source, call, device_op, bits)
+    order = np.lexsort((source, device_op, call))
+    key = np.stack([call[order], device_op[order], source[order]])
+    first = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
+    at = order[first]
+    return Waits(source[at], call[at], device_op[at], np.bitwise_or.reduceat(bits[order], first))
+
+
+def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
+    """Reason of each pair, 0 where it may be true."""
+    trace = linked.trace
+    device, calls = trace.device, trace.calls
+    slack_ns = trace.resolution_ns if trace.resolution_ns > 1 else 0
+    host = pairs.call != NOWHERE
+    gpu = ~host
+    limit_ns = np.zeros(len(pairs.source), np.int64)
+    limit_ns[host] = calls.end_ns[pairs.call[host]]
+    limit_ns[gpu] = device.start_ns[pairs.device_op[gpu]]
+    reason = np.zeros(len(pairs.source), np.uint8)
+    same = np.zeros(len(reason), np.bool_)
+    a, b = pairs.source[gpu], pairs.device_op[gpu]
+    same[gpu] = (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
+    reason[same] = _STREAM_ORDER
+    reason[(reason == 0) & (device.end_ns[pairs.source] > limit_ns + slack_ns)] = _IMPOSSIBLE
+    told = np.zeros(len(reason), np.bool_)
+    told[host] = cuda.told_call[pairs.call[host]]
+    told[gpu] = cuda.told_op[pairs.device_op[gpu]]
+    reason[(reason == 0) & told & (pairs.found_by == FoundBy.HTA)] = _CONTRADICTED
+    return reason
+
+
+def _next_operator(linked: Linked, call: I32, host: Bool) -> I32:
+    """The next simulatable CPU operator of each pair's call: a host row, NOWHERE where there is none (or the pair has no call).
+
+    The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of the call
+    (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
+    """
+    rows, calls = linked.trace.host, linked.trace.calls
+    step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
+    usable = np.flatnonzero(~step[rows.name])
+    order = usable[np.lexsort((usable, rows.start_ns[usable], rows.tid[usable]))]
+    out = np.full(len(call), NOWHERE, np.int32)
+    asked = call[host]
+    at = search_by_thread(rows.tid[order], rows.start_ns[order], calls.tid[asked], calls.end_ns[asked])
+    found = at < len(order)
+    found[found] = rows.tid[order[at[found]]] == calls.tid[asked[found]]
+    target = np.full(len(asked), NOWHERE, np.int32)
+    target[found] = order[at[found]]
+    out[host] = target
+    return out
+
+
+def search_by_thread(tid: I64, time_ns: I64, asked_tid: I64, asked_ns: I64, *, after: bool = False) -> I64:
+    """For each asked (tid, time): the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
+
+    With ``after`` the time is > asked. Where a thread has none, the position is where the next thread begins.
+    """
+    threads, first = np.unique(tid, return_index=True)
+    out = np.zeros(len(asked_tid), np.int64)
+    bounds = np.append(first, len(tid))
+    side: Literal["left", "right"] = "right" if after else "left"
+    for i, thread in enumerate(threads.tolist()):
+        mine = asked_tid == thread
+        out[mine] = bounds[i] + np.searchsorted(time_ns[bounds[i] : bounds[i + 1]], asked_ns[mine], side=side)
+    missing = ~np.isin(asked_tid, threads)
+    out[missing] = bounds[np.searchsorted(threads, asked_tid[missing])]
+    return out
+
+
+def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I64:
+    """Pairs among ``mask`` whose target has an edge from a later op of the source's stream, too."""
+    device = linked.trace.device
+    at = np.flatnonzero(mask & (target != NOWHERE))
+    source = pairs.source[at]
+    order = at[np.lexsort((source, device.stream[source], device.device[source], target[at]))]
+    s, t = pairs.source[order], target[order]
+    same = (t[1:] == t[:-1]) & (device.device[s[1:]] == device.device[s[:-1]]) & (device.stream[s[1:]] == device.stream[s[:-1]])
+    older: I64 = order[:-1][same & (s[1:] != s[:-1])]
+    return older
+
+
+def _counts(pairs: Waits, reason: U8) -> SyncCounts:
+    return SyncCounts(
+        found=len(reason),
+        kept=int(np.count_nonzero(reason == 0)),
+        rejected={_REASONS[r]: int(np.count_nonzero(reason == r)) for r in range(1, len(_REASONS)) if (reason == r).any()},
+        by_source={name: int(np.count_nonzero(pairs.found_by & bit)) for name, bit in _SOURCES},
+    )
+
+
+def wait_ends(linked: Linked, cuda: CudaWaits, found: Dependencies) -> I64:
+    """For each call: when the last awaited device op ended, where the host was blocked in it until then; else the call's start.
+
+    A query never blocks. Never beyond the end of the call.
+    """
+    calls = linked.trace.calls
+    out = calls.start_ns.copy()
+    np.maximum.at(out, found.call, linked.trace.device.end_ns[found.call_source])
+    out = np.minimum(out, calls.end_ns)
+    query = cuda.role == Role.EVENT_QUERY
+    out[query] = calls.start_ns[query]
+    return out

@@ -1,0 +1,176 @@
+"""Where on each thread a host node opens: at the elements' own marks, and at the cuts.
+
+Cuts (CONTRACT, "Host time")
+  (a) after a launch call, when more than 5 us follow before the thread's next node;
+  (b) where the host was blocked until, in a synchronisation call;
+  (c) after a child, when more than ``gap_ns`` of the op's own time follow; between top-level elements the same, as a gap;
+and where a sleeping thread wakes, or an idle one has woken another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.sleep import Sleeps
+from graphlink.depend.timeline import Marks
+from graphlink.model import I32, I64, NOWHERE, Bool
+
+LAUNCH_REST_NS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Stretches in which ``element`` (NOWHERE: none) was blocked, as positions on the axis: disjoint, ascending."""
+
+    element: I32
+    from_ns: I64
+    until_ns: I64
+
+    @staticmethod
+    def of(element: I32, from_ns: I64, until_ns: I64) -> Blocked:
+        """Sorts, and takes what overlaps (calls inside calls) only once."""
+        order = np.lexsort((until_ns, from_ns))
+        until = np.maximum.accumulate(until_ns[order]) if len(order) else until_ns
+        start = from_ns[order].copy()
+        start[1:] = np.maximum(start[1:], until[:-1])
+        real = until > start
+        return Blocked(element[order][real], start[real], until[real])
+
+    def between(self, from_ns: I64, until_ns: I64) -> I64:
+        """Blocked ns inside each [from, until)."""
+        total = np.concatenate([[0], np.cumsum(self.until_ns - self.from_ns)])
+
+        def before(at: I64) -> I64:
+            k = np.searchsorted(self.from_ns, at, side="right")
+            over = np.zeros(len(at), np.int64)
+            inside = k > 0
+            over[inside] = np.maximum(self.until_ns[k[inside] - 1] - at[inside], 0)
+            out: I64 = total[k] - over
+            return out
+
+        return before(until_ns) - before(from_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Ends of waits (``wait_ns``) and of launch calls (``launch_ns``) on the axis; ``*_after``: the element that made the call."""
+
+    wait_ns: I64
+    wait_after: I32
+    launch_ns: I64
+    launch_after: I32
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Marks and cuts in order. The time from one point to the next belongs to one element (``owner``) and to one node.
+
+    ``opens``: a node opens. ``sleep``: the row of ``Sleeps`` that ends here, else NOWHERE. ``falls``: the thread falls asleep.
+    ``mark``: the element that begins here, else NOWHERE. ``last``: the thread's last point.
+    """
+
+    at_ns: I64
+    owner: I32
+    opens: Bool
+    sleep: I32
+    falls: Bool
+    mark: I32
+    last: Bool
+
+
+_EARLY, _MARK, _FALL, _WAKE, _CUT, _LAUNCH = range(6)  # order of points at one time behind one mark
+
+
+def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
+    """All points, with the nodes that open. Cost: O(n log n)."""
+    kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps)
+    order = np.lexsort((kind, at_ns, segment))
+    kind, at_ns, segment, sleep = kind[order], at_ns[order], segment[order], sleep[order]
+    is_mark = kind == _MARK
+    begins = np.zeros(len(kind), np.bool_)
+    begins[is_mark] = marks.begins[segment[is_mark]]
+    early = at_ns < marks.at_ns[segment]
+    owner = np.where(early, NOWHERE, marks.owner[segment]).astype(np.int32)
+    thread = marks.axis.thread(at_ns)
+    last = np.append(thread[1:] != thread[:-1], True)
+    opens = begins | (kind == _EARLY) | (kind == _WAKE) | (kind == _CUT)
+    falls = kind == _FALL
+    hard = opens | falls | is_mark
+    next_hard = _next(at_ns, hard, last)
+    opens |= is_mark & ~begins & ~last & (next_hard - at_ns - blocked.between(at_ns, next_hard) > gap_ns)
+    _open_launches(opens, at_ns, _next(at_ns, opens | falls, last), kind == _LAUNCH, thread)
+    _pass_on(opens, sleep, at_ns, thread)
+    mark = np.where(begins, owner, NOWHERE).astype(np.int32)
+    return Points(at_ns, owner, opens, sleep, falls, mark, last)
+
+
+def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
+    """(kind, position, mark it lies behind, row of Sleeps), unsorted."""
+    axis = marks.axis
+    heads = marks.bounds[:-1]
+    slept = axis.has(sleeps.tid[sleeps.first == 1]) if len(sleeps.tid) else np.zeros(0, np.bool_)
+    slept_threads = np.searchsorted(axis.tids, sleeps.tid[sleeps.first == 1][slept])
+    late = np.flatnonzero(marks.at_ns[heads] > np.arange(len(heads)) * axis.span_ns)
+    late = late[~np.isin(late, slept_threads)]
+    fall, wake = axis.of(sleeps.tid, sleeps.from_ns), axis.of(sleeps.tid, sleeps.release_ns)
+    behind = marks.behind(fall, before=False)
+    cut = (sleeps.cut == 1) & ~np.isin(axis.of(sleeps.by_tid, sleeps.release_ns), fall)
+    released = axis.of(sleeps.by_tid[cut], sleeps.release_ns[cut])
+    released = released[released < marks.at_ns[marks.bounds[axis.thread(released) + 1] - 1]]  # behind its last mark a thread is over
+    none = np.full(len(marks.at_ns), NOWHERE, np.int32)
+
+    def after(at_ns: I64, element: I32) -> I64:
+        found = marks.behind(at_ns, before=True)
+        known = element != NOWHERE
+        found[known] = np.maximum(found[known], marks.start_of[element[known]])
+        return found
+
+    parts: tuple[tuple[int, I64, I64, I32 | None], ...] = (
+        (_EARLY, late * axis.span_ns, heads[late], None),
+        (_MARK, marks.at_ns, np.arange(len(marks.at_ns)), none),
+        (_FALL, fall, behind, None),
+        (_WAKE, wake, behind, np.arange(len(wake), dtype=np.int32)),
+        (_CUT, cuts.wait_ns, after(cuts.wait_ns, cuts.wait_after), None),
+        (_CUT, released, marks.behind(released, before=False), None),
+        (_LAUNCH, cuts.launch_ns, after(cuts.launch_ns, cuts.launch_after), None),
+    )
+    return (
+        np.concatenate([np.full(len(p[1]), p[0], np.int64) for p in parts]),
+        np.concatenate([p[1] for p in parts]),
+        np.concatenate([p[2] for p in parts]),
+        np.concatenate([np.full(len(p[1]), NOWHERE, np.int32) if p[3] is None else p[3] for p in parts]),
+    )
+
+
+def _next(at_ns: I64, stops: Bool, last: Bool) -> I64:
+    """The position of the next stop behind each point, of its thread's last point where there is none."""
+    n = len(at_ns)
+    candidates = np.where(stops | last, np.arange(n), n - 1)
+    following = np.minimum.accumulate(candidates[::-1])[::-1]
+    out: I64 = at_ns[np.where(last, np.arange(n), np.append(following[1:], n - 1))]
+    return out
+
+
+def _open_launches(opens: Bool, at_ns: I64, next_ns: I64, launch: Bool, thread: I64) -> None:
+    """Rule (a), from the last launch to the first, as a later cut is the next node of an earlier one."""
+    where = np.flatnonzero(launch)
+    cut_ns, cut_thread = 0, -1
+    accepted: list[int] = []
+    columns = (where.tolist(), at_ns[where].tolist(), next_ns[where].tolist(), thread[where].tolist())
+    for i, at, following, mine in zip(*(c[::-1] for c in columns), strict=True):
+        free = following if mine != cut_thread else min(following, cut_ns)
+        if free - at > LAUNCH_REST_NS:
+            accepted.append(i)
+            cut_ns, cut_thread = at, mine
+    opens[accepted] = True
+
+
+def _pass_on(opens: Bool, sleep: I32, at_ns: I64, thread: I64) -> None:
+    """A thread that wakes right into its next element needs no node in between: that element's node is the one released."""
+    wake = np.flatnonzero(sleep[:-1] != NOWHERE)
+    into = wake[opens[wake + 1] & (at_ns[wake + 1] == at_ns[wake]) & (thread[wake + 1] == thread[wake])]
+    sleep[into + 1] = sleep[into]
+    sleep[into] = NOWHERE
+    opens[into] = False

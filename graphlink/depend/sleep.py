@@ -1,0 +1,113 @@
+"""Which idle threads were asleep, and what on another thread woke them (CONTRACT, "Host time").
+
+A thread that is idle for 100 us or more outside any cpu_op and call was asleep if another thread was active until it woke, and that
+one then sleeps, or slept when this one fell asleep. Autograd hands over like this: the main thread waits in backward() while the
+autograd thread works, and the other way round. (20 us would invent edges, 500 us would miss some.)
+
+"Until it woke" allows for the time that waking takes: in nine real traces a handed-over thread ran 15 to 500 us after the other's last
+activity (a cold autograd thread about 200 us, a new one 1.2 ms), and what lay 17 ms and more apart was no hand-over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.timeline import Elements, beyond_rows
+from graphlink.model import I64, Linked
+
+ASLEEP_NS = 100_000
+WAKING_NS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeps:
+    """One entry a sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
+
+    ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at ``release_ns``.
+    ``first``: the thread's first row had not begun yet.
+    """
+
+    tid: I64
+    from_ns: I64
+    until_ns: I64
+    by_tid: I64
+    release_ns: I64
+    cut: I64  # 0 or 1
+    first: I64  # 0 or 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    idle_from: I64
+    idle_until: I64
+    busy_from: I64  # maximal active intervals
+    busy_until: I64
+    begun: I64  # starts of elements
+
+
+def sleeps(linked: Linked, el: Elements, rank_start_ns: int) -> Sleeps:
+    """Cost: O(n log n + idle intervals x threads)."""
+    threads = {tid: _thread(linked, el, tid, rank_start_ns) for tid in np.unique(el.tid).tolist()}
+    found: list[tuple[int, ...]] = []
+    for tid, a in threads.items():
+        for at, (idle_from, idle_until) in enumerate(zip(a.idle_from.tolist()[:-1], a.idle_until.tolist()[:-1], strict=True)):
+            best = (idle_from, 0, 0)  # (release, by, cut)
+            for other, b in threads.items():
+                if other != tid:
+                    best = max(best, _release(b, other, idle_from, idle_until, best))
+            if best[1] or best[0] > idle_from:
+                is_first = int(at == 0 and idle_from == rank_start_ns and idle_until == a.busy_from[0])
+                found.append((tid, idle_from, idle_until, best[1], best[0], best[2], is_first))
+    table = np.array(found, np.int64).reshape(-1, 7)
+    return Sleeps(*(table[:, i].copy() for i in range(7)))
+
+
+def _release(b: _Thread, by: int, idle_from: int, idle_until: int, none: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(release, thread, cut) if thread b woke one that was idle over [idle_from, idle_until), else ``none``."""
+    last = int(np.searchsorted(b.busy_from, idle_until, side="left")) - 1
+    if last < 0:
+        return none
+    ended = int(b.busy_until[last])
+    if ended > idle_until:  # b runs on: what of it ended last before is the release
+        at = int(np.searchsorted(b.begun, idle_until, side="right")) - 1
+        ended, cut = (int(b.begun[at]), 0) if at >= 0 else (idle_from, 0)
+    else:
+        cut = 1
+    if not idle_from < ended <= idle_until or idle_until - ended > WAKING_NS:
+        return none
+    if not (_sleeps_at(b, idle_until, strict=False) or _sleeps_at(b, idle_from, strict=True)):
+        return none
+    return (ended, by, cut)
+
+
+def _sleeps_at(b: _Thread, time_ns: int, *, strict: bool) -> bool:
+    """Is b idle at this time; not ``strict``: or just falling asleep."""
+    at = int(np.searchsorted(b.idle_from, time_ns, side="right")) - 1
+    return at >= 0 and bool(b.idle_until[at] > time_ns or (strict and b.idle_until[at] == time_ns))
+
+
+def _thread(linked: Linked, el: Elements, tid: int, rank_start_ns: int) -> _Thread:
+    """Active and idle intervals of one thread. Active: cpu_ops, calls, and the moments when annotations begin or end."""
+    calls, annotation = linked.trace.calls, linked.trace.host.annotation
+    within = ~beyond_rows(linked)
+    mine = el.tid == tid
+    is_op = np.ones(len(el.tid), np.bool_)
+    rows = el.row >= 0
+    is_op[rows] = ~annotation[el.row[rows]]
+    ops, other, of_thread = mine & is_op, mine & ~is_op, (calls.tid == tid) & within
+    start = np.concatenate([el.start_ns[ops], calls.start_ns[of_thread], el.start_ns[other], el.end_ns[other]])
+    end = np.concatenate([el.end_ns[ops], calls.end_ns[of_thread], el.start_ns[other], el.end_ns[other]])
+    start, end = np.maximum(start, rank_start_ns), np.maximum(end, rank_start_ns)
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    breaks = np.flatnonzero(start[1:] > end[:-1])
+    busy_from, busy_until = start[np.append(0, breaks + 1)], end[np.append(breaks, len(end) - 1)]
+    idle_from = np.concatenate([[rank_start_ns], busy_until])
+    idle_until = np.concatenate([busy_from, [np.iinfo(np.int64).max]])
+    long = idle_until - idle_from >= ASLEEP_NS
+    long[-1] = True  # after its last row a thread sleeps for good
+    if busy_from[0] > rank_start_ns:
+        long[0] = True
+    return _Thread(idle_from[long], idle_until[long], busy_from, busy_until, np.sort(el.start_ns[mine]))

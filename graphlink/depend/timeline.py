@@ -1,0 +1,146 @@
+"""The time of every thread as one sequence of marks: where ops begin and end, and to whom the time after each mark belongs.
+
+Elements are the host rows that nest, and the launch and synchronisation calls outside any row. Walking a thread, each element has a
+mark where it begins and one where it ends (an Euler tour of the nesting), so the time between two marks belongs to exactly one
+element, or to none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.calls import Role
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """What has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
+
+    tid: I64
+    start_ns: I64
+    end_ns: I64
+    row: I32  # a host row, else NOWHERE
+    call: I32  # a call, else NOWHERE
+    parent: I32  # an element
+    of_row: I32  # a host row: its element, NOWHERE for crossing rows
+    of_call: I32  # a call: the element that is this call or made it
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One time axis for all threads, so that one sorted column and one search serve them all: thread after thread, each at full span."""
+
+    tids: I64  # ascending
+    origin_ns: int
+    span_ns: int
+
+    def of(self, tid: I64, time_ns: I64) -> I64:
+        """Position of times on threads; every tid must be one of ``tids``, every time within the span."""
+        return np.searchsorted(self.tids, tid) * self.span_ns + (time_ns - self.origin_ns)
+
+    def thread(self, at_ns: I64) -> I64:
+        """Index into ``tids`` of positions."""
+        return at_ns // self.span_ns
+
+    def time_ns(self, at_ns: I64) -> I64:
+        return at_ns % self.span_ns + self.origin_ns
+
+    def has(self, tid: I64) -> Bool:
+        return np.isin(tid, self.tids)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The Euler tour, two marks an element, positions on ``axis`` ascending: what rounding put out of order is moved up.
+
+    ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where each element's
+    first mark is. ``bounds``: thread i has marks ``bounds[i]`` to ``bounds[i + 1]``.
+    """
+
+    axis: Axis
+    at_ns: I64
+    owner: I32
+    begins: Bool
+    start_of: I64
+    bounds: I64
+
+    def behind(self, at_ns: I64, *, before: bool) -> I64:
+        """The mark that each position lies behind: the last at or (``before``) strictly before it; its thread's first if there is none."""
+        found = np.searchsorted(self.at_ns, at_ns, side="left" if before else "right") - 1
+        return np.maximum(found, self.bounds[self.axis.thread(at_ns)])
+
+
+def elements(linked: Linked, role: U8) -> Elements:
+    """Cost: O(n log n)."""
+    rows, calls = linked.trace.host, linked.trace.calls
+    row = np.flatnonzero(~linked.crossing)
+    launches = np.zeros(len(calls.start_ns), np.bool_)
+    launches[linked.device_call[linked.device_call != NOWHERE]] = True
+    waiting = np.isin(role, [r for r in Role if r.waits] + [Role.EVENT_QUERY])
+    call = np.flatnonzero((launches | (waiting & ~beyond_rows(linked))) & (linked.call_op == NOWHERE))
+    tid = np.concatenate([rows.tid[row], calls.tid[call]])
+    start_ns = np.concatenate([rows.start_ns[row], calls.start_ns[call]])
+    end_ns = np.concatenate([rows.end_ns[row], calls.end_ns[call]])
+    is_call = np.repeat([0, 1], [len(row), len(call)])
+    # Rows come parents first from the reader; the stable sort keeps that for equal intervals.
+    order = np.lexsort((np.concatenate([row, call]), is_call, -end_ns, start_ns, tid))
+    which = np.concatenate([row, call])[order].astype(np.int32)
+    called = is_call[order] == 1
+    of_row = np.full(len(rows.start_ns), NOWHERE, np.int32)
+    of_row[which[~called]] = np.flatnonzero(~called)
+    parent = np.full(len(order), NOWHERE, np.int32)
+    up = linked.parent[which[~called]]
+    parent[~called] = np.where(up == NOWHERE, NOWHERE, of_row[up])
+    of_call = np.full(len(calls.start_ns), NOWHERE, np.int32)
+    made = linked.call_op != NOWHERE
+    of_call[made] = of_row[linked.call_op[made]]
+    of_call[which[called]] = np.flatnonzero(called)
+    return Elements(
+        tid=tid[order],
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        row=np.where(called, NOWHERE, which).astype(np.int32),
+        call=np.where(called, which, NOWHERE).astype(np.int32),
+        parent=parent,
+        of_row=of_row,
+        of_call=of_call,
+    )
+
+
+def beyond_rows(linked: Linked) -> Bool:
+    """Calls wholly before the first or after the last row, where ops are recorded: the profiler's own, as when it stops.
+
+    Nothing in the graph comes before or after them, and they would stretch the run by the time that profiling took to end.
+    """
+    rows, device, calls = linked.trace.host, linked.trace.device, linked.trace.calls
+    if not len(rows.start_ns):
+        return np.zeros(len(calls.start_ns), np.bool_)
+    first_ns = min(int(c.min()) for c in (rows.start_ns, device.start_ns) if len(c))
+    last_ns = max(int(c.max()) for c in (rows.end_ns, device.end_ns) if len(c))
+    out: Bool = (calls.end_ns <= first_ns) | (calls.start_ns >= last_ns)
+    return out
+
+
+def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:
+    """The Euler tour of ``el``, all within [rank_start_ns, rank_end_ns]. Cost: O(elements)."""
+    n = len(el.tid)
+    depth, size = [0] * n, [1] * n
+    parent = el.parent.tolist()
+    for i, p in enumerate(parent):
+        if p != NOWHERE:
+            depth[i] = depth[p] + 1
+    for i in range(n - 1, -1, -1):
+        if parent[i] != NOWHERE:
+            size[parent[i]] += size[i]
+    begin = 2 * np.arange(n, dtype=np.int64) - np.array(depth, np.int64)
+    end = begin + 2 * np.array(size, np.int64) - 1
+    tids, first = np.unique(el.tid, return_index=True)
+    axis = Axis(tids, rank_start_ns, rank_end_ns - rank_start_ns + 1)
+    at_ns, owner, begins = np.empty(2 * n, np.int64), np.empty(2 * n, np.int32), np.zeros(2 * n, np.bool_)
+    at_ns[begin], at_ns[end] = axis.of(el.tid, el.start_ns), axis.of(el.tid, el.end_ns)
+    owner[begin], owner[end] = np.arange(n), el.parent
+    begins[begin] = True
+    return Marks(axis, np.maximum.accumulate(at_ns), owner, begins, begin, np.append(begin[first], 2 * n))

@@ -1,0 +1,103 @@
+"""Simulated programs through the depend stage, with their truth translated into rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from graphlink.annotate.communication import communication
+from graphlink.depend import build as stage
+from graphlink.depend.device import DeviceSide, device_side
+from graphlink.depend.host import HostSide, host_side
+from graphlink.depend.merge import Dependencies
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import Built, Linked, Trace
+from graphlink.read import read_kineto
+from graphlink.testing import Execution, RowIds, Shape, Variation, random_program, run, write_kineto
+
+Pairs = set[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program as recorded (``linked``), as understood, and as it was: pairs of (device row, call) and (device row, device row)."""
+
+    execution: Execution
+    ids: RowIds
+    linked: Linked
+    dependencies: Dependencies
+    host: HostSide
+    device: DeviceSide
+    waits: Pairs
+    event_edges: Pairs
+    call_of: dict[int, int]
+
+    @property
+    def trace(self) -> Trace:
+        return self.linked.trace
+
+    def stream(self, row: int) -> tuple[int, int]:
+        return int(self.trace.device.device[row]), int(self.trace.device.stream[row])
+
+    def found_waits(self) -> Pairs:
+        return set(zip(self.dependencies.call_source.tolist(), self.dependencies.call.tolist(), strict=True))
+
+    def found_events(self) -> Pairs:
+        return set(zip(self.dependencies.event_source.tolist(), self.dependencies.event_target.tolist(), strict=True))
+
+    def inferred_events(self) -> Pairs:
+        n = self.device.inferred_events
+        pairs = list(zip(self.device.event_source.tolist(), self.device.event_target.tolist(), strict=True))
+        return set(pairs[len(pairs) - n :])
+
+    def missing(self, truth: Pairs, found: Pairs) -> Pairs:
+        """What is true but neither found nor implied by a later op of the same stream that has the edge."""
+        latest: dict[tuple[int, tuple[int, int]], int] = {}
+        for source, target in found:
+            key = (target, self.stream(source))
+            latest[key] = max(latest.get(key, source), source)
+        return {(s, t) for s, t in truth if latest.get((t, self.stream(s)), -1) < s}
+
+
+def shape(random: Random) -> Shape:
+    return Shape(
+        threads=random.choice([1, 2, 3]), streams=random.randint(1, 6), devices=random.choice([1, 2]), queries=random.random() < 0.5
+    )
+
+
+def case(folder: Path, seed: int, dialects: list[str], *, cuda_sync: bool, sync: str = "cuda", vary: Variation | None = None) -> Case:
+    random = Random(seed)
+    execution = run(random_program(seed, shape(random)))
+    path = folder / "kineto.json"
+    ids = write_kineto(execution, path, dialect=random.choice(dialects), cuda_sync=cuda_sync, vary=vary or Variation())
+    return understood(path, execution, ids, sync)
+
+
+def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda") -> Case:
+    linked = linked_of(path)
+    comm = communication(linked)
+    found = stage.find(linked, stage.BuildOptions(sync=sync))
+    host = host_side(linked, comm, found.cuda, found.dependencies, 20_000)
+    device = device_side(linked, found.cuda, found.dependencies, host, 20_000)
+    rows = linked.trace.device
+    # Ops of one graph launch share a correlation; they stand in start order on both sides.
+    truth = sorted(range(len(execution.device)), key=lambda i: (ids.device_correlation[i], execution.device[i].start_ns, i))
+    read = np.lexsort((np.arange(len(rows.start_ns)), rows.start_ns, rows.correlation))
+    row_of = {t: int(r) for t, r in zip(truth, read, strict=True)}
+    call_of = {int(c): i for i, c in enumerate(linked.trace.calls.correlation)}
+    waits = {(row_of[d], call_of[ids.call_correlation[c]]) for d, c in execution.waits}
+    events = {(row_of[a], row_of[b]) for a, b in execution.event_edges}
+    return Case(execution, ids, linked, found.dependencies, host, device, waits, events, call_of)
+
+
+def linked_of(path: Path) -> Linked:
+    trace = read_kineto(path)
+    return link(trace, None, match_hosts(trace, None))
+
+
+def built(linked: Linked, **options: object) -> Built:
+    return stage.build(linked, communication(linked), stage.BuildOptions(**options))  # type: ignore[arg-type]

@@ -1,0 +1,110 @@
+"""Device time: stream order, overlaps, start delays and the event waits that explain them. Times are us."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphlink.depend.devicetime import delays, stream_order
+from graphlink.model import EdgeKind, Graph, NodeKind, SyncKind, Trace
+from tests.build import Call, Device, Host, Sync, build_trace
+from tests.depend.test_host import edges, graph_of
+
+
+def op(graph: Graph, start: float) -> int:
+    """The device op that starts at a time."""
+    return int(np.flatnonzero((graph.kind == NodeKind.DEVICE_OP) & (graph.start_ns == round(start * 1000)))[0])
+
+
+def launches(*device: Device, calls: tuple[Call, ...] = (), syncs: tuple[Sync, ...] = ()) -> Trace:
+    """Ops launched by calls of 1 us, one after the other from 0, inside one host op."""
+    made = [Call("cudaLaunchKernel", 2.0 * i, 2.0 * i + 1, d.correlation) for i, d in enumerate(device)]
+    return build_trace(host=[Host("op", 0, 2000)], calls=[*made, *calls], device=device, syncs=syncs)
+
+
+def test_ops_of_a_stream_follow_each_other_and_those_of_another_device_do_not() -> None:
+    graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 21, 30, 2), Device("c", 12, 40, 3, device=1)))
+    assert edges(graph, EdgeKind.STREAM) == {(op(graph, 10), op(graph, 21))}
+
+
+def test_an_overlap_is_taken_off_the_earlier_op() -> None:
+    graph = graph_of(launches(Device("a", 10, 25, 1), Device("b", 21, 30, 2)))
+    a = op(graph, 10)
+    assert (graph.duration_ns[a], graph.overlap_ns[a], graph.end_ns[a]) == (11_000, 4_000, 25_000)
+    assert edges(graph, EdgeKind.STREAM) == {(a, op(graph, 21))}
+
+
+def test_small_start_delays_cost_with_their_op_and_large_ones_are_nodes() -> None:
+    graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 40, 50, 2)))
+    assert graph.start_delay_ns[[op(graph, 10), op(graph, 40)]].tolist() == [7_000, 20_000]  # the first from 3, when both were launched
+    graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 41, 50, 2)))
+    delay = int(np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)[0])
+    assert (graph.start_ns[delay], graph.duration_ns[delay]) == (20_000, 21_000)
+    assert graph.start_delay_ns[op(graph, 41)] == 0
+    assert {(op(graph, 10), delay), (delay, op(graph, 41))} <= edges(graph, EdgeKind.STREAM)
+
+
+@pytest.mark.parametrize(("ended", "explained"), [(99, True), (70, True), (69, False)])
+def test_an_op_of_another_stream_that_ended_up_to_30_us_before_explains_a_late_start(ended: float, explained: bool) -> None:
+    graph = graph_of(launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)))
+    assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
+
+
+def test_what_was_launched_later_or_ran_on_another_device_explains_no_late_start() -> None:
+    later = graph_of(launches(Device("b", 100, 110, 2), Device("a", 12, 99, 1, stream=9)))
+    assert edges(later, EdgeKind.EVENT) == set()
+    elsewhere = graph_of(launches(Device("a", 10, 99, 1, stream=9, device=1), Device("b", 100, 110, 2)))
+    assert edges(elsewhere, EdgeKind.EVENT) == set()
+
+
+def test_with_rows_a_late_start_is_explained_only_behind_a_wait_call_that_has_none() -> None:
+    ops = (Device("a", 10, 99, 1, stream=9), Device("b", 100, 110, 2))
+    rows = (Sync(SyncKind.STREAM, 500, 510, 9, stream=9),)
+    told = graph_of(launches(*ops, syncs=rows))
+    assert edges(told, EdgeKind.EVENT) == set()
+    unseen = graph_of(launches(*ops, calls=(Call("cudaStreamWaitEvent", 1.2, 1.5, 8),), syncs=rows))
+    assert edges(unseen, EdgeKind.EVENT) == {(op(unseen, 10), op(unseen, 100))}
+
+
+def test_work_launched_behind_a_finished_wait_comes_after_what_was_awaited() -> None:
+    """The call blocks nothing, so there is no cut: an event edge keeps the order until the next operator."""
+    trace = build_trace(
+        host=[Host("op", 0, 100), Host("next", 110, 120)],
+        calls=[Call("cudaLaunchKernel", 2, 4, 1), Call("cudaStreamSynchronize", 30, 31, 2), Call("cudaLaunchKernel", 40, 42, 3)],
+        device=[Device("a", 6, 20, 1), Device("b", 45, 50, 3, stream=9)],
+        syncs=[Sync(SyncKind.STREAM, 30, 31, 2, stream=7)],
+    )
+    graph = graph_of(trace)
+    assert (op(graph, 6), op(graph, 45)) in edges(graph, EdgeKind.EVENT)
+
+
+lates = st.lists(st.tuples(st.integers(0, 500), st.integers(21, 300)), min_size=1, max_size=12, unique_by=lambda x: x[0] + x[1])
+
+
+@given(lates)
+def test_delay_nodes_share_no_moment_and_cover_every_late_op(late: list[tuple[int, int]]) -> None:
+    """Ready at a, started at a + b, each on a stream of its own: the nodes' union is the delays' union."""
+    late = sorted(late, key=sum)
+    ops = [Device("k", a + b, a + b + 1, i + 1, stream=i) for i, (a, b) in enumerate(late)]
+    device = build_trace(device=ops).device
+    ready = np.array([a * 1000 for a, _ in late], np.int64)
+    found = delays(device, ready, 20_000)
+    spans = sorted(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True))
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    covered = {t for s, e in spans for t in range(s // 1000, e // 1000)}
+    assert covered == {t for a, b in late for t in range(a, a + b)}
+    ends = found.end_ns[found.releases]
+    assert (ends == device.start_ns).all()
+    for i, before in enumerate(found.after.tolist()):
+        assert before == -1 or found.end_ns[before] == found.start_ns[i]
+    owners = found.row.tolist()
+    assert all(ready[owners[i]] <= found.start_ns[i] and found.end_ns[i] <= device.start_ns[owners[i]] for i in range(len(owners)))
+
+
+def test_stream_order_of_nothing() -> None:
+    order = stream_order(build_trace().device)
+    assert len(order.before) == len(order.end_ns) == 0

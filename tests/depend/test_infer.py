@@ -1,0 +1,99 @@
+"""Each rule of inference at its limits. One host op, one call; times are us."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphlink.depend.build import BuildOptions, find
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from tests.build import Call, Device, Host, build_trace
+
+
+def awaited(call: Call, *device: Device, name: str | None = None) -> set[str]:
+    """Names of the ops that the call is found to have waited for; all are launched before it, at 0, 1, 2, ..."""
+    launches = [Call("cudaLaunchKernel", i, i + 0.5, d.correlation) for i, d in enumerate(device)]
+    trace = build_trace(host=[Host("op", 0, 1000), Host("next", 1001, 1010)], calls=[*launches, call], device=device, resolution_ns=1)
+    found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
+    at = trace.calls.correlation.tolist().index(call.correlation)
+    return {trace.strings[trace.device.name[s]] for s, c in zip(found.call_source, found.call, strict=True) if c == at}
+
+
+FIRST = Device("early", 5, 20, 1, stream=9)
+EVENT = "cudaEventSynchronize"
+
+
+@pytest.mark.parametrize(("ended", "found"), [(95, {"k"}), (70.5, {"k"}), (69.5, set()), (101, set())])
+def test_it_ended_inside_the_call_at_most_30_us_before_the_return(ended: float, found: set[str]) -> None:
+    assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, Device("k", 25, ended, 2)) == found
+
+
+@pytest.mark.parametrize(("took", "found"), [(3.2, {"k"}), (2.9, set())])
+def test_the_call_took_more_than_3_us(took: float, found: set[str]) -> None:
+    call = Call(EVENT, 100 - took, 100, 9)
+    assert awaited(call, FIRST, Device("k", 25, 97.15, 2)) == found
+
+
+@pytest.mark.parametrize(("other", "found"), [(91, {"k"}), (92.5, set())])
+def test_an_op_of_another_stream_that_ended_within_3_us_may_be_it_instead(other: float, found: set[str]) -> None:
+    ops = (Device("k", 25, 95, 2), Device("other", 26, other, 3, stream=11))
+    assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, *ops) == found
+
+
+def test_an_op_of_the_same_stream_is_no_other_but_for_an_event() -> None:
+    ops = (Device("before", 25, 92, 2), Device("k", 92.5, 95, 3))
+    assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, *ops) == {"k"}
+    assert awaited(Call(EVENT, 30, 100, 9), FIRST, *ops) == set()
+
+
+def test_what_ended_just_before_the_return_is_doubtful_beside_another_candidate() -> None:
+    ops = (Device("k", 25, 91, 2), Device("late", 26, 99, 3, stream=11))
+    assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, *ops) == set()
+
+
+def test_what_was_launched_after_the_call_began_is_not_it() -> None:
+    late = Device("late", 60, 96, 2, stream=11)
+    trace = build_trace(
+        host=[Host("op", 0, 1000), Host("other", 0, 1000, tid=2)],
+        calls=[
+            Call("cudaLaunchKernel", 0, 1, 1),
+            Call("cudaLaunchKernel", 2, 3, 3),
+            Call("cudaStreamSynchronize", 30, 100, 9),
+            Call("cudaLaunchKernel", 40, 41, 2, tid=2),
+        ],
+        device=[FIRST, Device("k", 25, 90, 3), late],
+    )
+    found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
+    assert [trace.strings[trace.device.name[s]] for s in found.call_source] == ["k"]
+
+
+def test_a_device_synchronisation_of_several_devices_is_told_apart_by_device_only() -> None:
+    same = (Device("a", 25, 94, 2, stream=11), Device("k", 26, 95, 3))
+    elsewhere = (Device("a", 25, 94, 2, device=1), Device("k", 26, 95, 3))
+    call = Call("cudaDeviceSynchronize", 30, 100, 9)
+    assert awaited(call, Device("early", 5, 20, 1, stream=15, device=1), *same) == {"k"}
+    assert awaited(call, FIRST, *elsewhere) == set()
+
+
+def test_with_one_device_a_device_synchronisation_waits_for_all_streams() -> None:
+    assert awaited(Call("cudaDeviceSynchronize", 30, 100, 9), FIRST, Device("k", 25, 50, 2)) == {"early", "k"}
+
+
+def test_with_one_stream_a_stream_synchronisation_waits_for_it_blocked_or_not() -> None:
+    assert awaited(Call("cudaStreamSynchronize", 30, 31, 9), Device("a", 5, 10, 1), Device("b", 11, 20, 2)) == {"b"}
+    assert awaited(Call(EVENT, 30, 31, 9), Device("a", 5, 10, 1), Device("b", 11, 20, 2)) == set()
+
+
+def test_a_query_is_never_inferred() -> None:
+    assert awaited(Call("cudaEventQuery", 30, 100, 9), FIRST, Device("k", 25, 95, 2)) == set()
+
+
+@pytest.mark.parametrize(("name", "found"), [("Memcpy DtoH (Device -> Pageable)", True), ("Memcpy DtoH (Device -> Pinned)", False)])
+def test_an_asynchronous_copy_to_pageable_memory_blocks(name: str, found: bool) -> None:
+    trace = build_trace(
+        host=[Host("op", 0, 1000), Host("next", 1001, 1010)],
+        calls=[Call("cudaLaunchKernel", 0, 1, 1), Call("cudaMemcpyAsync", 10, 60, 2)],
+        device=[Device("k", 5, 45, 1), Device(name, 46, 55, 2)],
+    )
+    dependencies = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
+    assert bool(len(dependencies.call)) == found

@@ -1,0 +1,87 @@
+"""Whether what is found is what was true, on simulated programs and on worked examples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from graphlink.depend.build import BuildOptions, find
+from graphlink.depend.calls import Role, roles
+from graphlink.testing import SCENARIOS, Scenario
+from tests.depend.programs import Case, case, linked_of
+
+WITH_ROWS = ["2023", "2024", "2024-spring", "2026"]
+WITHOUT_ROWS = ["2022", "2023", "2024", "2024-spring", "rocm"]
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_with_rows_exactly_the_true_waits_are_found(tmp_path: Path, block: int) -> None:
+    for seed in range(block * 30, block * 30 + 30):
+        x = case(tmp_path, seed, WITH_ROWS, cuda_sync=True)
+        assert x.found_waits() <= x.waits, f"false waits in program {seed}"
+        assert x.found_events() <= x.event_edges, f"false event edges in program {seed}"
+        assert not x.missing(x.waits, x.found_waits()), f"missing waits in program {seed}"
+        assert not x.missing(x.event_edges, x.found_events()), f"missing event edges in program {seed}"
+        assert not x.inferred_events(), f"rows tell all there is in program {seed}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_hta_beside_rows_adds_nothing_false(tmp_path: Path, seed: int) -> None:
+    x = case(tmp_path, seed, WITH_ROWS, cuda_sync=True, sync="both")
+    assert x.found_waits() <= x.waits
+    assert x.found_events() <= x.event_edges
+    counts = x.dependencies.counts
+    assert counts.found == counts.kept + sum(counts.rejected.values())
+
+
+def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_path: Path) -> None:
+    inferred = false = blocked = explained = 0
+    for seed in range(300):
+        x = case(tmp_path, seed, WITHOUT_ROWS, cuda_sync=False)
+        waits, events = x.found_waits(), x.inferred_events()
+        inferred += len(waits) + len(events)
+        false += len(waits - x.waits) + len(events - x.event_edges)
+        slow = _blocked(x)
+        blocked += len(slow)
+        explained += len(slow & {call for _, call in waits})
+    assert false <= 0.005 * inferred, f"{false} of {inferred} inferred edges are false"
+    assert explained >= 0.95 * blocked, f"{explained} of {blocked} blocked calls are explained"
+
+
+def _blocked(x: Case) -> set[int]:
+    sync = {Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC}
+
+    role = roles(x.trace.calls, x.trace.strings)
+    calls = (x.call_of[x.ids.call_correlation[i]] for i, c in enumerate(x.execution.calls) if c.blocked_ns > 3_000)
+    return {c for c in calls if Role(int(role[c])) in sync}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.key)
+@pytest.mark.parametrize("sync", ["cuda", "both"])
+def test_worked_examples(tmp_path: Path, scenario: Scenario, sync: str) -> None:
+    path = tmp_path / "kineto.json"
+    path.write_text(json.dumps(scenario.document(ops=True)))
+    trace = linked_of(path).trace
+    op = {int(c): i for i, c in enumerate(trace.device.correlation)}
+    call = {int(c): i for i, c in enumerate(trace.calls.correlation)}
+    found = _dependencies(path, sync)
+    expected = scenario.expected
+    assert found[0] == {(op[scenario.correlation(a)], call[scenario.correlation(b)]) for a, b in expected.waits}
+    assert found[1] == {(op[scenario.correlation(a)], op[scenario.correlation(b)]) for a, b in expected.event_edges}
+    for waiting, name in expected.targets:
+        sources = {op[scenario.correlation(a)] for a, b in expected.waits if b == waiting}
+        assert {(s, name) for s in sources} <= found[2]
+
+
+def _dependencies(path: Path, sync: str) -> tuple[set[tuple[int, int]], set[tuple[int, int]], set[tuple[int, str]]]:
+
+    linked = linked_of(path)
+    d = find(linked, BuildOptions(sync=sync)).dependencies
+    strings, names = linked.trace.strings, linked.trace.host.name
+    return (
+        set(zip(d.call_source.tolist(), d.call.tolist(), strict=True)),
+        set(zip(d.event_source.tolist(), d.event_target.tolist(), strict=True)),
+        {(s, strings[names[t]]) for s, t in zip(d.sync_source.tolist(), d.sync_target.tolist(), strict=True)},
+    )
