@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+MOST_CHARACTERS = 400  # of what is said in a line, not counting the path
+
 
 class GraphlinkError(Exception):
     """A message in at most five lines: file, what is wrong, where in it, what to do next."""
@@ -23,12 +25,13 @@ class GraphlinkError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        lines = [f"{self.path}: {self.what}" if self.path is not None else self.what]
+        what = self.what[:MOST_CHARACTERS]
+        lines = [f"{self.path}: {what}" if self.path is not None else what]
         if self.where:
-            lines.append(f"  at: {self.where}")
+            lines.append(f"  at: {self.where[:MOST_CHARACTERS]}")
         if self.todo:
-            lines.append(f"  do: {self.todo}")
-        return "\n".join(line[:400] for text in lines for line in text.splitlines()[:2])
+            lines.append(f"  do: {self.todo[:MOST_CHARACTERS]}")
+        return "\n".join(line for text in lines for line in text.splitlines()[:2])
 
 
 class InputError(GraphlinkError):

@@ -35,7 +35,8 @@ class Groups:
             if size:
                 self._sizes.setdefault(self._name(comm), size)
         self._only = next(iter(names)) if len(names) == 1 else None
-        self._world = trace.world_size or self._told_world()
+        world = trace.world_size or self._told_world()
+        self._everyone = None if world is None else tuple(range(world))
 
     def _told_world(self) -> int | None:
         sizes = [g.size or len(g.ranks or ()) for g in self._described.values() if g.desc in DEFAULT_GROUP]
@@ -79,10 +80,8 @@ class Groups:
         described = self._described.get(name)
         if described and described.ranks and (size is None or len(described.ranks) == size):
             return described.ranks
-        if self._world is None:
-            return None
-        everyone = tuple(range(self._world))
-        if size == self._world:
+        everyone = self._everyone
+        if everyone is None or size == len(everyone):
             return everyone
         if size is not None:
             return None

@@ -51,6 +51,7 @@ _BYTES = {
     8: "long double int64 uint64 float64 longint unsignedlong unsignedlonglong longlong longlongint complexfloat",
     16: "complexdouble",
 }
+MOST_BYTES = (1 << 63) - 1
 _ELEM_BYTES = {name: size for size, names in _BYTES.items() for name in names.split()}
 
 
@@ -86,7 +87,7 @@ def element_bytes(dtype: str) -> int | None:
 
 
 def size_bytes(comm: Comm, group_size: int | None) -> int | None:
-    """Bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded.
+    """Bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded, or make no int64.
 
     ALL_GATHER and GATHER count the input shard, SCATTER the output shard, all others the whole input of a rank. For a side that is
     not recorded the other one stands in, multiplied or divided by the group size where they differ by that.
@@ -110,4 +111,6 @@ def size_bytes(comm: Comm, group_size: int | None) -> int | None:
         elems = got * group_size if group_size else None
     else:
         elems = got
-    return None if elems is None else elems * elem_bytes
+    if elems is None or not 0 <= elems * elem_bytes <= MOST_BYTES:
+        return None
+    return elems * elem_bytes

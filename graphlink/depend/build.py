@@ -14,7 +14,7 @@ from graphlink.depend.host import host_side
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
-from graphlink.depend.timeline import beyond_rows
+from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Waits
 
@@ -79,9 +79,9 @@ def find(linked: Linked, options: BuildOptions) -> Found:
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
             warnings.append(NO_ROWS)
-    beyond = int(np.count_nonzero(beyond_rows(linked) & (cuda.role != Role.OTHER) & (linked.call_op == NOWHERE)))
-    if beyond:
-        warnings.append(f"{beyond} synchronisation and event calls before the first or after the last row are left out: the profiler's own")
+    behind = int(np.count_nonzero(behind_rows(linked) & (cuda.role != Role.OTHER) & (linked.call_op == NOWHERE)))
+    if behind:
+        warnings.append(f"{behind} synchronisation and event calls after the last row are left out: the profiler's own")
     if cuda.rows_without_call:
         warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")
     if options.sync != "cuda" and len(trace.device.start_ns):

@@ -158,12 +158,13 @@ class _Machine:
             self._enqueue(op)
         act = {_RECORD: self._record, _WAIT: self._wait, _SYNC: self._sync, _BARE: self._bare}
         ops, first = self.ops, self.first_op
+        copies = set(np.flatnonzero(self.role == Role.COPY).tolist())
         for code, row in zip(*self._agenda(), strict=True):
             if code == _LAUNCH:
                 for op in ops[first[row] : first[row + 1]]:
                     self._enqueue(op)
-                if self.role[row] == Role.COPY:
-                    self.found += [(op, row, NOWHERE, FoundBy.INFERRED) for op in ops[first[row] : first[row + 1]]]
+                if row in copies:
+                    self.found += [(op, row, NOWHERE, int(FoundBy.INFERRED)) for op in ops[first[row] : first[row + 1]]]
             else:
                 act[code](row)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.enqueued import Enqueued
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, Linked, SyncKind
 
 LATE_NS = 20_000
@@ -91,7 +92,7 @@ def infer_events(linked: Linked, cuda: CudaWaits, ready: I64) -> tuple[I32, I32]
         while at >= 0 and end_of[at] >= floor:
             source, end_ns = row_of[at], end_of[at]
             at -= 1
-            if cuda.launch_rank[source] >= cuda.launch_rank[op] or not allowed.between(source, op):
+            if not allowed.between(source, op):
                 continue
             if device.device[source] != device.device[op]:
                 if end_ns >= nearest_ns:
@@ -107,16 +108,24 @@ def infer_events(linked: Linked, cuda: CudaWaits, ready: I64) -> tuple[I32, I32]
 class _Unseen:
     """Where an event wait may hide: everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has no row.
 
-    Ops of one graph launch order themselves inside the graph, which no row tells.
+    Ops of one graph launch order themselves inside the graph, and what was launched before the recording did so unseen: no row tells.
     """
 
     everywhere: bool
     wait_rank: I64
     launch_rank: I64
     in_graph: Bool
+    enqueued: Enqueued
 
     def between(self, source: int, op: int) -> bool:
-        if self.everywhere or self.in_graph[op]:
+        """May ``op`` have been made to wait for ``source``?"""
+        if self.launch_rank[op] < 0 or self.in_graph[op]:
+            return bool(self.launch_rank[source] <= self.launch_rank[op])
+        if self.launch_rank[source] >= self.launch_rank[op]:
+            return False
+        if not self.enqueued.recorded_and_awaited(source, int(self.launch_rank[op]), unseen=True):
+            return False
+        if self.everywhere:
             return True
         at = int(np.searchsorted(self.wait_rank, self.launch_rank[op])) - 1
         return at >= 0 and bool(self.wait_rank[at] > self.launch_rank[source])
@@ -128,14 +137,15 @@ def _unseen_waits(linked: Linked, cuda: CudaWaits) -> _Unseen:
     waits = (cuda.role == Role.STREAM_WAIT) & ~np.isin(trace.calls.correlation, told)
     ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
     in_graph = (linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1)
-    return _Unseen(not len(trace.syncs.kind), np.sort(cuda.call_rank[waits]), cuda.launch_rank, in_graph)
+    return _Unseen(not len(trace.syncs.kind), np.sort(cuda.call_rank[waits]), cuda.launch_rank, in_graph, Enqueued.of(linked, cuda))
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
     """Start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
     late_ns = np.maximum(device.start_ns - ready, 0)
     late = np.flatnonzero(late_ns > gap_ns)
-    cover = _Cover(device, ready)
+    begins_ns = np.sort(np.where(late_ns > gap_ns, device.start_ns, device.start_ns - late_ns))
+    cover = _Cover(device, ready, begins_ns)
     for op in late[np.lexsort((late, device.start_ns[late], ready[late]))].tolist():
         cover.add(op)
     cover.close()
@@ -155,10 +165,13 @@ def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
 
 
 class _Cover:
-    """Cuts overlapping delays into touching pieces, each owned by the op that was late first; one region of them at a time."""
+    """Cuts overlapping delays into touching pieces, each owned by the op that was late first; one region of them at a time.
 
-    def __init__(self, device: DeviceRows, ready: I64) -> None:
-        self.start_ns, self.ready = device.start_ns, ready
+    Where an op of another stream begins there is a cut, too: a machine with one GPU slot can run it then, as the device did.
+    """
+
+    def __init__(self, device: DeviceRows, ready: I64, begins_ns: I64) -> None:
+        self.start_ns, self.ready, self.begins_ns = device.start_ns, ready, begins_ns
         self.region: list[tuple[int, int]] = []  # (start of the op = end of its delay, op), in order of ready
         self.until = 0
         self.pieces: list[tuple[int, int, int, int, int]] = []  # op, start, end, piece before, heads
@@ -179,7 +192,8 @@ class _Cover:
         waiting = next(entering, None)
         active: list[tuple[int, int, int]] = []  # (place in order of ready, end, op)
         place, owner, before = 0, NOWHERE, NOWHERE
-        for end in sorted({e for e, _ in self.region}):
+        first, last = np.searchsorted(self.begins_ns, [at + 1, self.until])
+        for end in sorted({e for e, _ in self.region} | set(self.begins_ns[first:last].tolist())):
             while waiting is not None and self.ready[waiting[1]] <= at:
                 heapq.heappush(active, (place, *waiting))
                 place += 1

@@ -27,6 +27,8 @@ class Edges:
         """One edge a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
         source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
         kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
+        if not len(source):
+            return Edges(source, target, kind, bits)
         order = np.lexsort((kind, source, target))
         source, target, kind, bits = source[order], target[order], kind[order], bits[order]
         first = np.flatnonzero(np.append(True, (source[1:] != source[:-1]) | (target[1:] != target[:-1])))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
-from graphlink.depend.devicetime import LATE_NS
+from graphlink.depend.devicetime import LATE_NS, stream_order
 from graphlink.depend.hostcomm import HostCommWaits, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
 from graphlink.depend.merge import Dependencies, wait_ends
@@ -52,11 +52,15 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     comm_waits = host_comm_waits(linked, comm, tour)
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
+    blocked_from_ns = calls.start_ns.copy()
+    blocked_from_ns[launching] = np.where(
+        blocked[launching], np.minimum(launched_ns[launching], wait_ns[launching]), calls.start_ns[launching]
+    )
     sends = comm.host_row[axis.has(rows.tid[comm.host_row])]
     waited_ns = axis.of(calls.tid[blocking], wait_ns[blocking])
     stretches = Blocked.of(
         np.concatenate([el.of_call[blocking], comm_waits.element]),
-        np.concatenate([axis.of(calls.tid[blocking], calls.start_ns[blocking]), comm_waits.from_ns]),
+        np.concatenate([axis.of(calls.tid[blocking], blocked_from_ns[blocking]), comm_waits.from_ns]),
         np.concatenate([waited_ns, comm_waits.until_ns]),
     )
     cuts = Cuts(
@@ -78,17 +82,37 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
 def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     """Up to when each call had launched: its end, with two exceptions.
 
-    A call that launches and then waits for it, as cudaMemcpy does, has launched at its start, before the wait. A call that runs on for
-    more than 20 us beside what it launched (copies from pageable memory, staged by the host for milliseconds) had launched it by then;
-    counted at the end of the call, the copy would begin when it was in truth done.
+    A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls take to
+    launch. A call that runs on for more than 20 us beside what it launched (copies from pageable memory, staged by the host for
+    milliseconds) had launched it by then; counted at the end of the call, the copy would begin when it was in truth done.
     """
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)
     ops = np.flatnonzero(linked.device_call != NOWHERE)
     began_ns = np.full(len(calls.start_ns), np.iinfo(np.int64).max)
     np.minimum.at(began_ns, linked.device_call[ops], device.start_ns[ops])
+    waits = blocked & (began_ns < np.iinfo(np.int64).max)
+    out[waits] = calls.start_ns[waits] + _setup_ns(linked, blocked, began_ns)[waits]
     beside = ~blocked & (began_ns < calls.end_ns - LATE_NS)
     out[beside] = np.maximum(began_ns[beside], calls.start_ns[beside])
+    return out
+
+
+def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
+    """How long each call takes to launch what it then waits for, no longer than until that began.
+
+    It shows where the stream was idle; behind other work it is hidden, and taken to be the median of those: at another speed of the
+    device it shows. 0 where the recording shows none. What took more than 20 us waited for something else.
+    """
+    device, calls = linked.trace.device, linked.trace.calls
+    before = stream_order(device).before
+    op = np.flatnonzero(linked.device_call != NOWHERE)
+    call = linked.device_call[op]
+    idle = (before[op] == NOWHERE) | (device.end_ns[before[op]] < calls.start_ns[call])
+    seen = op[idle & blocked[call]]
+    took_ns = device.start_ns[seen] - calls.start_ns[linked.device_call[seen]]
+    took_ns = took_ns[took_ns <= LATE_NS]
+    out: I64 = np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns)) if len(took_ns) else 0)
     return out
 
 

@@ -1,12 +1,15 @@
 """Waits of the host that no row tells of, inferred from their effect: when the call returned.
 
 The stream or event of a call is never guessed (guessing was right for 9 of 24 event records of real traces). A synchronisation call
-that took more than 3 us waited for the device op, enqueued before it, that ended last inside it and at most 30 us before it
-returned: of 213 such calls in real traces the last op ended 3 to 12 us before the return, once 28 us. Where an op of another stream
-(for a device synchronisation: of another device) ended within 3 us of that one, either may be it, and there is no edge. As no call
-returned sooner than 3 us after what it waited for, an op that ended later than that is doubtful: then any op that ended up to 12 us
-before the return may be it as well. An event may have been recorded anywhere, so for an event synchronisation an earlier op of the
-same stream counts as another one, and 6 us are needed to tell two apart.
+that took more than 3 us waited for the device op, enqueued before it, that ended last inside it and at most 30 us before it returned.
+In real traces (213 calls) that op ended 3 to 12 us before the return, once 28 us: so one that ended later than 3 us before it gives way
+to one that ended in that time, and explains no call of up to 12 us (without anything to wait for, such calls take 2 to 9 us).
+
+What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of its stream when
+the call began (unless a stream may have been made to wait for it), for an event synchronisation one behind which no event was recorded.
+
+Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended within
+3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that does not tell, there is no edge.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ import numpy as np
 
 from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.enqueued import Enqueued
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
 RETURN_NS = 30_000
 TIE_NS = 3_000
-EVENT_TIE_NS = 6_000
 SOONEST_NS = 3_000
 USUAL_NS = 12_000
 
@@ -49,20 +52,28 @@ def infer_waits(linked: Linked, cuda: CudaWaits) -> Inferred:
     open_[cuda.waits.call[cuda.waits.call != NOWHERE]] = False
     sync = np.isin(cuda.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC])
     by_end = np.argsort(device.end_ns, kind="stable")
+    slack_ns = trace.resolution_ns if trace.resolution_ns > 1 else 0
     search = _Search(
         ends=device.end_ns[by_end].tolist(),
         row=by_end.tolist(),
-        launch_rank=cuda.launch_rank,
+        enqueued=Enqueued.of(linked, cuda),
         device=device.device,
         stream=device.stream,
+        launch_tid=_launch_tid(linked),
+        slack_ns=slack_ns,
     )
     found: list[tuple[int, int]] = []
     unexplained_calls = unexplained_ns = 0
     asked = np.flatnonzero(open_ & sync)
-    slack_ns = trace.resolution_ns if trace.resolution_ns > 1 else 0
     last = np.searchsorted(device.end_ns[by_end], calls.end_ns[asked] + slack_ns, side="right") - 1
     for call, at in zip(asked.tolist(), last.tolist(), strict=True):
-        asking = _Call(int(calls.start_ns[call]), int(calls.end_ns[call]), int(cuda.call_rank[call]), Role(int(cuda.role[call])))
+        asking = _Call(
+            start_ns=int(calls.start_ns[call]),
+            end_ns=int(calls.end_ns[call]),
+            rank=int(cuda.call_rank[call]),
+            role=Role(int(cuda.role[call])),
+            tid=int(calls.tid[call]),
+        )
         source = search.awaited(asking, at)
         if source is None:
             unexplained_calls += 1
@@ -82,6 +93,7 @@ class _Call:
     end_ns: int
     rank: int
     role: Role
+    tid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +102,58 @@ class _Search:
 
     ends: list[int]
     row: list[int]
-    launch_rank: I64
+    enqueued: Enqueued
     device: I64
     stream: I64
+    launch_tid: I64  # 0 for orphans
+    slack_ns: int
 
     def awaited(self, call: _Call, at: int) -> int | None:
         """The one op that explains a call; ``at`` is the last op by end that ended inside it."""
-        start_ns, end_ns, role = call.start_ns, call.end_ns, call.role
-        best: int | None = None
-        until = max(start_ns, end_ns - RETURN_NS)
-        tie_ns = EVENT_TIE_NS if role == Role.EVENT_SYNC else TIE_NS
+        direct, chained = self._candidates(call, at)
+        candidates = direct or chained
+        usual = [c for c in candidates if call.end_ns - USUAL_NS <= c[1] <= call.end_ns - SOONEST_NS + self.slack_ns]
+        candidates = usual or candidates
+        if not candidates or (not usual and call.end_ns - call.start_ns <= USUAL_NS):
+            return None
+        best, ended = candidates[0]
+        tied = [row for row, end in candidates[1:] if end > ended - TIE_NS and self._may_be_instead(row, best, call.role)]
+        if not tied:
+            return best
+        own = [row for row in (best, *tied) if self.launch_tid[row] == call.tid]
+        return own[0] if len(own) == 1 else None
+
+    def _candidates(self, call: _Call, at: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(row, end) of ops that may have held the call up, last first: by themselves, and because their stream waited for them."""
+        direct: list[tuple[int, int]] = []
+        chained: list[tuple[int, int]] = []
+        until = max(call.start_ns, call.end_ns - RETURN_NS)
         while at >= 0 and self.ends[at] > until:
             row, end = self.row[at], self.ends[at]
             at -= 1
-            if self.launch_rank[row] >= call.rank:
+            if self.enqueued.launch_rank[row] >= call.rank:
                 continue
-            if best is None:
-                best = row
-                doubtful = end > end_ns - SOONEST_NS
-                until = max(start_ns, min(end - tie_ns, end_ns - USUAL_NS) if doubtful else end - tie_ns)
-            elif self._may_be_instead(row, best, role):
-                return None
-        return best
+            if call.role == Role.EVENT_SYNC:
+                if self.enqueued.recorded(row, call.rank):
+                    direct.append((row, end))
+            elif self.enqueued.last_of_stream(row, call.rank):
+                direct.append((row, end))
+            elif self.enqueued.recorded_and_awaited(row, call.rank, unseen=False):
+                chained.append((row, end))
+        return direct, chained
 
     def _may_be_instead(self, row: int, best: int, role: Role) -> bool:
         other_device = bool(self.device[row] != self.device[best])
         if role == Role.DEVICE_SYNC:
             return other_device
         return other_device or bool(self.stream[row] != self.stream[best]) or role == Role.EVENT_SYNC
+
+
+def _launch_tid(linked: Linked) -> I64:
+    out = np.zeros(len(linked.device_call), np.int64)
+    launched = linked.device_call != NOWHERE
+    out[launched] = linked.trace.calls.tid[linked.device_call[launched]]
+    return out
 
 
 def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64) -> list[tuple[int, int]]:

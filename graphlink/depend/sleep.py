@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.timeline import Elements, beyond_rows
+from graphlink.depend.timeline import Elements, behind_rows
 from graphlink.model import I64, Linked
 
 ASLEEP_NS = 100_000
@@ -91,7 +91,7 @@ def _sleeps_at(b: _Thread, time_ns: int, *, strict: bool) -> bool:
 def _thread(linked: Linked, el: Elements, tid: int, rank_start_ns: int) -> _Thread:
     """Active and idle intervals of one thread. Active: cpu_ops, calls, and the moments when annotations begin or end."""
     calls, annotation = linked.trace.calls, linked.trace.host.annotation
-    within = ~beyond_rows(linked)
+    within = ~behind_rows(linked)
     mine = el.tid == tid
     is_op = np.ones(len(el.tid), np.bool_)
     rows = el.row >= 0

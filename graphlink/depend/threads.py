@@ -45,6 +45,18 @@ def _from_flows(linked: Linked) -> tuple[I32, I32]:
     return forward[ok][first], backward[ok][first]
 
 
+def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
+    """For each asked (key, time) the last position in columns sorted by (key, time) that is less; -1 if none is.
+
+    By sorting both together, as there are about as many keys as rows.
+    """
+    asked = np.repeat([False, True], [len(key), len(asked_key)])
+    order = np.lexsort((~asked, np.concatenate([time_ns, asked_ns]), np.concatenate([key, asked_key])))
+    out = np.empty(len(order), np.int64)
+    out[order] = np.cumsum(~asked[order]) - 1
+    return out[len(key) :]
+
+
 def _from_numbers(linked: Linked) -> tuple[I32, I32]:
     """By Kineto's "Sequence number" and "Fwd thread id", else by the ET's ``seq_id`` and ``fw_tid``."""
     rows, et = linked.trace.host, linked.et
@@ -57,7 +69,7 @@ def _from_numbers(linked: Linked) -> tuple[I32, I32]:
     forward = np.flatnonzero(numbered & (fw_tid == 0))
     backward = np.flatnonzero(numbered & (fw_tid > 0) & ~engine)
     order = forward[np.lexsort((forward, rows.start_ns[forward], seq[forward]))]
-    at = search_by_thread(seq[order], rows.start_ns[order], seq[backward], rows.start_ns[backward]) - 1
+    at = _last_before(seq[order], rows.start_ns[order], seq[backward], rows.start_ns[backward])
     ok = at >= 0
     ok[ok] = seq[order[at[ok]]] == seq[backward[ok]]
     return order[at[ok]].astype(np.int32), backward[ok].astype(np.int32)

@@ -8,10 +8,11 @@ External ids join nothing: in older files they equal the correlation, and by cha
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graphlink.link.calls import cut_calls
 from graphlink.link.nest import Nesting, innermost, last_started, nest
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 
@@ -38,8 +39,13 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     """
     slack_ns = rounding_ns(trace)
     nesting = nest(trace.host, asynchronous(trace), slack_ns)
-    launches = _launches(trace, slack_ns)
+    call_end_ns = cut_calls(trace, nesting.crossing, slack_ns)
+    cut = int(np.count_nonzero(call_end_ns != trace.calls.end_ns))
     warnings = list(match.warnings)
+    if cut:
+        trace = replace(trace, calls=replace(trace.calls, end_ns=call_end_ns))
+        warnings.append(f"{cut} API calls run on into the next call or op of their thread, or out of their op: taken to end there")
+    launches = _launches(trace, slack_ns)
     if launches.repeated:
         warnings.append(f"{launches.repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest")
     return Linked(

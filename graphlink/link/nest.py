@@ -8,6 +8,7 @@ and ends when somebody waits for it (gloo's are of this kind), or broken data. S
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -56,16 +57,17 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> Nesting:
         if around and ends > around[-1] + slack_ns:
             crossing[i] = True
             continue
-        while stack and ends > fits[-1] + slack_ns:  # only annotations are left that this op crosses
-            crossing[stack.pop()] = True
-            fits.pop()
+        if stack and ends > fits[-1] + slack_ns:  # only annotations are left that this op crosses, some maybe below ops that overhang them
+            for k in stack:
+                crossing[k] = annotation[k] and ends > end[k] + slack_ns
+            stack = [k for k in stack if not crossing[k]]
+            fits = list(accumulate((end[k] for k in stack), min))
         if stack:
             parent[i] = stack[-1]
-            ends = min(ends, fits[-1])
         stack.append(i)
-        fits.append(ends)
+        fits.append(min(ends, fits[-1]) if fits else ends)
         if not annotation[i]:
-            op_fits.append(ends)
+            op_fits.append(min(ends, op_fits[-1]) if op_fits else ends)
     _adopt(parent, crossing)
     return _in_table_order(by_tid, parent, crossing)
 

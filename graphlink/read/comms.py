@@ -12,7 +12,7 @@ import msgspec
 from graphlink.model import Comm, ProcessGroup
 from graphlink.read.columns import to_int_or_none
 
-_MAX_GROUP = 1 << 20  # a larger group is a damaged number
+MAX_RANKS = 1 << 20  # a rank or a number of ranks beyond is a damaged number
 _TENSOR_TYPE = re.compile(r"Tensor\(([^()]*)\)")
 # spelling of c10 types in an ET -> Kineto's
 _DTYPES = {
@@ -46,10 +46,27 @@ def int_list(value: object) -> tuple[int, ...]:
     return ()
 
 
+def rank_list(value: object) -> tuple[int, ...]:
+    """As ``int_list``, of different ranks; () where one is none."""
+    ranks = int_list(value)
+    return ranks if all(0 <= rank < MAX_RANKS for rank in ranks) and len(set(ranks)) == len(ranks) else ()
+
+
+def rank_or_none(value: object) -> int | None:
+    rank = to_int_or_none(value)
+    return rank if rank is not None and 0 <= rank < MAX_RANKS else None
+
+
+def count_or_none(value: object) -> int | None:
+    """Of ranks."""
+    count = to_int_or_none(value)
+    return count if count is not None and 0 < count <= MAX_RANKS else None
+
+
 def spread_ranks(start: object, stride: object, size: object) -> tuple[int, ...] | None:
     """The ranks of an evenly spread group, which PyTorch records as start, stride and size; stride <= 0 where it is not even."""
-    first, step, count = to_int_or_none(start), to_int_or_none(stride), to_int_or_none(size)
-    if first is None or step is None or count is None or first < 0 or step <= 0 or not 0 < count <= _MAX_GROUP:
+    first, step, count = rank_or_none(start), to_int_or_none(stride), count_or_none(size)
+    if first is None or step is None or count is None or step <= 0 or first + step * (count - 1) >= MAX_RANKS:
         return None
     return tuple(range(first, first + step * count, step))
 
@@ -78,8 +95,8 @@ def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
             name=name,
             desc=str(entry.get("pg_desc") or ""),
             backend=str(entry.get("backend_config") or entry.get("backend") or ""),
-            size=to_int_or_none(size),
-            ranks=int_list(entry.get("ranks")) or None,
+            size=count_or_none(size),
+            ranks=rank_list(entry.get("ranks")) or None,
         )
     return tuple(groups.values())
 

@@ -10,6 +10,7 @@ from graphlink.model import Comm
 from graphlink.read.columns import to_int_or_none
 from graphlink.read.comms import (
     P2P_OPS,
+    count_or_none,
     dtype_in,
     element_bytes,
     elements,
@@ -69,7 +70,7 @@ def collective(op: RecordedOp, attrs: dict[str, Any]) -> Comm | None:
         pg_name=text_or_none(attrs.get("pg_name")) or pg_name,
         pg_desc=text_or_none(attrs.get("pg_desc")) or pg_desc,
         ranks=None if name == "wait" else spread_ranks(start, stride, size),
-        group_size=to_int_or_none(size),
+        group_size=count_or_none(size),
         rank=rank,
         src_rank=rank if name == "recv" else None,
         dst_rank=rank if name == "send" else None,

@@ -19,7 +19,7 @@ from graphlink.errors import InputError
 from graphlink.model import I64, Comm, SyncKind, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
-from graphlink.read.comms import P2P_OPS, process_groups
+from graphlink.read.comms import MAX_RANKS, P2P_OPS, count_or_none, process_groups, rank_or_none
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -46,6 +46,7 @@ from graphlink.read.kineto_tables import (
     event_rows,
     flow_rows,
     host_rows,
+    refuse_span,
     sync_rows,
 )
 from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
@@ -57,7 +58,8 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
     """The device recording at ``path``: plain, gzip or zstd, any dialect.
 
     Rows that are no nodes are counted in ``left_out`` by category. InputError: see ``stream``; a file of another kind; a node row
-    whose time is no number or lies beyond 2**62 ns. A peer of a ``c10d`` send or receive is as recorded: a rank of its group.
+    whose time is no number or lies beyond 2**62 ns; rows more than 104 days apart. A peer of a ``c10d`` send or receive is as
+    recorded: a rank of its group.
     """
     with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
         if array.key == "nodes":
@@ -317,10 +319,16 @@ class _Gathered:
             raise InputError(f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it")
         info = around.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
+        rank, world_size = rank_or_none(info.get("rank")), count_or_none(info.get("world_size"))
+        warnings = [
+            f"distributedInfo: {key} {info[key]!r:.40} is no number below {MAX_RANKS}, passed over"
+            for key, value in (("rank", rank), ("world_size", world_size))
+            if value is None and info.get(key) is not None
+        ]
         exact = self.highest_us < _EXACT_US and self.has_fraction
         pids = (to_int_or_none(pid) for pid, _ in self.pids.most_common())
         clock = Clock(base, self.path)
-        return Trace(
+        trace = Trace(
             path=self.path,
             host=host_rows(self.parts[HOST], clock),
             calls=call_rows(self.parts[CALL], clock),
@@ -330,13 +338,16 @@ class _Gathered:
             flows=flow_rows(self.parts[FLOW], clock, self.left_out),
             strings=tuple(self.strings),
             pid=next((pid for pid in pids if pid is not None), None),
-            rank=to_int_or_none(info.get("rank")),
-            world_size=to_int_or_none(info.get("world_size")),
+            rank=rank,
+            world_size=world_size,
             process_groups=process_groups(info.get("pg_config")),
             resolution_ns=1 if exact else 1000,
             left_out={reason: count for reason, count in self.left_out.items() if count},
-            warnings=(),
+            warnings=tuple(warnings),
         )
+        lanes = sum(len(np.unique(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
+        refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)
+        return trace
 
 
 def _is_time(value: object) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.model import I64, Bool, Comm, DeviceKind, SyncKind
 from graphlink.read.columns import MISSING, ints, loose, to_int_or_none
-from graphlink.read.comms import int_list, peer_comm, shape_elements, spread_ranks, text_or_none
+from graphlink.read.comms import count_or_none, int_list, peer_comm, rank_list, shape_elements, spread_ranks, text_or_none
 
 _NO_ID = (MISSING, -1, (1 << 32) - 1)  # absent, and how recorders write "none"
 
@@ -129,7 +129,7 @@ def sync_kind(row: Event) -> SyncKind | None:
 
 def comm_of(a: Args) -> Comm:
     """The collective that ``args`` describe. Ranks cut with "..." are taken from start and stride where those are recorded."""
-    size = to_int_or_none(a.group_size)
+    size = count_or_none(a.group_size)
     return Comm(
         name=str(a.collective).lower(),
         dtype=str(a.dtype or ""),
@@ -139,7 +139,7 @@ def comm_of(a: Args) -> Comm:
         out_split=int_list(a.out_split),
         pg_name=text_or_none(a.group),
         pg_desc=text_or_none(a.group_desc),
-        ranks=int_list(a.group_ranks) or spread_ranks(a.rank_start, a.rank_stride, size),
+        ranks=rank_list(a.group_ranks) or spread_ranks(a.rank_start, a.rank_stride, size),
         group_size=size,
         rank=to_int_or_none(a.rank),
         src_rank=to_int_or_none(a.src_rank),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, HostRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
+
+MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 
 
 class Clock:
@@ -24,6 +27,26 @@ class Clock:
             raise InputError("an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=self._path, todo="record again")
         column += self._base_ns
         return column
+
+
+def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | SyncRows], lanes: int) -> None:
+    """Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
+
+    InputError where the events lie too far apart for that, as one with a damaged time does from all others.
+    """
+    there = [t for t in tables if len(t.start_ns)]
+    if not there:
+        return
+    first_ns, last_ns = min(int(t.start_ns.min()) for t in there), max(int(t.end_ns.max()) for t in there)
+    span_ns = last_ns - first_ns
+    if span_ns < MAX_SPAN_NS and (span_ns + 1) * (lanes + 1) < MAX_NS:
+        return
+    raise InputError(
+        f"its events lie {span_ns / 86_400e9:,.1f} days apart, more than one recording can last",
+        path=path,
+        where=f"the first starts at {first_ns} ns, the last ends at {last_ns} ns, baseTimeNanoseconds included",
+        todo="remove the event with the wrong ts or dur, or record again",
+    )
 
 
 def host_rows(parts: Parts, clock: Clock) -> HostRows:

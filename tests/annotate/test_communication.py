@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from graphlink.annotate.commtypes import CollectiveType, collective_type, element_bytes, kind_of, size_bytes
@@ -171,6 +172,12 @@ def test_a_kernel_without_parameters_is_unknown_under_the_name_of_its_range() ->
         (CommKind.UNKNOWN, "ncclKernel_SendRecv_RING"),
     ]
     assert len(got.warnings) == 2
+
+
+@pytest.mark.parametrize("elems", [1 << 62, -5])
+def test_bytes_that_make_no_int64_are_unknown(elems: int) -> None:
+    got = launched(msgspec.structs.replace(REDUCE, in_nelems=elems))
+    assert got.device_node[0].kind is CommKind.UNKNOWN
 
 
 def test_peers_are_global_ranks() -> None:

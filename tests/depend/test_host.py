@@ -47,6 +47,18 @@ def test_short_rests_stay_with_the_node_before_and_long_ones_are_parts() -> None
     assert nodes(long, NodeKind.HOST_PART) == [(80, 21, 0)]
 
 
+def test_a_single_op_is_a_graph() -> None:
+    graph = graph_of(build_trace(host=[Host("op", 5, 100)]))
+    assert nodes(graph, NodeKind.HOST_OP) == [(0, 95, 0)]
+    assert edges(graph, EdgeKind.HOST) == {(0, 1)}
+
+
+def test_a_single_kernel_is_a_graph() -> None:
+    graph = graph_of(build_trace(device=[Device("k", 5, 100, 0)]))
+    assert graph.kind.tolist() == [NodeKind.DEVICE_OP, NodeKind.END]
+    assert edges(graph, EdgeKind.SYNC) == {(0, 1)}
+
+
 def test_gaps_between_ops_above_the_limit_are_nodes() -> None:
     rows = [Host("a", 0, 10), Host("b", 30, 40), Host("c", 60.5, 70)]
     assert nodes(graph_of(build_trace(host=rows)), NodeKind.HOST_GAP) == [(40, 20.5, 0)]
@@ -133,9 +145,24 @@ def test_a_copy_that_blocks_has_launched_before_it_waits() -> None:
         device=[Device("Memcpy", 12, 25, 1)],
     )
     graph = graph_of(trace)
-    assert nodes(graph, NodeKind.HOST_OP)[0] == (0, 5, 20)
+    assert nodes(graph, NodeKind.HOST_OP)[0] == (0, 12, 13), "7 us to launch, 13 us blocked"
     assert nodes(graph, NodeKind.DEVICE_OP) == [(12, 13, 0)]
-    assert graph.start_delay_ns[graph.kind == NodeKind.DEVICE_OP].tolist() == [7_000]
+
+
+def test_what_a_blocking_copy_takes_to_launch_is_hidden_behind_other_work_and_taken_from_the_others() -> None:
+    copies = [Call("cudaMemcpy", 5, 30, 1), Call("cudaMemcpy", 50, 130, 3)]
+    trace = build_trace(
+        host=[Host("op", 0, 40), Host("next", 40, 140)],
+        calls=[*copies, Call("cudaLaunchKernel", 42, 44, 2)],
+        device=[Device("Memcpy", 12, 25, 1), Device("k", 46, 100, 2), Device("Memcpy", 101, 125, 3)],
+    )
+    assert graph_of(trace).wait_ns.sum() == (25 - 12 + 125 - 57) * 1000
+    alone = build_trace(
+        host=[Host("next", 40, 140)],
+        calls=[copies[1], Call("cudaLaunchKernel", 42, 44, 2)],
+        device=[Device("k", 46, 100, 2), Device("Memcpy", 101, 125, 3)],
+    )
+    assert graph_of(alone).wait_ns.sum() == (125 - 50) * 1000
 
 
 def test_a_call_that_runs_on_beside_its_copy_has_launched_when_the_copy_began() -> None:
@@ -198,7 +225,7 @@ def test_backward_follows_forward_by_flow_or_by_sequence_number() -> None:
     assert edges(graph_of(trace), EdgeKind.THREAD) == by_number
 
 
-def test_calls_beyond_the_rows_are_left_out_and_told() -> None:
+def test_calls_behind_the_rows_are_left_out_and_told() -> None:
     trace = build_trace(host=[Host("op", 0, 12)], calls=[Call("cudaDeviceSynchronize", 20, 90, 2)], device=[Device("k", 5, 9, 0)])
     made = built(link(trace, None, match_hosts(trace, None)), sync="cuda")
     assert not (made.graph.kind == NodeKind.HOST_CALL).any()

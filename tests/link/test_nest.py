@@ -59,6 +59,11 @@ def test_an_op_that_crosses_an_op_leaves_the_annotations_between_in_place() -> N
     assert nested(rows) == {"op": None, "range": "op", "late": "*"}
 
 
+def test_an_annotation_is_crossed_through_an_op_that_overhangs_it_by_rounding() -> None:
+    rows = [Host("range", 0, 5, annotation=True), Host("op", 1, 6), Host("inner", 2, 7)]
+    assert nested(rows, slack_us=1) == {"range": "*", "op": None, "inner": "op"}
+
+
 def host_rows(max_us: int = 12) -> st.SearchStrategy[list[Host]]:
     time = st.integers(0, max_us)
     row = st.builds(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.read.columns import MISSING, ints, ns_of_us, to_int
-from graphlink.read.comms import int_list, process_groups, spread_ranks
+from graphlink.read.comms import MAX_RANKS, int_list, process_groups, rank_list, spread_ranks
 
 
 @given(st.integers(-1000 * 2**43 + 1, 1000 * 2**43 - 1))
@@ -43,6 +43,14 @@ def test_rank_lists():
     assert int_list("[0, 1, ...]") == int_list("[]") == int_list(7) == int_list([1, "x"]) == ()
     assert spread_ranks(2, 4, 3) == (2, 6, 10)
     assert spread_ranks(0, -1, 3) is spread_ranks(0, 1, 1 << 40) is spread_ranks(None, 1, 2) is None
+    assert spread_ranks(0, 1 << 40, 2) is spread_ranks(1 << 40, 1, 2) is None
+
+
+def test_damaged_ranks_are_none():
+    assert rank_list("[2, 0]") == (2, 0)
+    assert rank_list([0, MAX_RANKS]) == rank_list("[0, 1267650600228229401496703205376]") == rank_list([-1]) == rank_list([1, 1]) == ()
+    (group,) = process_groups([{"pg_name": "0", "pg_size": 1 << 40, "ranks": [0, 1 << 40]}])
+    assert (group.size, group.ranks) == (None, None)
 
 
 def test_process_groups_from_either_spelling():

@@ -271,6 +271,27 @@ def test_distributed_info_and_process(read):
     assert bare.host.start_ns.tolist() == [2007]
 
 
+@pytest.mark.parametrize("number", [-1, 10**8, 2**70, "x", [1]])
+def test_a_damaged_rank_or_world_size_is_passed_over_with_a_warning(read, number):
+    trace = read(row("cpu_op", "a", 2, 1), distributedInfo={"rank": number, "world_size": number})
+    assert (trace.rank, trace.world_size) == (None, None)
+    assert [w.split()[1] for w in trace.warnings] == ["rank", "world_size"]
+
+
+@pytest.mark.parametrize(
+    "far", [row("cpu_op", "b", 1e13, 1), row("kernel", "b", 1, 1e13, stream=7, device=0), row("cuda_runtime", "b", -1e13, 1)]
+)
+def test_rows_further_apart_than_a_recording_lasts_are_refused(read, far):
+    with pytest.raises(InputError, match=r"115\.7 days apart"):
+        read(row("cpu_op", "a", 2, 1), far)
+
+
+def test_many_threads_may_not_be_so_far_apart(read):
+    read(*(row("cpu_op", "a", 8e12 * (i == 1), 1, tid=i) for i in range(400)))
+    with pytest.raises(InputError, match="days apart"):
+        read(*(row("cpu_op", "a", 8e12 * (i == 1), 1, tid=i) for i in range(700)))
+
+
 def test_columns_have_the_types_of_the_model_even_when_empty(read):
     for trace in (read(), read(row("cpu_op", "a", 1, 1), row("kernel", "k", 1, 1, stream=7, device=0))):
         for table, text in ((trace.host, ("name", "input_shapes", "input_types")), (trace.device, ("name",))):

@@ -1,0 +1,157 @@
+"""Folds host nodes that neither launch, wait, hand over nor begin a thread into the ones that do: ``--host launches``.
+
+Only pure chains are folded: nodes of one thread of which each follows the one before alone, and is alone in following it. However the
+time of such a chain is spread over its nodes, what comes before begins and what comes after ends at the same time, whatever else costs
+more or less. So a replay and every what-if are those of the full graph, to the ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.depend.edges import Edges
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+
+_CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Host nodes thread by thread in their order. ``run``: nodes with one number are a pure chain; ``run_of`` is the same by node."""
+
+    node: I64
+    run: I64
+    run_of: I64
+
+
+def fold(graph: Graph) -> Graph:
+    """The same graph with fewer host nodes. Cost: O(n log n).
+
+    Kept are ops that called what runs on a device, that waited, that hand over to another thread, that begin one or that a ``sync`` or
+    ``thread`` edge ends at; of a chain without any of them the first op. Gaps stay gaps: their time is never an op's. A kept node carries
+    the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``) and starts where that time does. Its caller, and
+    that of a device op, is the nearest ancestor that is kept.
+    """
+    edges = _edges(graph)
+    chain = _chain(graph, edges)
+    into = _into(graph, chain, _must_stay(graph, edges, chain))
+    return _folded(graph, edges, into)
+
+
+def _edges(graph: Graph) -> Edges:
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    return Edges(graph.source.astype(np.int64), target, graph.edge_kind, graph.found_by)
+
+
+def _chain(graph: Graph, edges: Edges) -> _Chain:
+    n = len(graph.kind)
+    chained = np.isin(graph.kind, _CHAINED)
+    alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
+    pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
+    before = np.full(n, NOWHERE, np.int64)
+    before[edges.target[pure]] = edges.source[pure]
+    node = np.flatnonzero(chained)
+    node = node[np.argsort(graph.tid[node], kind="stable")]
+    begins = np.ones(len(node), np.bool_)
+    begins[1:] = before[node[1:]] != node[:-1]
+    run = np.cumsum(begins, dtype=np.int64)
+    run_of = np.full(n, NOWHERE, np.int64)
+    run_of[node] = run
+    return _Chain(node, run, run_of)
+
+
+def _must_stay(graph: Graph, edges: Edges, chain: _Chain) -> Bool:
+    n = len(graph.kind)
+    host_edge, to_end = edges.kind == EdgeKind.HOST, graph.kind[edges.target] == NodeKind.END
+    stay: Bool = graph.wait_ns > 0
+    stay |= graph.kind == NodeKind.HOST_GAP
+    stay |= np.bincount(edges.target, minlength=n) == 0
+    stay[edges.target[~host_edge]] = True
+    stay[edges.source[(edges.kind == EdgeKind.THREAD) & ~to_end]] = True
+    launch = edges.kind == EdgeKind.LAUNCH
+    source, caller = edges.source[launch], graph.caller[edges.target[launch]]
+    stay[caller[caller != NOWHERE]] = True
+    elsewhere = (caller == NOWHERE) | (chain.run_of[caller] != chain.run_of[source])
+    stay[source[elsewhere]] = True
+    return stay
+
+
+def _into(graph: Graph, chain: _Chain, stay: Bool) -> I64:
+    """For each node the one that carries its time: itself, or a kept one of its run with no gap in between."""
+    into = np.arange(len(graph.kind))
+    node, n = chain.node, len(chain.node)
+    if not n:
+        return into
+    gap = graph.kind[node] == NodeKind.HOST_GAP
+    begins = np.ones(n, np.bool_)
+    begins[1:] = (chain.run[1:] != chain.run[:-1]) | gap[1:] | gap[:-1]
+    stretch = np.cumsum(begins) - 1
+    kept = stay[node]
+    at = np.arange(n)
+    empty = np.bincount(stretch, kept) == 0
+    # whole ops rather than parts; a part alone stays where nothing else is
+    is_op = graph.kind[node] == NodeKind.HOST_OP
+    best = np.full(len(empty), 2 * n)
+    np.minimum.at(best, stretch, np.where(is_op, at, at + n))
+    kept[best[empty] % n] = True
+    following = np.minimum.accumulate(np.where(kept, at, n - 1)[::-1])[::-1]
+    before = np.maximum.accumulate(np.where(kept, at, 0))
+    into[node] = node[np.where(kept[following] & (stretch[following] == stretch), following, before)]
+    return into
+
+
+def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
+    n = len(graph.kind)
+    lowest = np.full(n, n)
+    np.minimum.at(lowest, into, np.arange(n))
+    kept = np.flatnonzero(into == np.arange(n))
+    order = kept[np.argsort(lowest[kept])]
+    new = np.full(n, NOWHERE, np.int64)
+    new[order] = np.arange(len(order))
+    source, target = new[into[edges.source]], new[into[edges.target]]
+    outside = source != target
+    joined = Edges.join([Edges(source[outside], target[outside], edges.kind[outside], edges.found_by[outside])])
+    by_target = np.lexsort((joined.source, joined.target))
+
+    def summed(column: I64) -> I64:
+        out = np.zeros(n, np.int64)
+        np.add.at(out, into, column)
+        return out[order]
+
+    end_ns = graph.end_ns.copy()
+    np.maximum.at(end_ns, into, graph.start_ns + np.where(into == np.arange(n), 0, graph.duration_ns))
+    return Graph(
+        epoch_ns=graph.epoch_ns,
+        kind=graph.kind[order],
+        row=graph.row[order],
+        start_ns=graph.start_ns[lowest[order]],
+        end_ns=end_ns[order],
+        duration_ns=summed(graph.duration_ns),
+        self_ns=summed(graph.self_ns),
+        wait_ns=summed(graph.wait_ns),
+        start_delay_ns=graph.start_delay_ns[order],
+        overlap_ns=graph.overlap_ns[order],
+        tid=graph.tid[order],
+        device=graph.device[order],
+        stream=graph.stream[order],
+        caller=_callers(graph.caller, new)[order],
+        first=np.searchsorted(joined.target[by_target], np.arange(len(order) + 1)).astype(np.int64),
+        source=joined.source[by_target].astype(np.int32),
+        edge_kind=joined.kind[by_target],
+        found_by=joined.found_by[by_target],
+    )
+
+
+def _callers(caller: I32, new: I64) -> I32:
+    """New numbers of the nearest kept callers. Each round halves the way up, so O(n log depth)."""
+    up = np.append(caller, NOWHERE)  # NOWHERE points at the last entry, which stays NOWHERE
+    kept = np.append(new != NOWHERE, True)
+    while True:
+        skipped = ~kept[up]
+        if not skipped.any():
+            break
+        up = np.where(skipped, up[up], up)
+    nearest: I32 = np.append(new, NOWHERE)[up[:-1]].astype(np.int32)
+    return nearest
