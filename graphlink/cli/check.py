@@ -1,0 +1,62 @@
+"""``graphlink check``: what ASTRA-sim would make of a graph, whoever wrote it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphlink.cli.out import say
+from graphlink.cli.show import plain
+from graphlink.errors import InputError
+
+if TYPE_CHECKING:
+    from graphlink.check.findings import Judgement
+
+
+def check_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink check",
+        description="Judges Chakra graphs against what ASTRA-sim takes: its present reader (feeder_v3) and the legacy one of mlcommons.",
+        epilog="exit status: 0 no errors (warnings are possible), 1 errors; docs/check.md lists the rules",
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", metavar="DIR|FILE.et", help="a folder of PREFIX.RANK.et files, judged together, or one graph")
+    parser.add_argument("--groups", metavar="FILE", help="communicator groups (default: comm_group.json beside the graphs)")
+    return parser
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Prints the findings; 1 where one is an error, else 0.
+
+    Raises:
+        InputError: there is no such file or folder, or it is no Chakra graph.
+    """
+    from graphlink.check.astra import RankFile
+    from graphlink.check.astra_ranks import judge, runs_of
+
+    path = Path(arguments.what)
+    if not path.exists():
+        raise InputError("there is no such file or folder", path=path)
+    groups = Path(arguments.groups) if arguments.groups else None
+    if path.is_dir():
+        judged = [(run[0].prefix, judge(run, groups)) for run in runs_of(path)]
+    else:
+        file = RankFile.of(path)
+        run = [f for f in map(RankFile.of, path.parent.glob("*.et")) if f.prefix == file.prefix]
+        judged = [(file.path.name, judge([file], groups, run))]
+    say("\n\n".join(text(name, judgement) for name, judgement in judged))
+    return 1 if any(judgement.errors for _, judgement in judged) else 0
+
+
+def text(prefix: str, judgement: Judgement) -> str:
+    """A block a finding: what, what each reader makes of it, where for example."""
+    ranks = f"{len(judgement.ranks)} rank{'s' * (len(judgement.ranks) != 1)}"
+    lines = [f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"]
+    for verdict in judgement.verdicts:
+        rule = verdict.rule
+        lines.append(f"\n{rule.grade}: {rule.what}: {verdict.count} ({rule.key})")
+        lines.append(f"  feeder_v3  {rule.head or 'no harm'}")
+        lines.append(f"  legacy     {(rule.head if rule.legacy == 'the same' else rule.legacy) or 'no harm'}")
+        lines += [f"  e.g.       {plain(example)}" for example in verdict.examples]
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""The main job: one rank or many, published together or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Final
+
+from graphlink import run
+from graphlink.cli.inputs import of_files, of_folder
+from graphlink.cli.out import say
+from graphlink.cli.progress import reporting
+from graphlink.cli.ranks import naming_limits, run_ranks
+from graphlink.emit import publish, summary
+from graphlink.link.steps import parse_steps
+
+log: Final = logging.getLogger("graphlink")
+
+
+def link(arguments: argparse.Namespace) -> int:
+    """Links what ``arguments`` name, writes ``--out`` and prints the summary; returns the exit status.
+
+    Raises:
+        GraphlinkError: as the stages do; nothing is published then.
+    """
+    options = run.Options(
+        step=arguments.step,
+        sync=arguments.sync,
+        hta_limit=arguments.hta_limit,
+        target=arguments.target,
+        gap_ns=round(arguments.gap_us * 1000),
+        linked=arguments.linked,
+        host=arguments.host,
+        timeline="none" if arguments.no_timeline else arguments.timeline,
+        name=arguments.name,
+    )
+    parse_steps(options.step)
+    with publish.Publication(Path(arguments.out), force=arguments.force) as publication:
+        with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
+            whole = _write(arguments, options, publication.beside)
+            publication.publish()
+        if not arguments.quiet:  # still inside: if it cannot be said, nothing is published
+            say(f"{summary.table(whole)}\n\nwrote {len(whole.files)} files to {arguments.out}")
+    return 0
+
+
+def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:
+    """All files of the job into ``folder``; returns what their summary says."""
+    if arguments.folder:
+        inputs = of_folder(Path(arguments.folder[0]), arguments.rank)
+    else:
+        inputs = of_files(arguments.kineto, arguments.et, arguments.rank)
+    if len(inputs) == 1:
+        with naming_limits(inputs[0].kineto):
+            results = [run.run_rank(inputs[0], options, folder)]
+    else:
+        results = run_ranks(inputs, options, folder, arguments.jobs)
+    whole = summary.Summary(
+        options=summary.Options(
+            step=options.step,
+            sync=options.sync,
+            hta_limit=options.hta_limit,
+            target=options.target,
+            gap_us=arguments.gap_us,
+        ),
+        ranks=[r.summary for r in results],
+        files=sorted({f for r in results for f in r.files} | {summary.NAME}),
+    )
+    publish.write(folder / summary.NAME, summary.encode(whole))
+    return whole

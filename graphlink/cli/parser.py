@@ -1,0 +1,171 @@
+"""The options of ``graphlink``. The list is frozen by a test: an option is a promise."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+
+from graphlink.cli.check import check_parser
+from graphlink.cli.critical import critical_parser
+from graphlink.cli.replay import replay_parser
+from graphlink.errors import UsageError
+from graphlink.version import __version__
+
+VERBS = ("link", "show", "check", "replay", "critical-path")
+_DESCRIPTION = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
+_EPILOG = """verbs:
+  graphlink [link] ...             link an execution trace (ET) and a Kineto trace: the main job, options above
+  graphlink show DIR               print the summary of an earlier run
+  graphlink show FILE.et --node ID print a node with its attributes and its edges both ways
+  graphlink replay DIR             replay graphs, compare with the recording, ask what if
+  graphlink critical-path DIR      print what holds a rank up, and what would be gained from whom
+  graphlink check DIR|FILE.et      say what ASTRA-sim would make of any Chakra graph
+
+examples:
+  graphlink --et et_0.json --kineto kineto_0.json --out out
+  graphlink --kineto kineto_0.json
+  graphlink --et 'et_*.json' --kineto 'kineto_*.json' --out out
+  graphlink traces/ --out out
+
+exit status: 0 done, 1 the input is at fault, 2 wrong usage, 3 some ranks of several failed, 130 interrupted
+"""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments with ``verb`` set. Leaves through ``SystemExit`` (0 or 2) for help, version and wrong options.
+
+    Raises:
+        UsageError: options that contradict each other or are not there yet.
+    """
+    verb = argv[0] if argv and argv[0] in VERBS else None
+    rest = list(argv[1:] if verb else argv)
+    if verb == "show":
+        arguments = show_parser().parse_args(rest)
+    elif verb == "check":
+        arguments = check_parser().parse_args(rest)
+    elif verb == "replay":
+        arguments = replay_parser().parse_args(rest)
+    elif verb == "critical-path":
+        arguments = critical_parser().parse_args(rest)
+    else:
+        arguments = link_parser().parse_args(rest)
+        _check(arguments)
+    arguments.verb = verb or "link"
+    return arguments
+
+
+def link_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="graphlink [link] --et ET --kineto KINETO [options]\n       graphlink [link] FOLDER [options]",
+    )
+    parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
+    inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content)")
+    inputs.add_argument("folder", nargs="*", metavar="FOLDER", help="folder whose traces are found and paired by rank")
+    inputs.add_argument(
+        "--et", action="append", default=[], nargs="+", metavar="FILE", help="execution traces: files or quoted globs, repeatable"
+    )
+    inputs.add_argument(
+        "--kineto", action="append", default=[], nargs="+", metavar="FILE", help="Kineto traces: files or quoted globs, repeatable"
+    )
+    inputs.add_argument("--nsys", action="append", default=[], metavar="FILE", help="nsys sqlite exports: not in this version")
+    inputs.add_argument("--paddle-logs", metavar="DIR", help="Paddle worker logs: not in this version")
+    inputs.add_argument(
+        "--rank", type=_count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
+    )
+    inputs.add_argument(
+        "--step", default="all", metavar="STEPS", help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5"
+    )
+    graph = parser.add_argument_group("the graph")
+    graph.add_argument("--sync", choices=("both", "hta", "cuda"), default="both", help="where synchronisation is taken from (default both)")
+    graph.add_argument(
+        "--hta-limit",
+        type=_count,
+        default=2_000_000,
+        metavar="N",
+        help="events of a window above which HTA is skipped there (default 2000000)",
+    )
+    graph.add_argument(
+        "--gap-us", type=_micros, default=20.0, metavar="US", help="idle time above which a gap or delay is a node (default 20)"
+    )
+    graph.add_argument(
+        "--target", choices=("astra-sim", "chakra"), default="astra-sim", help="write what ASTRA-sim can run (default), or as recorded"
+    )
+    graph.add_argument(
+        "--host",
+        choices=("full", "launches"),
+        default="full",
+        help="every host op (default), or only those that launch, wait, hand over or begin a thread",
+    )
+    outputs = parser.add_argument_group("outputs")
+    outputs.add_argument("--out", default="graphlink-out", metavar="DIR", help="output folder (default graphlink-out)")
+    outputs.add_argument("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)")
+    outputs.add_argument("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops")
+    timeline = outputs.add_mutually_exclusive_group()
+    timeline.add_argument(
+        "--timeline", choices=("recorded", "both"), default="recorded", help="what timeline.perfetto-trace shows; both: the replay too"
+    )
+    timeline.add_argument("--no-timeline", action="store_true", help="write no timeline")
+    outputs.add_argument("--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others")
+    running = parser.add_argument_group("running")
+    running.add_argument("--jobs", type=_at_least_one, metavar="N", help="ranks at a time (default: as many as there are cores)")
+    loudness = running.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
+    loudness.add_argument("-v", "--verbose", action="store_true", help="a line a stage on stderr")
+    return parser
+
+
+def show_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="graphlink show", description="Prints what an earlier run wrote.", allow_abbrev=False)
+    parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or a graph")
+    parser.add_argument("--node", type=_count, metavar="ID", help="the node of FILE.et to print, with its edges")
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    arguments.et = [name for names in arguments.et for name in names]
+    arguments.kineto = [name for names in arguments.kineto for name in names]
+    if arguments.nsys:
+        raise UsageError("--nsys: reading nsys exports is not in this version", todo="give Kineto traces with --kineto")
+    if arguments.paddle_logs is not None:
+        raise UsageError("--paddle-logs: reading Paddle logs is not in this version", todo="give Kineto traces with --kineto")
+    if arguments.folder and (arguments.et or arguments.kineto):
+        raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et and --kineto, not both")
+    if len(arguments.folder) > 1:
+        raise UsageError(f"{arguments.folder[1]}: give one folder, or files with --et and --kineto")
+    if not arguments.folder and not arguments.kineto:
+        raise UsageError("no Kineto trace given", todo="graphlink --et ET.json --kineto KINETO.json; see graphlink --help")
+    if not arguments.out:
+        raise UsageError("--out: names no folder")
+    if not arguments.name or arguments.name.startswith(".") or any(c in arguments.name for c in "/\\\0"):
+        raise UsageError(f"--name {arguments.name!r}: must be the beginning of a file name")
+    if arguments.linked and arguments.kineto and not arguments.et:
+        raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
+    return int(text)
+
+
+def _at_least_one(text: str) -> int:
+    number = _count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _micros(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1e12:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in us")
+    return value

@@ -1,0 +1,176 @@
+"""Several ranks: each in a process of its own, then written with communicator ids that all share."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from graphlink import run
+from graphlink.emit import groups, publish, timeline
+from graphlink.errors import GraphlinkError, InputError
+
+log: Final = logging.getLogger("graphlink")
+SOME_FAILED: Final = 3
+_Result = TypeVar("_Result")
+
+
+class SomeRanksFailed(GraphlinkError):
+    """Some ranks of several failed; nothing is published."""
+
+    exit_status = SOME_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A rank whose graph waits in ``file`` for the ids of communicators."""
+
+    rank: int
+    world_size: int
+    groups: tuple[groups.GroupKey, ...]
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a process is given; ``ids`` only in the second round."""
+
+    inputs: run.Inputs
+    options: run.Options
+    folder: Path
+    file: Path
+    ids: groups.GroupIds | None = None
+    world_size: int = 1
+
+
+@contextlib.contextmanager
+def naming_limits(kineto: Path) -> Iterator[None]:
+    """Turns what a rank asks too much of into an InputError that names its recording."""
+    try:
+        yield
+    except MemoryError:
+        raise InputError(
+            "out of memory", path=kineto, todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step"
+        ) from None
+    except RecursionError:
+        raise InputError("this or its execution trace is nested too deeply", path=kineto, todo="record it again") from None
+
+
+def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, jobs: int | None) -> list[run.RankResult]:
+    """Writes the files of all ranks and ``comm_group.json`` into ``folder``; results by rank.
+
+    Raises:
+        SomeRanksFailed, InputError: some or all ranks failed; the first failure is told.
+    """
+    at_once = min(jobs or _cores(), len(inputs))
+    work = folder / "work"
+    work.mkdir()
+    tasks = [_Task(one, options, folder, work / f"{i}.pickle") for i, one in enumerate(inputs)]
+    ready = _good(_map(_prepare, tasks, at_once), len(inputs))
+    _refuse_same_rank(ready, inputs)
+    ids = groups.assign({r.rank: r.groups for r in ready})
+    world_size = max(r.world_size for r in ready)
+    second = [_Task(t.inputs, options, folder, r.file, ids[r.rank], world_size) for t, r in zip(tasks, ready, strict=True)]
+    results = _good(_map(_finish, second, at_once), len(inputs))
+    if any(ids.values()):
+        publish.write(folder / groups.NAME, groups.comm_group_json(ids))
+        results[0] = run.RankResult(results[0].summary, (*results[0].files, groups.NAME))
+    if options.timeline != "none":
+        name = timeline.join(folder, sorted(r.rank for r in ready))
+        results[0] = run.RankResult(results[0].summary, (*results[0].files, name))
+    return sorted(results, key=lambda r: r.summary.rank)
+
+
+def _prepare(task: _Task) -> _Ready | _Failed:
+    try:
+        with naming_limits(task.inputs.kineto):
+            prepared = run.prepare(task.inputs, task.options)
+        with publish.writing(task.file) as out:
+            pickle.dump(prepared, out, protocol=pickle.HIGHEST_PROTOCOL)
+    except GraphlinkError as problem:
+        return _Failed(problem.text())
+    return _Ready(prepared.rank, prepared.world_size, prepared.plan.groups, task.file)
+
+
+def _finish(task: _Task) -> run.RankResult | _Failed:
+    assert task.ids is not None
+    try:
+        with task.file.open("rb") as stored:
+            prepared: run.Prepared = pickle.load(stored)
+        task.file.unlink()
+        with naming_limits(task.inputs.kineto):
+            return run.finish(prepared, task.ids, task.options, task.folder, task.world_size)
+    except GraphlinkError as problem:
+        return _Failed(problem.text())
+
+
+def _map(work: Callable[[_Task], _Result], tasks: Sequence[_Task], at_once: int) -> list[_Result]:
+    """``work`` of every task, in the order of ``tasks``."""
+    if at_once == 1:
+        return [work(task) for task in tasks]
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=_leave_signals_to_parent)
+    try:
+        futures = [pool.submit(work, task) for task in tasks]
+        for done, _ in enumerate(as_completed(futures), start=1):
+            log.info("%d of %d ranks", done, len(tasks))
+        results = [f.result() for f in futures]
+    except BrokenProcessPool:
+        raise InputError(
+            "a process that worked on a rank was killed, most likely for want of memory", todo="fewer ranks at a time with --jobs"
+        ) from None
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
+    return results
+
+
+def _leave_signals_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _good(outcomes: Iterable[_Result | _Failed], count: int) -> list[_Result]:
+    good: list[_Result] = []
+    failed: list[_Failed] = []
+    for outcome in outcomes:
+        if isinstance(outcome, _Failed):
+            failed.append(outcome)
+        else:
+            good.append(outcome)
+    if not failed:
+        return good
+    text = f"{len(failed)} of {count} ranks failed, nothing was published; the first: {failed[0].text}"
+    raise (SomeRanksFailed if good else InputError)(text)
+
+
+def _refuse_same_rank(ready: Sequence[_Ready], inputs: Sequence[run.Inputs]) -> None:
+    first: dict[int, Path] = {}
+    for one, files in zip(ready, inputs, strict=True):
+        if one.rank in first:
+            raise InputError(
+                f"both this and {first[one.rank]} say that they are rank {one.rank}",
+                path=files.kineto,
+                todo="give one Kineto trace a rank",
+            )
+        first[one.rank] = files.kineto
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

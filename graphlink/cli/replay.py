@@ -1,0 +1,236 @@
+"""``graphlink replay``: a graph against its recording, on three machines, and what would be if."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphlink.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from graphlink.replay.report import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
+
+MACHINES: Final = ("ideal", "astra-sim", "ranks")
+MOST_LANES: Final = 8
+_ABOUT: Final = {
+    "ideal": "dependencies only",
+    "astra-sim": "one CPU, one GPU and one communication slot a rank, lowest id first",
+    "ranks": "ASTRA-sim's slots on all ranks, collectives meet and receives wait for their send",
+}
+_EPILOG: Final = """what-if, all of it combinable:
+  --scale SORT[:REGEX]=FACTOR   SORT is kernel, comm, copy (copies and memsets), host, gap (host gaps) or delay (device delays
+                                and start delays). Start delays and gaps do not scale with kernels or hosts. Factors of one
+                                node multiply. Example: --scale 'kernel:gemm|cutlass=0.5' --scale comm=0.9
+  --remove-sync WHICH           takes waits of the host for the device away. WHICH is: all; the id of a node, awaited or waiting
+                                (graphlink show FILE.et --node ID lists sync edges); the exact name of the op that waits, such as
+                                aten::item; or of the call, such as cudaStreamSynchronize, where the graph names its calls.
+  --bandwidth GB/S              communication of known size takes its bytes on the wire (ring algorithms) over this bandwidth
+                                (1 GB = 1e9 bytes), no less than the quickest one recorded on that rank, and waits for no other rank
+  --launch-cost US              every launch call takes US microseconds more than recorded, with a minus less. What a launch takes
+                                is no node of its own, so it cannot be set, only changed; an op is never below 0
+
+Errors printed are self-consistency: a graph against the recording that it was made of, no prediction.
+"""
+
+
+def replay_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink replay",
+        description="Replays the graphs of an earlier run and compares with the recording.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph")
+    parser.add_argument("--machine", choices=MACHINES, default="ideal", help="what replays (default ideal: dependencies only)")
+    parser.add_argument("--rank", type=_rank, metavar="N", help="only this rank")
+    parser.add_argument(
+        "--together", action="store_true", help="with --machine ranks: all ranks begin at once, as in ASTRA-sim, not as recorded"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write what is printed, and more, as data")
+    change = parser.add_argument_group("what if")
+    change.add_argument("--scale", action="append", default=[], metavar="SORT[:REGEX]=FACTOR", help="other durations, repeatable")
+    change.add_argument("--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable")
+    change.add_argument("--bandwidth", type=_positive, metavar="GB/S", help="communication at this bandwidth")
+    change.add_argument("--launch-cost", type=_signed, metavar="US", help="every launch takes this much more")
+    return parser
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Replays what ``arguments`` name and prints it; 0, or 1 if a rank cannot finish.
+
+    Raises:
+        GraphlinkError: a graph cannot be read, or a change names nothing.
+    """
+    from graphlink.cli.out import say
+    from graphlink.replay.folder import graph_files, load_groups
+
+    what = Path(arguments.what)
+    if arguments.together and arguments.machine != "ranks":
+        raise UsageError("--together is for --machine ranks")
+    files = graph_files(what, arguments.rank)
+    groups = load_groups(what if what.is_dir() else what.parent)
+    report = _report(arguments, files, groups)
+    if arguments.json:
+        _write(Path(arguments.json), report)
+    say(text(report, str(what)))
+    return int(any(r.stuck for r in report.runs) or any(w.stuck for w in report.what_if))
+
+
+def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[int, tuple[int, ...]]) -> Report:
+    from graphlink.replay.folder import load
+    from graphlink.replay.report import Report, cannot, replayed
+    from graphlink.replay.whatif import Changes, parse_scale
+
+    changes = Changes(
+        tuple(map(parse_scale, arguments.scale)),
+        tuple(arguments.remove_sync),
+        None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
+        None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
+    )
+    batches = [files] if arguments.machine == "ranks" else [{rank: path} for rank, path in files.items()]
+    runs: list[Run] = []
+    what_ifs: list[WhatIf] = []
+    limits: list[str] = []
+    for batch in batches:
+        ranks = load(batch)
+        empty = next((r.file.path for r in ranks if not len(r.file.id)), None)
+        if empty is not None:
+            raise InputError("holds no nodes", path=empty)
+        run, what_if = replayed(ranks, arguments.machine, groups, changes, together=arguments.together)
+        runs.append(run)
+        limits += [c for c in cannot(ranks, arguments.machine, changes) if c not in limits]
+        if what_if is not None:
+            what_ifs.append(what_if)
+    return Report(machine=arguments.machine, runs=runs, what_if=what_ifs, cannot=limits)
+
+
+def _write(path: Path, report: Report) -> None:
+    import msgspec
+
+    from graphlink.emit import publish
+
+    publish.write(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+
+
+def text(report: Report, what: str) -> str:
+    """The report for people."""
+    lines = [f"{what} on machine {report.machine}: {_ABOUT[report.machine]}"]
+    for run in report.runs:
+        lines += ["", *_run(run)]
+    if report.what_if:
+        lines += ["", *_what_ifs(report)]
+    return "\n".join(lines)
+
+
+def _run(run: Run) -> list[str]:
+    lines = [
+        f"rank {r.rank}: measured {_ms(r.measured_ns)}, replayed {_ms(r.replayed_ns)}, {r.error_pct:+.3f} % (self-consistency), "
+        f"{r.nodes:,} nodes"
+        for r in run.ranks
+    ]
+    lines += _stuck(run.stuck)
+    if len(run.ranks) > 1:
+        lines.append(f"  all ranks      {_ms(run.total_ns)}")
+    lines += _path(run.path)
+    if run.drifts:
+        lines.append("  replay and recording drift apart most (replayed - recorded start; change since what held the node back):")
+    lines += [
+        f"    {_us(d.change_ns):>12} to {_us(d.drift_ns):>12}  {_node(d.node, run)}  <- "
+        + (f"{d.edge} <- {_node(d.held_by, run)}" if d.held_by else d.edge)
+        for d in run.drifts
+    ]
+    if run.slot_waits:
+        lines.append("  ready, but the slot was taken:")
+    for w in run.slot_waits[:MOST_LANES]:
+        rank = f"rank {w.rank} " if len(run.ranks) > 1 else ""
+        most = f"{_us(w.behind_ns)} of it behind {w.behind}"
+        lines.append(f"    {_us(w.waited_ns):>14}  {rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}")
+    if len(run.slot_waits) > MOST_LANES:
+        lines.append(f"    ... and {len(run.slot_waits) - MOST_LANES} more")
+    return lines + [f"  note           {note}" for note in run.notes]
+
+
+def _path(path: PathEntry) -> list[str]:
+    whole = path.length_ns or 1
+    parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in path.work_ns.items() if ns)
+    slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
+    unexplained = f"{100 * path.gap_share:.1f} % host gaps, {100 * path.delay_share:.1f} % device delays"
+    return [
+        f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
+        f"  of it          {unexplained}: time that nothing explains",
+        *(f"    {100 * f.ns / whole:5.1f} %  {_ms(f.ns):>12}  {f.nodes:>7,} x {f.work}  {_short(f.name, 70)}" for f in path.top),
+    ]
+
+
+def _what_ifs(report: Report) -> list[str]:
+    done = dict.fromkeys(d for w in report.what_if for d in w.done)
+    lines = ["what if", *(f"  {d}" for d in done), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
+    for run, w in zip(report.runs, report.what_if, strict=True):
+        for a, b in zip(run.ranks, w.ranks, strict=True):
+            lines.append(_row(f"rank {a.rank}", a, b))
+        if len(run.ranks) > 1:
+            lines.append(f"  {'all':<10}{_ms(w.before_ns):>14}{_ms(w.after_ns):>14}{_ms(w.before_ns - w.after_ns):>14}{w.gain_pct:>9.2f} %")
+    for w in report.what_if:
+        lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
+    return [*lines, "", "  not answered:", *(f"  - {c}" for c in report.cannot)]
+
+
+def _row(name: str, a: RankEntry, b: RankEntry) -> str:
+    gain = a.replayed_ns - b.replayed_ns
+    part = 100 * gain / a.replayed_ns if a.replayed_ns else 0.0
+    return f"  {name:<10}{_ms(a.replayed_ns):>14}{_ms(b.replayed_ns):>14}{_ms(gain):>14}{part:>9.2f} %"
+
+
+def _stuck(entries: Sequence[StuckEntry]) -> list[str]:
+    return [
+        f"  rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({_short(s.node.name, 40)}) waits for {s.waits_for}"
+        for s in entries
+    ]
+
+
+def _node(node: NodeAt, run: Run) -> str:
+    rank = f"rank {node.rank} " if len(run.ranks) > 1 else ""
+    return f"{rank}{node.id} {_short(node.name, 36)}"
+
+
+def _short(name: str, most: int) -> str:
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:,.3f} ms"
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1e3:+,.1f} us"
+
+
+def _rank(given: str) -> int:
+    if not (given.isascii() and given.isdecimal() and len(given) < 10):
+        raise argparse.ArgumentTypeError(f"{given!r} is no rank")
+    return int(given)
+
+
+def _signed(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not -1e9 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{given!r} is no time in us")
+    return value
+
+
+def _positive(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{given!r} is no bandwidth in GB/s")
+    return value

@@ -1,0 +1,69 @@
+"""Decimal ids of communicators, the same on every rank of a run, and ``comm_group.json``."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from graphlink.emit.target import WrittenComm
+from graphlink.model import ProcessGroup
+
+GroupKey = tuple[tuple[int, ...], str]  # members in ring order, recorded name
+GroupIds = dict[GroupKey, int]
+
+NAME: Final = "comm_group.json"
+MOST: Final = 499  # ASTRA-sim keeps ids above for itself
+
+
+def key(group: ProcessGroup) -> GroupKey:
+    """What a communicator is known by on one rank."""
+    assert group.ranks is not None
+    return group.ranks, group.name
+
+
+def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple[GroupKey, ...]:
+    """The communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
+    return tuple(key(groups[i]) for i in sorted({c.group for c in comms if c.group is not None}))
+
+
+def assign(by_rank: Mapping[int, Sequence[GroupKey]]) -> dict[int, GroupIds]:
+    """Ids from 1 for the communicators of each rank, from what ``named`` says of all of them.
+
+    Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
+    on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one. Ids go
+    by size, largest first, then by members, then by name (numbers by value).
+    """
+    shared = Counter(k for keys in by_rank.values() for k in set(keys))
+    label: dict[int, dict[GroupKey, GroupKey]] = {}
+    for rank, keys in by_rank.items():
+        alone: Counter[tuple[int, ...]] = Counter()
+        label[rank] = {}
+        for k in keys:
+            if shared[k] > 1 or len(by_rank) == 1:
+                label[rank][k] = k
+            else:
+                label[rank][k] = k[0], f"#{alone[k[0]]}"
+                alone[k[0]] += 1
+    every = {common for labels in label.values() for common in labels.values()}
+    order = sorted(every, key=lambda k: (-len(k[0]), k[0], not k[1].isdecimal(), len(k[1]), k[1]))
+    number = {k: i for i, k in enumerate(order, start=1)}
+    return {rank: {k: number[common] for k, common in labels.items()} for rank, labels in label.items()}
+
+
+def comm_group_json(ids: Mapping[int, GroupIds]) -> bytes:
+    """``{"1": [0, 1], ...}``: global ranks in the communicator's own order."""
+    members: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for of_rank in ids.values():
+        for (ranks, _), number in of_rank.items():
+            members[number] = ranks
+    table = {str(i): members[i] for i in sorted(members)}
+    return msgspec.json.format(msgspec.json.encode(table), indent=0) + b"\n"
+
+
+def too_many(ids: Mapping[int, GroupIds]) -> tuple[str, ...]:
+    """A warning where ASTRA-sim would not take the ids."""
+    last = max((i for of_rank in ids.values() for i in of_rank.values()), default=0)
+    return (f"{last} communicators: ASTRA-sim takes ids up to {MOST} only",) if last > MOST else ()

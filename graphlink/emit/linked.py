@@ -1,0 +1,276 @@
+"""``linked.<rank>.json``: the ET merged with device ops, in the shape that ``chakra_trace_link`` writes (ET+).
+
+As there, nodes are numbered anew in ET order, a device op right after the host op that launched it, as a copy of that op with the
+device op's name, category, times and stream. Times are us. Unlike there, ``fw_parent`` follows the new numbers, and ids start at 1, since
+0 means none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import msgspec
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import (
+    I32,
+    I64,
+    NOWHERE,
+    Communication,
+    DeviceKind,
+    EdgeKind,
+    Graph,
+    HostTrace,
+    Linked,
+    NodeKind,
+)
+from graphlink.read.source import open_source
+
+CATEGORY: Final = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "gpu_memcpy", DeviceKind.MEMSET: "gpu_memset"}
+Node = dict[str, Any]
+
+
+class Frame(msgspec.Struct):
+    """What an ET says around its nodes."""
+
+    schema: msgspec.Raw = msgspec.Raw(b'""')
+    pid: msgspec.Raw = msgspec.Raw(b"0")
+    time: msgspec.Raw = msgspec.Raw(b'""')
+    start_ts: msgspec.Raw = msgspec.Raw(b"0")
+    finish_ts: msgspec.Raw = msgspec.Raw(b"0")
+
+
+class AddedKeys(msgspec.Struct, kw_only=True):
+    """What is on nodes of the merged trace beside the keys that PyTorch wrote. A node with ``cat`` is a device op."""
+
+    id: int
+    name: str
+    inclusive_dur: float | msgspec.UnsetType = msgspec.UNSET  # us, as are the next two
+    exclusive_dur: float | msgspec.UnsetType = msgspec.UNSET
+    ts: float | msgspec.UnsetType = msgspec.UNSET
+    inter_thread_dep: int | msgspec.UnsetType | None = msgspec.UNSET
+    sync_dep: list[int] | msgspec.UnsetType = msgspec.UNSET
+    cat: str | msgspec.UnsetType = msgspec.UNSET
+    ph: str | msgspec.UnsetType = msgspec.UNSET
+    stream: int | msgspec.UnsetType = msgspec.UNSET
+    pg_name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class LinkedFile(msgspec.Struct, kw_only=True):
+    """The merged trace, for its JSON Schema; ``write`` makes it piece by piece."""
+
+    schema: str
+    pid: int
+    time: str
+    start_ts: int
+    finish_ts: int
+    nodes: list[AddedKeys]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What ``write`` needs: host nodes by ET row, device rows by the ET row of their host op, and dependencies between both."""
+
+    linked: Linked
+    comm: Communication
+    device_rows: dict[int, list[int]]  # ET row -> device rows, in start order
+    awaited: dict[int, list[int]]  # ET row -> device rows that a synchronisation before it waited for
+    device_awaited: dict[int, list[int]]  # device row -> device rows that an event wait made it wait for
+    other_thread: dict[int, int]  # ET row -> ET row on another thread that it follows
+    without_host: int  # device ops that no ET node launched
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.without_host:
+            return ()
+        return (f"{self.without_host} device ops are not in the merged trace: no op of the ET launched them",)
+
+
+def merge(graph: Graph, linked: Linked, comm: Communication) -> Merged:
+    """Joins device ops with the ET nodes that launched them, and dependencies of the graph with both. Linear."""
+    ops = graph.kind == NodeKind.DEVICE_OP
+    et_row = _et_row_of_node(graph, linked)
+    launched: dict[int, list[int]] = defaultdict(list)
+    callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
+    for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
+        if host != NOWHERE:
+            launched[host].append(row)
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    awaited: dict[int, list[int]] = defaultdict(list)
+    device_awaited: dict[int, list[int]] = defaultdict(list)
+    other_thread: dict[int, int] = {}
+    whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
+
+    def edges(kind: EdgeKind, usable: np.ndarray[Any, np.dtype[np.bool_]]) -> list[tuple[int, int]]:
+        chosen = np.flatnonzero((graph.edge_kind == kind) & usable)
+        return list(zip(graph.source[chosen].tolist(), target[chosen].tolist(), strict=True))
+
+    for source, at in edges(EdgeKind.SYNC, ops[graph.source] & whole[target]):
+        awaited[int(et_row[at])].append(int(graph.row[source]))
+    for source, at in edges(EdgeKind.EVENT, ops[graph.source] & ops[target]):
+        device_awaited[int(graph.row[at])].append(int(graph.row[source]))
+    for source, at in edges(EdgeKind.THREAD, (et_row[graph.source] != NOWHERE) & whole[target]):
+        other_thread[int(et_row[at])] = int(et_row[source])
+    return Merged(
+        linked,
+        comm,
+        dict(launched),
+        dict(awaited),
+        dict(device_awaited),
+        other_thread,
+        int(np.count_nonzero(ops)) - sum(map(len, launched.values())),
+    )
+
+
+def write(out: BinaryIO, merged: Merged) -> None:
+    """Writes the merged trace, one node a line."""
+    et = _et(merged.linked)
+    frame = _frame(et)
+    head = {k: getattr(frame, k) for k in ("schema", "pid", "time", "start_ts")}
+    out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
+    between = b"\n"
+    for node in _Nodes(merged).all():
+        out.write(between + msgspec.json.encode(node))
+        between = b",\n"
+    out.write(b'\n],"finish_ts":' + bytes(frame.finish_ts) + b"}\n")
+
+
+class _Nodes:
+    def __init__(self, merged: Merged) -> None:
+        self.merged, self.et = merged, _et(merged.linked)
+        self.et_order = np.argsort(self.et.id, kind="stable").tolist()
+        self.host_id: dict[int, int] = {}  # old -> new
+        self.device_id: dict[int, int] = {}  # device row -> new
+        number = 0
+        old_ids = self.et.id.tolist()
+        for row in self.et_order:
+            number += 1
+            self.host_id[old_ids[row]] = number
+            for device in merged.device_rows.get(row, ()):
+                number += 1
+                self.device_id[device] = number
+        self.last = number
+        self.host_rows = _host_row_of_et(merged.linked)
+        self.own_ns = _own_ns(merged.linked)
+        self.groups = dict(zip(merged.comm.device_row.tolist(), merged.comm.device_node, strict=True))
+
+    def all(self) -> Any:
+        nodes_json = self.et.nodes_json
+        assert nodes_json is not None
+        for row in self.et_order:
+            node: Node = msgspec.json.decode(nodes_json[row], type=dict[str, msgspec.Raw])
+            self._renumber(node, int(self.et.id[row]))
+            devices = [self._device(node, d) for d in self.merged.device_rows.get(row, ())]
+            self._add_times(node, row)
+            yield node
+            yield from devices
+
+    def _renumber(self, node: Node, old: int) -> None:
+        node["id"] = self.host_id[old]
+        for key in ("ctrl_deps", "parent", "fw_parent"):
+            if key in node:
+                node[key] = self._new(msgspec.json.decode(node[key]))
+        if "attrs" in node:
+            attrs = msgspec.json.decode(node["attrs"], type=list[dict[str, msgspec.Raw]])
+            for attr in attrs:
+                if bytes(attr.get("name", b"")) == b'"fw_parent"':
+                    attr["value"] = msgspec.Raw(msgspec.json.encode(self._new(msgspec.json.decode(attr["value"]))))
+            node["attrs"] = attrs
+
+    def _new(self, old: object) -> object:
+        if not isinstance(old, int) or old == 0:
+            return old
+        known = self.host_id.get(old)
+        if known is None:  # the root's parent is no node; it keeps a number of its own
+            self.last += 1
+            known = self.host_id[old] = self.last
+        return known
+
+    def _add_times(self, node: Node, et_row: int) -> None:
+        host = self.host_rows[et_row]
+        if host == NOWHERE:
+            return
+        rows = self.merged.linked.trace.host
+        node["inclusive_dur"] = _us(int(rows.end_ns[host] - rows.start_ns[host]))
+        node["exclusive_dur"] = _us(int(self.own_ns[host]))
+        node["ts"] = _us(int(rows.start_ns[host]))
+        other = self.merged.other_thread.get(et_row)
+        node["inter_thread_dep"] = None if other is None else self.host_id[int(self.et.id[other])]
+        self._add_sync(node, self.merged.awaited.get(et_row, ()))
+
+    def _device(self, host: Node, row: int) -> Node:
+        rows, strings = self.merged.linked.trace.device, self.merged.linked.trace.strings
+        took = _us(int(rows.end_ns[row] - rows.start_ns[row]))
+        node = {
+            **host,
+            "id": self.device_id[row],
+            "parent" if "parent" in host else "ctrl_deps": host["id"],
+            "cat": CATEGORY[DeviceKind(int(rows.kind[row]))],
+            "name": strings[rows.name[row]],
+            "ph": "X",
+            "inclusive_dur": took,
+            "exclusive_dur": took,
+            "ts": _us(int(rows.start_ns[row])),
+            "stream": int(rows.stream[row]),
+        }
+        comm = self.groups.get(row)
+        if comm is not None and comm.group is not None:
+            node["pg_name"] = self.merged.comm.groups[comm.group].name
+        self._add_sync(node, self.merged.device_awaited.get(row, ()))
+        return node
+
+    def _add_sync(self, node: Node, awaited: Any) -> None:
+        ids = [self.device_id[d] for d in awaited if d in self.device_id]
+        if ids:
+            node["sync_dep"] = ids
+
+
+def _us(ns: int) -> float:
+    return ns / 1000
+
+
+def _et(linked: Linked) -> HostTrace:
+    assert linked.et is not None
+    assert linked.et.nodes_json is not None
+    return linked.et
+
+
+def _et_row_of_node(graph: Graph, linked: Linked) -> I64:
+    """The ET row of each node: of a host op itself, of a part its op's; ``NOWHERE`` else."""
+    out = np.full(len(graph.kind), NOWHERE, np.int64)
+    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
+    out[of_row] = linked.match.et[graph.row[of_row]]
+    return out
+
+
+def _host_row_of_et(linked: Linked) -> list[int]:
+    out = np.full(len(_et(linked).id), NOWHERE, np.int64)
+    matched = np.flatnonzero(linked.match.et != NOWHERE)
+    out[linked.match.et[matched]] = matched
+    rows: list[int] = out.tolist()
+    return rows
+
+
+def _own_ns(linked: Linked) -> I64:
+    """Time of each host row that is in none of its children, waits included (as ``exclusive_dur`` is)."""
+    rows, parent = linked.trace.host, linked.parent
+    took: I64 = rows.end_ns - rows.start_ns
+    own = took.copy()
+    inside: I32 = np.flatnonzero((parent != NOWHERE) & ~linked.crossing).astype(np.int32)
+    np.subtract.at(own, parent[inside], took[inside])
+    return np.maximum(own, 0)
+
+
+def _frame(et: HostTrace) -> Frame:
+    """The head and foot of the ET, which its records do not keep; one more pass over the file, without its nodes."""
+    with open_source(et.path) as source:
+        parts = []
+        while part := source.read(1 << 24):
+            parts.append(part)
+    try:
+        return msgspec.json.decode(b"".join(parts), type=Frame)
+    except msgspec.DecodeError as problem:
+        raise InputError(f"changed while it was read: {problem}", path=et.path, todo="run again") from None

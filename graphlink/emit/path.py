@@ -1,0 +1,200 @@
+"""``critical_path.<rank>.json``: the critical path of the replay node by node, the slack of every node, and the largest gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from graphlink.annotate.critical import Share
+from graphlink.annotate.explain import Explained
+from graphlink.annotate.gains import Gain
+from graphlink.emit.summary import ShareNs
+from graphlink.errors import InputError
+from graphlink.model import I64, EdgeKind, Graph
+
+SHARES: Final = tuple(s.name.lower() for s in Share)
+T = TypeVar("T")
+EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
+
+
+class PathNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The path, first node first: columns with one entry a node (a data frame as it stands).
+
+    A node was held back by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
+    replay when that one ends: at the sum of ``cost_ns`` before it. ``name``, ``share`` and ``held_by`` are positions in ``names``,
+    ``shares`` and ``edge_kinds``.
+    """
+
+    id: list[int]
+    name: list[int]
+    share: list[int]
+    held_by: list[int | None]
+    start_ns: list[int]  # as recorded
+    cost_ns: list[int]  # with the start delay, which is idle
+    start_delay_ns: list[int]
+
+
+class OpGain(msgspec.Struct, frozen=True, kw_only=True):
+    """An op: ``nodes`` are itself (``id``) and its ``(cont.)`` parts, as far as they cost anything."""
+
+    gain_ns: int
+    on_path_ns: int  # of its work, what is on the critical path
+    work_ns: int
+    share: str
+    id: int
+    name: str
+    nodes: list[int]
+
+
+class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes of one name; ``count`` of them cost anything."""
+
+    gain_ns: int
+    on_path_ns: int
+    work_ns: int
+    share: str
+    name: str
+    count: int
+
+
+class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
+    """A synchronisation call: without ``edges`` ([source, target] each) the rank would end ``gain_ns`` earlier.
+
+    ``id`` is the first node behind the wait, ``waited_for`` the device op that the critical path came from. ``call`` is "" where the
+    recording does not show which call it was.
+    """
+
+    gain_ns: int
+    id: int
+    name: str
+    call: str
+    waited_for: int
+    waited_for_name: str
+    edges: list[list[int]]
+
+
+class Gains(msgspec.Struct, frozen=True, kw_only=True):
+    """How much earlier the rank would end if a thing took no time: each recomputed, none to be added to another.
+
+    The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no time, start
+    delays stay (they are ``idle``).
+    """
+
+    shares: ShareNs
+    ops: list[OpGain]
+    ops_others_at_most_ns: int
+    families: list[FamilyGain]
+    families_others_at_most_ns: int
+    sync_points: list[SyncPointGain]
+    sync_points_others_at_most_ns: int
+
+
+class PathFile(msgspec.Struct, frozen=True, kw_only=True):
+    """``slack_ns`` has one entry a node of the graph, by id: how much later it could end without anything ending later."""
+
+    rank: int
+    length_ns: int
+    share_ns: ShareNs
+    gains: Gains
+    shares: list[str]
+    edge_kinds: list[str]
+    names: list[str]
+    nodes: PathNodes
+    slack_ns: list[int]
+
+
+def encode(rank: int, graph: Graph, found: Explained, cost_ns: I64) -> bytes:
+    """The file's bytes; ``cost_ns`` has one entry a node of the graph."""
+    path, code = found.path, found.names.code
+    at = path.node
+    used, name = np.unique(code[at], return_inverse=True)
+    edges: list[int | None] = path.edge.tolist()
+    if edges:
+        edges[0] = None
+    whole = PathFile(
+        rank=rank,
+        length_ns=path.length_ns,
+        share_ns=ShareNs(**path.share_ns),
+        gains=_gains(graph, found),
+        shares=list(SHARES),
+        edge_kinds=list(EDGE_KINDS),
+        names=[found.names.texts[k] for k in used.tolist()],
+        nodes=PathNodes(
+            id=at.tolist(),
+            name=name.tolist(),
+            share=path.share.tolist(),
+            held_by=edges,
+            start_ns=graph.start_ns[at].tolist(),
+            cost_ns=cost_ns[at].tolist(),
+            start_delay_ns=graph.start_delay_ns[at].tolist(),
+        ),
+        slack_ns=found.slack_ns.tolist(),
+    )
+    return msgspec.json.encode(whole) + b"\n"
+
+
+def _gains(graph: Graph, found: Explained) -> Gains:
+    ops, families, texts, code = found.gains.ops, found.gains.families, found.names.texts, found.names.code
+
+    def common(gain: Gain) -> dict[str, int]:
+        return {"gain_ns": gain.gain_ns, "on_path_ns": gain.path_ns, "work_ns": gain.work_ns}
+
+    def ends(edge: int) -> list[int]:
+        return [int(graph.source[edge]), int(np.searchsorted(graph.first, edge, side="right")) - 1]
+
+    return Gains(
+        shares=ShareNs(**found.gains.share_ns),
+        ops=[OpGain(**common(g), share=SHARES[g.share], id=g.label, name=texts[code[g.label]], nodes=list(g.nodes)) for g in ops.gains],
+        ops_others_at_most_ns=ops.others_at_most_ns,
+        families=[FamilyGain(**common(g), share=SHARES[g.share], name=texts[g.label], count=g.count) for g in families.gains],
+        families_others_at_most_ns=families.others_at_most_ns,
+        sync_points=[
+            SyncPointGain(
+                gain_ns=s.gain_ns,
+                id=s.point.target,
+                name=texts[code[s.point.target]],
+                call=call,
+                waited_for=s.source,
+                waited_for_name=texts[code[s.source]],
+                edges=[ends(e) for e in s.point.edge],
+            )
+            for s, call in zip(found.syncs, found.calls, strict=True)
+        ],
+        sync_points_others_at_most_ns=found.syncs_others_at_most_ns,
+    )
+
+
+def load(path: Path) -> PathFile:
+    """A file of an earlier run.
+
+    Raises:
+        InputError: it cannot be read, or is none of ours.
+    """
+    return _decoded(path, PathFile)
+
+
+def _decoded(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise InputError(
+            f"is no critical path of this version of graphlink: {problem}", path=path, todo="run graphlink again with --force"
+        ) from None
+
+
+class _Length(msgspec.Struct):
+    length_ns: int
+
+
+def length_ns(path: Path) -> int:
+    """The length of the critical path in a file, without reading the rest into memory.
+
+    Raises:
+        InputError: as ``load``.
+    """
+    return _decoded(path, _Length).length_ns

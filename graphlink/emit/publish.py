@@ -1,0 +1,174 @@
+"""Writing into the output folder so that it is either as before or complete: files are made beside and moved in at the end.
+
+The place beside is ``DIR/.graphlink/tmp-<pid>-<random>``, on the same file system as DIR, so that moving is renaming.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final
+
+import msgspec
+
+from graphlink.emit import summary
+from graphlink.errors import OutputError
+
+HIDDEN: Final = ".graphlink"
+
+
+class _Listed(msgspec.Struct):
+    """What is needed of an old summary, whatever version wrote it."""
+
+    graphlink: str
+    files: list[str]
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turns an ``OSError`` of writing ``path`` into an ``OutputError`` that names it."""
+    try:
+        yield
+    except OSError as problem:
+        raise OutputError(
+            f"cannot be written: {problem.strerror or problem}",
+            path=path,
+            todo="make room or choose another folder with --out; what was published there before is untouched",
+        ) from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A new file, opened for bytes."""
+    with naming(path), path.open("wb", buffering=1 << 20) as out:
+        yield out
+
+
+def write(path: Path, data: bytes) -> None:
+    with writing(path) as out:
+        out.write(data)
+
+
+class Publication:
+    """A folder being written: files go to ``beside``, ``publish`` moves them in, leaving without it takes everything back.
+
+    >>> with Publication(Path("out"), force=False) as publication:   # doctest: +SKIP
+    ...     write(publication.beside / "a.json", b"{}")
+    ...     publication.publish()
+
+    Raises:
+        OutputError: DIR is no folder, cannot be written to, or holds outputs of an earlier run and ``force`` is not set; a file
+            that would be written is there already and is not one of an earlier run (``force`` or not).
+    """
+
+    def __init__(self, folder: Path, *, force: bool) -> None:
+        self.folder, self.force = folder, force
+        self.beside = folder / HIDDEN  # until it is made
+        self._made: list[Path] = []  # folders that were not there before, outermost first
+        self._old: list[str] = []
+        self._moved_aside: list[str] = []
+        self._moved_in: list[str] = []
+
+    def __enter__(self) -> Publication:
+        try:
+            self._refuse_file()
+            with naming(self.folder):
+                self._old = self._files_of_earlier_run()
+            self._make_folders()
+        except BaseException:
+            self._take_back()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self._roll_back()
+        self._take_back()
+
+    def publish(self) -> None:
+        """Moves every file from beside into the folder; the summary last, so that no summary lists what is not there.
+
+        Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
+        """
+        names = sorted((p.name for p in self.beside.iterdir() if p.is_file()), key=lambda n: (n == summary.NAME, n))
+        with naming(self.folder):
+            self._refuse_foreign(names)
+        aside = self.beside / "old"
+        with naming(self.folder):
+            aside.mkdir()
+            for name in self._old:
+                if (self.folder / name).is_file() or (self.folder / name).is_symlink():
+                    self._moved_aside.append(name)
+                    (self.folder / name).rename(aside / name)
+            for name in names:
+                self._moved_in.append(name)
+                (self.beside / name).rename(self.folder / name)
+
+    def _refuse_file(self) -> None:
+        with naming(self.folder):
+            if self.folder.exists() and not self.folder.is_dir():
+                raise OutputError("is a file, not a folder", path=self.folder, todo="choose another folder with --out")
+
+    def _roll_back(self) -> None:
+        aside = self.beside / "old"
+        for name in self._moved_in:
+            if not (self.beside / name).exists():  # it did move
+                (self.folder / name).unlink(missing_ok=True)
+        for name in self._moved_aside:
+            if (aside / name).exists() or (aside / name).is_symlink():
+                (aside / name).rename(self.folder / name)
+
+    def _files_of_earlier_run(self) -> list[str]:
+        old = self.folder / summary.NAME
+        if not (old.exists() or old.is_symlink()):
+            return []
+        listed = _listed(old)
+        if not self.force:
+            raise OutputError(
+                "holds the outputs of an earlier run",
+                path=self.folder,
+                todo="choose another folder with --out, or replace those files (and no others) with --force",
+            )
+        return [name for name in listed.files if name == Path(name).name and name not in ("", "..")]
+
+    def _refuse_foreign(self, names: Iterable[str]) -> None:
+        old = set(self._old)
+        for name in names:
+            there = self.folder / name
+            if (there.exists() or there.is_symlink()) and name not in old:
+                raise OutputError(
+                    f"{name} is there already and is not listed in a summary of graphlink",
+                    path=self.folder,
+                    todo="move it away or choose another folder with --out",
+                )
+
+    def _make_folders(self) -> None:
+        hidden = self.folder / HIDDEN
+        with naming(self.folder):
+            for path in reversed([p for p in (hidden, *hidden.parents) if not p.exists()]):
+                path.mkdir()
+                self._made.append(path)
+            self.beside = Path(tempfile.mkdtemp(prefix=f"tmp-{os.getpid()}-", dir=hidden))
+
+    def _take_back(self) -> None:
+        if self.beside.name != HIDDEN:
+            shutil.rmtree(self.beside, ignore_errors=True)
+        for path in reversed(self._made):
+            with contextlib.suppress(OSError):  # somebody else put something into it meanwhile
+                path.rmdir()
+
+
+def _listed(path: Path) -> _Listed:
+    problem: str
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Listed)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = "it was not written by graphlink"
+    raise OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")

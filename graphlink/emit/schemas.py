@@ -1,0 +1,42 @@
+"""JSON Schemas of the files that graphlink writes: ``python -m graphlink.emit.schemas schemas/`` writes them anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from graphlink.emit.linked import LinkedFile
+from graphlink.emit.path import PathFile
+from graphlink.emit.summary import Summary
+
+GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
+GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
+CommGroups = dict[GroupId, list[GlobalRank]]
+
+FILES: Final[dict[str, Any]] = {
+    "summary.schema.json": Summary,
+    "comm_group.schema.json": CommGroups,
+    "critical_path.schema.json": PathFile,
+    "linked.schema.json": LinkedFile,
+}
+
+
+def schemas() -> dict[str, bytes]:
+    """Text of each schema file by name."""
+    out = {}
+    for name, kind in FILES.items():
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+        out[name] = msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+    return out
+
+
+def main(folder: str) -> None:
+    for name, text in schemas().items():
+        (Path(folder) / name).write_bytes(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

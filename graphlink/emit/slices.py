@@ -1,0 +1,128 @@
+"""Slices on tracks, and the order in which they begin and end: what a timeline needs of nesting, whoever draws it.
+
+A track shows slices inside slices. The end of one is not named, it closes the slice that was opened last; so slices of a track must not
+cross, and what begins and ends at one time must do so in the right order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, U8
+
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """One entry a slice, in any order.
+
+    ``key`` orders slices of one track, parents before children; along it starts do not fall. Over all tracks it decides which of two
+    that begin at the same time comes first in the file: the source of a flow needs a lower one than its target. ``parent``: a slice of
+    the same track, or ``NOWHERE``. ``name``: position in a table of names.
+    """
+
+    track: I32
+    start_ns: I64
+    end_ns: I64
+    key: I64
+    parent: I32
+    name: I32
+
+    @staticmethod
+    def joined(parts: list[Slices]) -> Slices:
+        """All of ``parts``, one after the other; their ``parent``s are positions in the whole."""
+        return Slices(
+            track=np.concatenate([p.track for p in parts]),
+            start_ns=np.concatenate([p.start_ns for p in parts]),
+            end_ns=np.concatenate([p.end_ns for p in parts]),
+            key=np.concatenate([p.key for p in parts]),
+            parent=np.concatenate([p.parent for p in parts]),
+            name=np.concatenate([p.name for p in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Begins and ends of slices in the order of a file: by time, and in an order at one time that nests. Two a slice."""
+
+    slice: I32
+    begins: U8  # 1 or 0
+    time_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """``end_ns`` of each slice, cut so that no two of a track cross. ``end_key``: the key of the last slice inside it (or its own)."""
+
+    end_ns: I64
+    end_key: I64
+
+
+def nested(slices: Slices) -> Nested:
+    """A slice ends no later than its parent does, and than what follows it begins. Cost: O(n log n + n x depth) at worst."""
+    n = len(slices.track)
+    order = np.lexsort((slices.key, slices.track))
+    position = np.empty(n, np.int64)
+    position[order] = np.arange(n)
+    after = _after(slices, order)
+    known = after != NOWHERE
+    limit = np.full(n, _FAR)
+    limit[known] = slices.start_ns[after[known]]
+    end_ns = np.minimum(slices.end_ns, limit)
+    child = np.flatnonzero(slices.parent != NOWHERE)
+    outer = slices.parent[child]
+    while len(over := np.flatnonzero(end_ns[child] > end_ns[outer])):
+        end_ns[child[over]] = end_ns[outer[over]]
+    track = slices.track[order]
+    last_of_track = np.searchsorted(track, track, side="right") - 1
+    last = np.empty(n, np.int64)
+    last[order] = last_of_track
+    last[known] = position[after[known]] - 1
+    return Nested(np.maximum(end_ns, slices.start_ns), slices.key[order[last]])
+
+
+def _after(slices: Slices, order: I64) -> I64:
+    """The slice of its track that begins next outside each: its next sibling, else that of the first ancestor that has one."""
+    n = len(order)
+    by_parent = order[np.lexsort((slices.parent[order], slices.track[order]))]  # stable: keys ascend inside
+    same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (slices.track[by_parent][1:] == slices.track[by_parent][:-1])
+    sibling = np.full(n, NOWHERE, np.int64)
+    sibling[by_parent[:-1][same]] = by_parent[1:][same]
+    out = sibling.copy()
+    open_ = np.flatnonzero((sibling == NOWHERE) & (slices.parent != NOWHERE))
+    above = slices.parent[open_].astype(np.int64)
+    while len(open_):
+        out[open_] = sibling[above]
+        on = (out[open_] == NOWHERE) & (slices.parent[above] != NOWHERE)
+        open_, above = open_[on], slices.parent[above[on]].astype(np.int64)
+    return out
+
+
+def events(slices: Slices, nest: Nested) -> Events:
+    """Cost: O(n log n)."""
+    n = len(slices.track)
+    time_ns = np.concatenate([slices.start_ns, nest.end_ns])
+    rank = 2 * np.concatenate([slices.key, nest.end_key])
+    rank[n:] += 1
+    order = np.lexsort((rank, time_ns))
+    which = order % n if n else order
+    return Events(which.astype(np.int32), (order < n).astype(np.uint8), time_ns[order])
+
+
+def lanes(start_ns: I64, end_ns: I64, group: I64) -> I64:
+    """The lowest free lane of its group for each interval, from 0, so that no two of a lane overlap. Cost: O(n log n)."""
+    out = np.zeros(len(start_ns), np.int64)
+    busy: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # heaps of (until, lane)
+    free: defaultdict[int, list[int]] = defaultdict(list)
+    order = np.lexsort((end_ns, start_ns))
+    for i, start, end, of in zip(order.tolist(), start_ns[order].tolist(), end_ns[order].tolist(), group[order].tolist(), strict=True):
+        while busy[of] and busy[of][0][0] <= start:
+            heappush(free[of], heappop(busy[of])[1])
+        out[i] = heappop(free[of]) if free[of] else len(busy[of])
+        heappush(busy[of], (end, int(out[i])))
+    return out

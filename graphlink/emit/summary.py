@@ -1,0 +1,217 @@
+"""``summary.json``: counts, provenance, replay error and critical path of every rank, and the table printed of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.version import __version__
+
+FORMAT: Final = 1
+TOP_NAMES: Final = 20  # names without a partner that are listed one by one
+NAME: Final = "summary.json"
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the rank came from."""
+
+    et: str | None
+    kineto: str
+    et_schema: str | None = None
+    recorded_at: str | None = None  # of the ET, local time without zone
+    pid: int | None = None
+    resolution_ns: int = 1  # of the recorded times
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded ``cpu_op`` and ``user_annotation`` rows; nodes = matched + unmatched."""
+
+    nodes: int
+    matched: int
+    unmatched: int
+    method: str
+    only_kineto: dict[str, int]  # rows that the ET lacks: nodes without ET attributes, the most frequent names
+    only_et: dict[str, int]  # ops that Kineto lacks: not in the graph, the most frequent names
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels, copies and memsets; ops = linked + sum(orphans)."""
+
+    ops: int
+    linked: int
+    orphans: dict[str, int]
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings of synchronisation; found = kept + sum(rejected)."""
+
+    found: int
+    kept: int
+    rejected: dict[str, int]
+    by_source: dict[str, int]
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Self-consistency: the graph replayed from its own durations and edges, against the recording."""
+
+    measured_ns: int
+    replayed_ns: int
+    error_pct: float
+    gap_share: float  # of the replayed critical path: host gaps
+    delay_share: float  # of the replayed critical path: device delays and start delays
+
+
+class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the critical path is made of; sums up to its length."""
+
+    host: int
+    compute: int
+    communication: int
+    copy: int
+    idle: int
+
+
+class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
+    length_ns: int
+    share_ns: ShareNs
+    nodes: int
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    world_size: int
+    inputs: Inputs
+    graph_nodes: int
+    node_kinds: dict[str, int]
+    host: Host
+    device: Device
+    edges: dict[str, int]
+    sync: Sync
+    communication: dict[str, int]  # communication nodes written, by type
+    replaced: dict[str, int]  # communication ops written as something else than recorded, by what
+    replay: Replay
+    critical_path: CriticalPath
+    left_out: dict[str, int]  # recorded rows that are no nodes, by reason
+    warnings: list[str]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that shape a graph."""
+
+    step: str
+    sync: str
+    hta_limit: int
+    target: str
+    gap_us: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    graphlink: str = __version__
+    format: int = FORMAT
+    options: Options
+    ranks: list[Rank]
+    pipeline: None = None
+    files: list[str]  # what this run wrote into the folder; --force removes these and no others
+
+
+def error_pct(replayed_ns: int, measured_ns: int) -> float:
+    """Signed, in per cent of the measured time; 0 where nothing was measured."""
+    return round(100 * (replayed_ns / measured_ns - 1), 6) if measured_ns else 0.0
+
+
+def share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+def top(counts: dict[str, int]) -> dict[str, int]:
+    """The most frequent names; what is not named is summed up under ``...``."""
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(n for _, n in order[TOP_NAMES:])
+    return {**dict(order[:TOP_NAMES]), **({"...": rest} if rest else {})}
+
+
+def encode(summary: Summary) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
+
+
+def load(path: Path) -> Summary:
+    """An earlier run's summary.
+
+    Raises:
+        InputError: it is missing or no summary of ours.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Summary)
+    except OSError as problem:
+        raise InputError(
+            f"cannot read the summary: {problem.strerror}", path=path, todo="name the folder that an earlier run wrote with --out"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise InputError(f"is no summary of this version of graphlink: {problem}", path=path) from None
+
+
+def table(summary: Summary) -> str:
+    """The summary for people: aligned text, one block a rank."""
+    return "\n\n".join(_rank_table(rank) for rank in summary.ranks)
+
+
+def _rank_table(rank: Rank) -> str:
+    replay, path = rank.replay, rank.critical_path
+    rows: list[tuple[str, str]] = [
+        ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
+        ("edges", _counts(rank.edges) or "none"),
+        ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
+        ("device ops", f"{rank.device.ops:,} = {rank.device.linked:,} linked + {sum(rank.device.orphans.values()):,} orphans"),
+    ]
+    if rank.device.orphans:
+        rows.append(("  orphans", _counts(rank.device.orphans)))
+    rejected = sum(rank.sync.rejected.values())
+    rows.append(("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"))
+    if rank.sync.found:
+        rows.append(("  by source", _counts(rank.sync.by_source)))
+    if rejected:
+        rows.append(("  rejected", _counts(rank.sync.rejected)))
+    if rank.communication:
+        rows.append(("communication", _counts(rank.communication)))
+    if rank.replaced:
+        rows.append(("  replaced", _counts(rank.replaced)))
+    rows += [
+        ("recorded", f"{replay.measured_ns / 1e6:,.3f} ms"),
+        (
+            "replayed",
+            f"{replay.replayed_ns / 1e6:,.3f} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
+            f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
+        ),
+        ("critical path", _path(path)),
+    ]
+    if rank.left_out:
+        rows.append(("left out", _counts(rank.left_out)))
+    if rank.host.only_et:
+        rows.append(("  only in ET", _counts(rank.host.only_et, 3)))
+    if rank.host.only_kineto and rank.inputs.et:
+        rows.append(("  only in Kineto", _counts(rank.host.only_kineto, 3)))
+    rows += [("warning", text) for text in rank.warnings]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"rank {rank.rank} of {rank.world_size}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _method(rank: Rank) -> str:
+    return "no execution trace given" if rank.inputs.et is None else f"by {rank.host.method}"
+
+
+def _path(path: CriticalPath) -> str:
+    parts = msgspec.structs.asdict(path.share_ns)
+    whole = path.length_ns or 1
+    shares = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in parts.items())
+    return f"{path.length_ns / 1e6:,.3f} ms in {path.nodes:,} nodes: {shares}"
+
+
+def _counts(counts: dict[str, int], most: int = 12) -> str:
+    """The largest counts, the rest summed up."""
+    order = sorted(counts.items(), key=lambda item: (item[0] == "...", -item[1], item[0]))
+    named = [f"{name} {n:,}" for name, n in order[:most]]
+    rest = sum(n for _, n in order[most:])
+    return ", ".join([*named, *([f"others {rest:,}"] if rest else [])])

@@ -1,0 +1,192 @@
+"""``timeline.perfetto-trace``: the graphs of a run as Perfetto shows them (docs/timeline.md says what is on it).
+
+Each rank writes its part of the file with ``write``; ``join`` puts the parts together.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from graphlink.annotate.critical import CriticalPath
+from graphlink.annotate.names import Names
+from graphlink.emit import details, perfetto, publish
+from graphlink.emit.groups import GroupIds
+from graphlink.emit.perfetto import Arg, Flows, Process, Track
+from graphlink.emit.slices import Slices
+from graphlink.emit.tracks import Lanes, lanes_of
+from graphlink.emit.waits import WaitSlices, wait_slices
+from graphlink.model import I32, I64, NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
+
+NAME: Final = "timeline.perfetto-trace"
+WAIT: Final = "wait"
+PATH: Final = "critical path"
+DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
+_CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When each node of a graph starts and ends in a replay of it, ns from its start; one entry a node."""
+
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of a rank. ``critical`` was found in the replay ``times``; ``beside``: these times too, as rows of their own."""
+
+    rank: int
+    graph: Graph
+    linked: Linked
+    comm: Communication
+    ids: GroupIds
+    names: Names
+    critical: CriticalPath
+    times: Times
+    beside: Times | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many slices and flows were written, and in how many bytes."""
+
+    slices: int
+    flows: int
+    size_bytes: int
+
+
+def write(out: BinaryIO, shown: Shown) -> Written:
+    """Writes a rank's part of the timeline to ``out``, which is a whole trace by itself. Cost: O(n log n) in nodes and edges."""
+    trace = trace_of(shown)
+    size = sum(out.write(block) for block in perfetto.encode(trace))
+    return Written(len(trace.slices.track), len(trace.flows.kind), size)
+
+
+def part_name(rank: int) -> str:
+    """Under which name the part of a rank waits for ``join``."""
+    return f"timeline.{rank}.part"
+
+
+def join(folder: Path, ranks: Sequence[int]) -> str:
+    """Puts the parts of ``ranks`` in ``folder`` together, in this order, and removes them; returns the name of the file.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    first, *others = (folder / part_name(rank) for rank in ranks)
+    with publish.naming(folder / NAME):
+        with first.open("ab") as out:
+            for path in others:
+                with path.open("rb") as part:
+                    shutil.copyfileobj(part, out, 1 << 20)
+                path.unlink()
+        first.rename(folder / NAME)
+    return NAME
+
+
+def trace_of(shown: Shown) -> perfetto.Trace:
+    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, and the replay beside."""
+    graph, linked = shown.graph, shown.linked
+    n, code, names = len(graph.kind), shown.names.code, (*shown.names.texts, WAIT)
+    device_op = graph.kind == NodeKind.DEVICE_OP
+    end_ns = np.where(device_op, graph.start_ns + graph.duration_ns, graph.end_ns)  # without what overlaps the next op
+    recorded = lanes_of(graph, graph.start_ns, end_ns, process=0, threads=True)
+    before = _before(graph)
+    waits = wait_slices(graph, linked, before)
+    path_track = len(recorded.tracks)
+    parts = [
+        _node_slices(graph, recorded, end_ns, code),
+        _wait_slices(graph, recorded, waits, before, end_ns, len(names) - 1),
+        _path_slices(shown, path_track, code),
+    ]
+    at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
+    texts = details.Texts()
+    args = [
+        *details.node_args(graph, linked, shown.comm, shown.ids, texts),
+        *details.wait_args(waits, linked, at[1], texts),
+        *details.path_args(shown.critical, at[2], texts),
+    ]
+    pid = "" if linked.trace.pid is None else f"pid {linked.trace.pid}"
+    processes = [Process(f"rank {shown.rank}", pid)]
+    tracks = [*recorded.tracks, Track(0, PATH)]
+    if shown.beside is not None:
+        start_ns = shown.beside.start_ns + np.minimum(graph.start_delay_ns, shown.beside.end_ns - shown.beside.start_ns)
+        replayed = lanes_of(graph, start_ns, shown.beside.end_ns, process=1, threads=False)
+        parts.append(_replayed_slices(replayed, start_ns, shown.beside.end_ns, code, len(tracks)))
+        processes.append(Process(f"rank {shown.rank} replayed", number=1))
+        tracks += replayed.tracks
+    slices = Slices.joined(parts)
+    node = np.concatenate([np.arange(n), shown.critical.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
+    has = np.concatenate([np.arange(n), np.arange(at[2], len(slices.track))])
+    return perfetto.Trace(
+        rank=shown.rank,
+        epoch_ns=graph.epoch_ns,
+        processes=tuple(processes),
+        tracks=tuple(tracks),
+        names=names,
+        texts=texts.all(),
+        slices=slices,
+        args=(Arg("node", has, node), *args),
+        flows=_flows(graph),
+    )
+
+
+def _before(graph: Graph) -> I32:
+    """The node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
+    node = np.flatnonzero(np.isin(graph.kind, _CHAINED))
+    order = node[np.lexsort((node, graph.tid[node]))]
+    out = np.full(len(graph.kind), NOWHERE, np.int32)
+    same = graph.tid[order][1:] == graph.tid[order][:-1]
+    out[order[1:][same]] = order[:-1][same]
+    return out
+
+
+def _node_slices(graph: Graph, lanes: Lanes, end_ns: I64, code: I32) -> Slices:
+    """A slice a node, by id. Ops lie in their callers, parts in their ops."""
+    node = np.arange(len(graph.kind))
+    inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
+    inside[inside] = lanes.track[graph.caller[inside]] == lanes.track[inside]
+    parent = np.where(inside, graph.caller, NOWHERE).astype(np.int32)
+    return Slices(lanes.track, graph.start_ns, end_ns, 2 * node + 1, parent, code)
+
+
+def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
+    """In the node that carries the time before the cut; where that one is over, in the op that waited."""
+    previous = before[waits.part]
+    known = previous != NOWHERE
+    covers = known & (np.isin(graph.kind[previous], (NodeKind.HOST_PART, NodeKind.HOST_GAP)) | (end_ns[previous] >= waits.end_ns))
+    op = np.where(graph.kind[waits.part] == NodeKind.HOST_PART, graph.caller[waits.part], NOWHERE)
+    parent = np.where(covers, previous, op).astype(np.int32)
+    codes = np.full(len(waits.part), name, np.int32)
+    return Slices(lanes.track[waits.part], waits.start_ns, waits.end_ns, 2 * waits.part.astype(np.int64), parent, codes)
+
+
+def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
+    node = shown.critical.node
+    return _flat(np.full(len(node), track, np.int32), shown.times.start_ns[node], shown.times.end_ns[node], code[node])
+
+
+def _replayed_slices(lanes: Lanes, start_ns: I64, end_ns: I64, code: I32, first_track: int) -> Slices:
+    return _flat(first_track + lanes.track, start_ns, end_ns, code)
+
+
+def _flat(track: I32, start_ns: I64, end_ns: I64, code: I32) -> Slices:
+    """Slices that follow each other on their tracks, none in another."""
+    n = len(track)
+    key = np.empty(n, np.int64)
+    key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
+    return Slices(track, start_ns, end_ns, key, np.full(n, NOWHERE, np.int32), code)
+
+
+def _flows(graph: Graph) -> Flows:
+    """The dependencies that the order of a thread or stream does not show."""
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    drawn = np.isin(graph.edge_kind, DRAWN)
+    return Flows(graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])

@@ -1,0 +1,263 @@
+"""One rank from files to files: read, link, depend, check, annotate, emit, replay.
+
+``prepare`` ends with a graph and the communicators that it names; ``finish`` writes the rank's files once their ids are known, which
+all ranks of a run share. ``run_rank`` is both for a rank alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.communication import communication
+from graphlink.annotate.critical import CriticalPath
+from graphlink.annotate.explain import explain
+from graphlink.check.check import ERROR, Finding, check
+from graphlink.depend.build import BuildOptions, build
+from graphlink.depend.fold import fold
+from graphlink.emit import chakra, groups, path, publish, summary, timeline
+from graphlink.emit import linked as linked_file
+from graphlink.emit.durations import cost_ns
+from graphlink.errors import GraphlinkError, InputError
+from graphlink.link.launch import link, rounding_ns
+from graphlink.link.match import match_hosts
+from graphlink.link.steps import cut, parse_steps
+from graphlink.model import Built, Communication, EdgeKind, HostTrace, Linked, NodeKind
+from graphlink.read.host import read_host
+from graphlink.read.kineto import read_kineto
+from graphlink.replay.ideal import measured_ns, replay
+
+log: Final = logging.getLogger("graphlink")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The files of one rank. ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing."""
+
+    kineto: Path
+    et: Path | None = None
+    rank: int | None = None
+    expected_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What shapes a graph; the defaults are those of the command line."""
+
+    step: str = "all"
+    sync: str = "both"
+    hta_limit: int = 2_000_000
+    target: str = "astra-sim"
+    gap_ns: int = 20_000
+    linked: bool = False
+    host: str = "full"  # full | launches
+    timeline: str = "recorded"  # recorded | both (recorded and replayed) | none
+    name: str = "trace"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The graph of a rank, with all that its files are written from."""
+
+    inputs: Inputs
+    rank: int
+    world_size: int
+    linked: Linked
+    comm: Communication
+    built: Built
+    plan: chakra.CommPlan
+    folded: int  # host nodes that --host launches folded into others
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """A rank's entry of ``summary.json`` and the names of the files that were written."""
+
+    summary: summary.Rank
+    files: tuple[str, ...]
+
+
+def run_rank(inputs: Inputs, options: Options, folder: Path) -> RankResult:
+    """The whole job of a rank that stands alone; ``comm_group.json`` is written too if the graph names a group."""
+    prepared = prepare(inputs, options)
+    ids = groups.assign({prepared.rank: prepared.plan.groups})
+    result = finish(prepared, ids[prepared.rank], options, folder, prepared.world_size)
+    files = result.files
+    if prepared.plan.groups:
+        publish.write(folder / groups.NAME, groups.comm_group_json(ids))
+        files = (*files, groups.NAME)
+    if options.timeline != "none":
+        files = (*files, timeline.join(folder, [prepared.rank]))
+    return RankResult(result.summary, files)
+
+
+def prepare(inputs: Inputs, options: Options) -> Prepared:
+    """Reads and links one rank and builds its graph.
+
+    Raises:
+        InputError: a file cannot be read, is of another kind, or the two are of different runs.
+        UsageError: there is no such step.
+    """
+    steps = parse_steps(options.step)
+    log.info("reading %s", inputs.kineto)
+    trace = read_kineto(inputs.kineto)
+    et: HostTrace | None = None
+    if inputs.et is not None:
+        log.info("reading %s", inputs.et)
+        et = read_host(inputs.et, keep_json=options.linked)
+    log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
+    match = match_hosts(trace, et)
+    if steps is not None:
+        part = cut(trace, match, steps)
+        trace, match = part.trace, part.match
+    linked = link(trace, et, match)
+    comm = communication(linked)
+    log.info("finding dependencies")
+    built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
+    if not len(built.graph.kind):
+        raise InputError(
+            "holds no host and no device rows",
+            path=inputs.kineto,
+            todo="record with ProfilerActivity.CPU and ProfilerActivity.CUDA",
+        )
+    nodes = len(built.graph.kind)
+    if options.host == "launches":
+        log.info("folding host nodes")
+        built = replace(built, graph=fold(built.graph))
+    folded = nodes - len(built.graph.kind)
+    log.info("checking %d nodes, %d edges", len(built.graph.kind), len(built.graph.source))
+    findings = check(built.graph, rounding_ns(trace))
+    _refuse_errors(findings, inputs.kineto)
+    rank = _rank(inputs, trace.rank)
+    plan = chakra.plan(built.graph, comm, rank, options.target)
+    members = [r for g in comm.groups for r in g.ranks or ()]
+    world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for r in members))
+    warnings = (
+        *trace.warnings,
+        *match.warnings,
+        *linked.warnings,
+        *comm.warnings,
+        *built.warnings,
+        *(f"check: {finding}" for finding in findings),
+        *_rank_warnings(inputs, rank, trace.rank),
+    )
+    return Prepared(inputs, rank, world_size, linked, comm, built, plan, folded, tuple(dict.fromkeys(warnings)))
+
+
+def finish(prepared: Prepared, ids: groups.GroupIds, options: Options, folder: Path, world_size: int) -> RankResult:
+    """Writes the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
+
+    Its part of the timeline is left there for ``timeline.join``. ``ids`` must hold every communicator of ``prepared.plan.groups``.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    graph, rank = prepared.built.graph, prepared.rank
+    files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
+    log.info("writing %s", files[0])
+    heading = chakra.Heading(rank, world_size, graph.epoch_ns)
+    with publish.writing(folder / files[0]) as out:
+        chakra.write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading)
+    log.info("replaying")
+    cost = cost_ns(graph)
+    played = replay(graph, cost)
+    found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost)
+    publish.write(folder / files[1], path.encode(rank, graph, found, cost))
+    if options.timeline != "none":
+        log.info("writing the timeline")
+        times = timeline.Times(played.start_ns, played.end_ns)
+        beside = times if options.timeline == "both" else None
+        with publish.writing(folder / timeline.part_name(rank)) as out:
+            shown = timeline.Shown(rank, graph, prepared.linked, prepared.comm, ids, found.names, found.path, times, beside)
+            timeline.write(out, shown)
+    extra = groups.too_many({rank: ids})
+    if options.linked:
+        files.append(f"linked.{rank}.json")
+        log.info("writing %s", files[-1])
+        merged = linked_file.merge(graph, prepared.linked, prepared.comm)
+        extra += merged.warnings
+        with publish.writing(folder / files[-1]) as out:
+            linked_file.write(out, merged)
+    entry = _entry(prepared, found.path, played.total_ns, world_size, extra)
+    return RankResult(entry, tuple(files))
+
+
+def _refuse_errors(findings: tuple[Finding, ...], path: Path) -> None:
+    broken = [str(f) for f in findings if f.grade == ERROR]
+    if broken:
+        raise GraphlinkError(
+            f"the graph made of it would be wrong: {'; '.join(broken[:2])}",
+            path=path,
+            todo="this is a bug of graphlink: please report it with the recording; nothing was written",
+        )
+
+
+def _rank(inputs: Inputs, recorded: int | None) -> int:
+    return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
+
+
+def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
+    if recorded is not None and recorded != rank:
+        return [f"the recording says rank {recorded}; written as rank {rank}, as --rank says"]
+    return []
+
+
+def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_size: int, extra: tuple[str, ...]) -> summary.Rank:
+    graph, linked, sync = prepared.built.graph, prepared.linked, prepared.built.sync
+    trace, et, match = linked.trace, linked.et, linked.match
+    measured = measured_ns(graph)
+    only_et = sum(match.only_et.values())
+    matched = int(np.count_nonzero(match.et >= 0))
+    orphans = sum(linked.orphans.values())
+    types = Counter(chakra.type_name(c.node_type) for c in prepared.plan.by_node.values())
+    left_out = {**trace.left_out, **({f"ET: {k}": n for k, n in et.left_out.items()} if et else {})}
+    if only_et:
+        left_out["ET ops that Kineto lacks"] = only_et
+    if et and et.device_nodes_left_aside:
+        left_out["device rows of a merged ET"] = et.device_nodes_left_aside
+    left_out["host nodes folded into others (--host launches)"] = prepared.folded
+    return summary.Rank(
+        rank=prepared.rank,
+        world_size=world_size,
+        inputs=summary.Inputs(
+            et=str(prepared.inputs.et) if prepared.inputs.et else None,
+            kineto=str(prepared.inputs.kineto),
+            et_schema=et.schema if et else None,
+            recorded_at=et.recorded_at if et else None,
+            pid=trace.pid,
+            resolution_ns=trace.resolution_ns,
+        ),
+        graph_nodes=len(graph.kind),
+        node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
+        host=summary.Host(
+            nodes=len(match.et),
+            matched=matched,
+            unmatched=len(match.et) - matched,
+            method=match.method,
+            only_kineto=summary.top(match.only_kineto),
+            only_et=summary.top(match.only_et),
+        ),
+        device=summary.Device(ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans),
+        edges={k.name.lower(): int(np.count_nonzero(graph.edge_kind == k)) for k in EdgeKind},
+        sync=summary.Sync(found=sync.found, kept=sync.kept, rejected=sync.rejected, by_source=sync.by_source),
+        communication=dict(sorted(types.items())),
+        replaced=prepared.plan.replaced,
+        replay=summary.Replay(
+            measured_ns=measured,
+            replayed_ns=replayed_ns,
+            error_pct=summary.error_pct(replayed_ns, measured),
+            gap_share=summary.share(critical.gap_ns, critical.length_ns),
+            delay_share=summary.share(critical.delay_ns, critical.length_ns),
+        ),
+        critical_path=summary.CriticalPath(
+            length_ns=critical.length_ns, share_ns=summary.ShareNs(**critical.share_ns), nodes=len(critical.node)
+        ),
+        left_out={reason: n for reason, n in sorted(left_out.items()) if n},
+        warnings=[*prepared.warnings, *extra],
+    )

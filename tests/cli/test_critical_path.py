@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from graphlink.cli.critical import report, sentences
+from graphlink.emit.path import load
+from graphlink.emit.summary import ShareNs
+from tests.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+MEGATRON = Path(__file__).parents[2] / "../shared/traces/megatron-tp2-v100"
+
+
+@pytest.fixture(scope="module")
+def out(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from graphlink.cli import main
+
+    folder = tmp_path_factory.mktemp("critical") / "out"
+    assert main([str(traces), "--out", str(folder), "--jobs", "1", "-q"]) == 0
+    return folder
+
+
+def test_the_report_names_what_the_file_holds(graphlink: Run, out: Path) -> None:
+    ran = graphlink("critical-path", out, "--rank", "1", "--top", "3")
+    assert (ran.status, ran.err) == (0, "")
+    file = json.loads((out / "critical_path.1.json").read_text())
+    assert f"rank 1: critical path {file['length_ns'] / 1e6:,.3f} ms" in ran.out
+    for name, ns in file["share_ns"].items():
+        assert any(line.split()[:2] == [name, f"{ns / 1e6:,.3f}"] for line in ran.out.splitlines())
+    for sort, heading in (("ops", "ops"), ("families", "families"), ("sync_points", "sync points")):
+        lines = ran.out[ran.out.index(f"\n{heading}") :].strip().split("\n\n")[0].splitlines()[2:]
+        gains = [f"{g['gain_ns'] / 1e6:,.3f}" for g in file["gains"][sort]]
+        assert [line.split()[0] for line in lines[:-1]] == gains[:3]
+        assert (gains[3:4] or ["no other gains anything"])[0] in lines[-1]
+    others = graphlink("critical-path", out)
+    assert "; --rank chooses" in others.out
+
+
+def test_gains_say_what_replay_says_when_asked(graphlink: Run, out: Path) -> None:
+    """Two programs for one question: a share or sync point gone, recomputed here, replayed there."""
+    file = load(out / "critical_path.0.json")
+    sync = file.gains.sync_points[0]
+    asked = {
+        file.gains.shares.host: ("--scale", "host=0"),
+        file.gains.shares.compute: ("--scale", "kernel=0"),
+        file.gains.shares.communication: ("--scale", "comm=0"),
+        file.gains.shares.idle: ("--scale", "gap=0", "--scale", "delay=0"),
+        sync.gain_ns: ("--remove-sync", str(sync.id)),
+    }
+    for gain, options in asked.items():
+        ran = graphlink("replay", out, "--rank", "0", *options)
+        assert ran.status == 0, ran.err
+        assert f" {gain / 1e6:,.3f} ms " in ran.out[ran.out.index("what if") :], options
+
+
+def test_what_it_says_of_paths_that_gain_little_or_much(out: Path) -> None:
+    file = load(out / "critical_path.0.json")
+    shares = ShareNs(host=600, compute=300, communication=0, copy=0, idle=100)
+
+    def said(host: int, compute: int) -> str:
+        gains = msgspec.structs.replace(file.gains, shares=ShareNs(host=host, compute=compute, communication=0, copy=0, idle=0))
+        return "\n".join(sentences(msgspec.structs.replace(file, length_ns=1000, share_ns=shares, gains=gains)))
+
+    assert "Most of the path is host (60.0 %); without it the rank would end 50.0 % earlier." in said(500, 100)
+    assert "host (60.0 %), but without it the rank would end only 10.0 % earlier" in said(100, 200)
+    assert "gains most is compute: 20.0 %, at 30.0 % of the path" in said(100, 200)
+
+
+def test_an_empty_path_is_said_to_be_empty(out: Path) -> None:
+    file = load(out / "critical_path.0.json")
+    none = ShareNs(host=0, compute=0, communication=0, copy=0, idle=0)
+    nodes = type(file.nodes)(id=[], name=[], share=[], held_by=[], start_ns=[], cost_ns=[], start_delay_ns=[])
+    gains = msgspec.structs.replace(file.gains, shares=none, ops=[], families=[], sync_points=[])
+    assert "none gains anything" in report(msgspec.structs.replace(file, length_ns=0, share_ns=none, nodes=nodes, gains=gains), 5)
+
+
+@pytest.mark.parametrize("top", ["0", "101"])
+def test_wrong_usage(graphlink: Run, out: Path, top: str) -> None:
+    assert graphlink("critical-path", out, "--top", top).status == 2
+
+
+def test_what_is_no_folder_of_a_run(graphlink: Run, out: Path, tmp_path: Path) -> None:
+    for where, what in ((tmp_path / "none", "no such folder"), (out / "summary.json", "no folder"), (tmp_path, "holds no critical_path")):
+        ran = graphlink("critical-path", where)
+        assert (ran.status, what in ran.err) == (1, True)
+    missing = graphlink("critical-path", out, "--rank", "7")
+    assert (missing.status, "0, 1" in missing.err) == (1, True)
+    shutil.copy(out / "critical_path.0.json", tmp_path / "critical_path.0.json")
+    (tmp_path / "critical_path.0.json").write_bytes((out / "critical_path.0.json").read_bytes()[:-20])
+    ran = graphlink("critical-path", tmp_path)
+    assert (ran.status, "is no critical path of this version" in ran.err) == (1, True)
+
+
+def test_megatron_waits_for_its_other_rank(graphlink: Run, tmp_path: Path) -> None:
+    """docs/critical-path.md reads this report aloud."""
+    if not MEGATRON.exists():
+        pytest.skip("needs the public traces in ../shared/traces")
+    for rank in (0, 1):
+        pair = ("--et", MEGATRON / f"et_{rank}.json.gz", "--kineto", MEGATRON / f"kineto_{rank}.json.gz")
+        assert graphlink(*pair, "--out", tmp_path / str(rank), "-q").status == 0
+    first, second = (load(tmp_path / str(r) / f"critical_path.{r}.json") for r in (0, 1))
+    assert first.share_ns.communication == 0
+    assert second.share_ns.communication > 0.8 * second.length_ns
+    assert second.gains.shares.communication < 0.2 * second.length_ns
+    assert np.argmax(msgspec.structs.astuple(first.gains.shares)) == first.shares.index("idle")
