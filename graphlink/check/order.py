@@ -1,0 +1,143 @@
+"""The order that dependencies impose: topological order, cycles, and whether one node comes before another. Nothing here recurses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, Bool
+
+PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
+
+    first: I64
+    source: I64
+
+    @staticmethod
+    def of(count: int, source: I64, target: I64) -> Edges:
+        by_target = np.argsort(target, kind="stable")
+        return Edges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
+
+    @property
+    def target(self) -> I64:
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+
+def topological(edges: Edges, wish: I64) -> I64:
+    """Nodes in an order in which every edge runs forward, shorter than the graph where there is a cycle: what is in it or behind it.
+
+    Linear; at once where the order ``wish`` (a permutation of the nodes: by id) will do.
+    """
+    n = len(edges.first) - 1
+    place = np.empty(n, np.int64)
+    place[wish] = np.arange(n)
+    source, target = edges.source, edges.target
+    if not np.any(place[source] >= place[target]):
+        return wish
+    waiting = np.diff(edges.first).tolist()
+    by_source = np.argsort(source, kind="stable")
+    first = np.searchsorted(source[by_source], np.arange(n + 1)).tolist()
+    after = target[by_source].tolist()
+    out = [i for i in wish.tolist() if not waiting[i]]
+    for i in out:  # grows while it is walked
+        for t in after[first[i] : first[i + 1]]:
+            waiting[t] -= 1
+            if not waiting[t]:
+                out.append(t)
+    return np.array(out, np.int64)
+
+
+def cycle(edges: Edges, order: I64) -> list[int]:
+    """One cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the first. Linear."""
+    stuck = np.ones(len(edges.first) - 1, np.bool_)
+    stuck[order] = False
+    target = edges.target
+    inside = stuck[edges.source] & stuck[target]
+    before = np.full(len(stuck), NOWHERE, np.int64)
+    before[target[inside]] = edges.source[inside]
+    at = int(np.flatnonzero(stuck)[0])
+    seen: dict[int, int] = {}
+    while at not in seen:
+        seen[at] = len(seen)
+        at = int(before[at])
+    return list(seen)[seen[at] :]
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """By pair: whether the first is known to come before the second. ``undecided`` pairs took too long to follow."""
+
+    yes: Bool
+    undecided: Bool
+
+
+class Reach:
+    """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
+
+    def __init__(self, edges: Edges, order: I64, lane: I64):
+        """``lane`` by node: where nodes follow each other (thread, stream); chains stay in their lanes. Linear."""
+        n = len(lane)
+        assert len(order) == n, "only for graphs without cycles"
+        self._edges = edges
+        self._rank = np.empty(n, np.int64)
+        self._rank[order] = np.arange(n)
+        chain, place = [0] * n, [0] * n
+        ends = [True] * n  # nothing continues the chain behind it
+        first, source, lanes = edges.first.tolist(), edges.source.tolist(), lane.tolist()
+        chains = 0
+        for i in order.tolist():
+            follows = NOWHERE
+            for s in source[first[i] : first[i + 1]]:
+                if ends[s] and lanes[s] == lanes[i]:
+                    follows = s
+                    break
+            if follows == NOWHERE:
+                chain[i] = chains
+                chains += 1
+            else:
+                ends[follows] = False
+                chain[i], place[i] = chain[follows], place[follows] + 1
+        self._chain, self._place = np.array(chain, np.int64), np.array(place, np.int64)
+
+    def __call__(self, before: I64, after: I64) -> Before:
+        """One answer a pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
+        yes = self._along(before, after) & (before != after)
+        undecided = np.zeros(len(before), np.bool_)
+        open_ = np.flatnonzero(~yes & (self._rank[before] < self._rank[after]))
+        low, count = self._edges.first[after[open_]], np.diff(self._edges.first)[after[open_]]
+        pair = np.repeat(open_, count)
+        offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
+        yes[pair[self._along(before[pair], self._edges.source[np.repeat(low, count) + offset])]] = True
+        left = ALL_STEPS
+        for i in open_[~yes[open_]].tolist():
+            steps, found = self._walk(int(before[i]), int(after[i]), min(left, PAIR_STEPS))
+            left -= steps
+            yes[i], undecided[i] = found is True, found is None
+        return Before(yes, undecided)
+
+    def _along(self, before: I64, after: I64) -> Bool:
+        out: Bool = (self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after])
+        return out
+
+    def _walk(self, before: int, after: int, most: int) -> tuple[int, bool | None]:
+        """(steps taken, answer or None); only nodes that come later than ``before`` are visited."""
+        chain, place, rank = self._chain, self._place, self._rank
+        first, source = self._edges.first, self._edges.source
+        lowest, on, at_least = rank[before], chain[before], place[before]
+        seen, todo = {after}, [after]
+        while todo:
+            if len(seen) > most:
+                return len(seen), None
+            node = todo.pop()
+            for s in source[first[node] : first[node + 1]].tolist():
+                if chain[s] == on and place[s] >= at_least:
+                    return len(seen), True
+                if s not in seen and rank[s] > lowest:
+                    seen.add(s)
+                    todo.append(s)
+        return len(seen), False

@@ -1,0 +1,83 @@
+"""The graphs of an output folder, and its communicators."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from graphlink.errors import InputError, UsageError
+from graphlink.read.chakra import read_chakra
+from graphlink.replay.workload import RankFile
+
+GROUPS: Final = "comm_group.json"
+_NAMED: Final = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,9})\.et")
+
+
+def graph_files(what: Path, rank: int | None = None) -> dict[int, Path]:
+    """The ``<prefix>.<rank>.et`` of a folder by rank, or one such file; with ``rank`` only that one.
+
+    Raises:
+        InputError: there is none, or no such rank.
+        UsageError: the folder holds the graphs of several runs.
+    """
+    if what.is_file():
+        named = _NAMED.fullmatch(what.name)
+        found = {int(named["rank"]) if named else 0: what}
+    else:
+        found = _of_folder(what)
+    if rank is None:
+        return found
+    if rank not in found:
+        raise InputError(
+            f"has no graph of rank {rank}: there are {', '.join(map(str, sorted(found)[:8]))}", path=what, todo="choose another --rank"
+        )
+    return {rank: found[rank]}
+
+
+def _of_folder(folder: Path) -> dict[int, Path]:
+    if not folder.is_dir():
+        raise InputError("there is no such folder", path=folder, todo="name the folder that graphlink wrote with --out, or a .et file")
+    by_prefix: dict[str, dict[int, Path]] = {}
+    for path in sorted(folder.iterdir()):
+        named = _NAMED.fullmatch(path.name)
+        if named:
+            by_prefix.setdefault(named["prefix"], {})[int(named["rank"])] = path
+    if not by_prefix:
+        raise InputError("holds no graphs (<name>.<rank>.et)", path=folder, todo="run graphlink --out on it first")
+    if len(by_prefix) > 1:
+        raise UsageError(f"holds the graphs of several runs: {', '.join(sorted(by_prefix)[:4])}", path=folder, todo="name one .et file")
+    return dict(sorted(next(iter(by_prefix.values())).items()))
+
+
+def load(files: dict[int, Path]) -> list[RankFile]:
+    """The graphs, read one after the other.
+
+    Raises:
+        InputError: as ``read_chakra``.
+    """
+    return [RankFile(rank, read_chakra(path)) for rank, path in files.items()]
+
+
+def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:
+    """``comm_group.json`` of a folder: members by id; empty where there is no such file.
+
+    Raises:
+        InputError: it is there and holds something else.
+    """
+    path = folder / GROUPS
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
+    todo = 'it should be like {"1": [0, 1], "2": [2, 3]}'
+    try:
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            raise InputError("is no table of communicators", path=path, todo=todo)
+        return {int(name): tuple(int(r) for r in ranks) for name, ranks in given.items()}
+    except (ValueError, TypeError, RecursionError):
+        raise InputError("is no table of communicators", path=path, todo=todo) from None

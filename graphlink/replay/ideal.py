@@ -1,0 +1,97 @@
+"""The ideal machine: as many threads and streams as wanted, a node starts when its last dependency has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, Graph
+from graphlink.replay.played import FREE, NOT_RUN, Played, binding
+from graphlink.replay.workload import Workload, successors
+
+IDEAL: Final = "ideal"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
+
+    start_ns: I64
+    end_ns: I64
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.end_ns.max(initial=0))
+
+
+def replay(graph: Graph, cost_ns: I64) -> Replay:
+    """Longest path through ``graph``: ``cost_ns`` has what each node costs (``emit.durations.cost_ns``).
+
+    Nodes stand in an order in which every edge runs forward, so one pass over the edges is enough. A node without
+    dependencies starts at 0.
+    """
+    end = longest_path(graph.first, graph.source, cost_ns)
+    return Replay(end - cost_ns, end)
+
+
+def measured_ns(graph: Graph) -> int:
+    """Recorded time from the start of the first node to the end of the last one."""
+    if not len(graph.kind):
+        return 0
+    return int(graph.end_ns.max() - graph.start_ns.min())
+
+
+def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
+    """When each node ends; every edge (CSR by target) must run from a lower to a higher node. Linear."""
+    ends: list[int] = []
+    end_of = ends.__getitem__
+    add = ends.append
+    sources = source.tolist()
+    low = 0
+    for high, cost in zip(first[1:].tolist(), cost_ns.tolist(), strict=True):
+        count = high - low
+        if count == 1:
+            add(ends[sources[low]] + cost)
+        elif count:
+            add(max(map(end_of, sources[low:high])) + cost)
+        else:
+            add(cost)
+        low = high
+    return np.array(ends, dtype=np.int64)
+
+
+def play_ideal(work: Workload) -> Played:
+    """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))
+    forward = bool(np.all(work.source < target))
+    end = longest_path(work.first, work.source, work.cost_ns) if forward else _any_order(work)
+    bound = binding(work.first, work.source, end)
+    ran = end != NOT_RUN
+    start = np.where(ran, end - work.cost_ns, NOT_RUN)
+    kind = np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge] if len(work.kind) else FREE).astype(np.uint8)
+    alone = np.full(len(work), NOWHERE, np.int32)
+    return Played(IDEAL, start, start, end, bound.node, kind, alone, np.zeros(len(work.ranks), np.int64))
+
+
+def _any_order(work: Workload) -> I64:
+    """Kahn's order, one pass over the edges."""
+    after_first, after = successors(work.first, work.source)
+    low, targets = after_first.tolist(), after.tolist()
+    left = np.diff(work.first).tolist()
+    ready = [0] * len(left)
+    end = [NOT_RUN] * len(left)
+    cost = work.cost_ns.tolist()
+    free = deque(i for i, k in enumerate(left) if not k)
+    while free:
+        node = free.popleft()
+        end[node] = at = ready[node] + cost[node]
+        for j in targets[low[node] : low[node + 1]]:
+            if at > ready[j]:
+                ready[j] = at
+            left[j] -= 1
+            if not left[j]:
+                free.append(j)
+    return np.array(end, np.int64)

@@ -1,0 +1,95 @@
+"""The critical path of what a machine played, through slots, meetings and messages too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, U8
+from graphlink.replay.played import MEETING, MESSAGE, Played
+from graphlink.replay.workload import Slot, Work, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPath:
+    """The chain of nodes that the end hangs on, first node first; times sum up to ``length_ns``.
+
+    ``kind`` of a node says what held it back (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
+    part of the length: 0 of a collective's last member when it stands before the member on whose rank the path goes on. ``gap_ns``
+    and ``delay_ns``: host gaps; device delays and start delays.
+    """
+
+    node: I32
+    kind: U8
+    own_ns: I64
+    length_ns: int
+    gap_ns: int
+    delay_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Nodes of one name and sort on a path."""
+
+    name: str
+    work: Work
+    nodes: int
+    ns: int
+
+
+def critical_path(work: Workload, played: Played) -> ReplayPath:
+    """Walks back from the node that ends last, of several from the last one. Linear in the path."""
+    nodes: list[int] = []
+    kinds: list[int] = []
+    own: list[int] = []
+    held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
+    begin, end, slot = played.begin_ns.tolist(), played.end_ns.tolist(), work.slot.tolist()
+    at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
+    took = True
+    while at != NOWHERE:
+        nodes.append(at)
+        own.append(end[at] - begin[at] if took else 0)
+        other = joined[at]
+        if took and other != NOWHERE and other != at:
+            received = slot[at] == Slot.NONE
+            kinds.append(MESSAGE if received else MEETING)
+            at, took = other, received
+        else:
+            kinds.append(held_kind[at])
+            at, took = held[at], True
+    order = slice(None, None, -1)
+    path = np.array(nodes, np.int32)[order]
+    own_ns = np.array(own, np.int64)[order]
+    sort, delay = work.work[path], np.minimum(work.fixed_ns[path], own_ns)
+    return ReplayPath(
+        node=path,
+        kind=np.array(kinds, np.uint8)[order],
+        own_ns=own_ns,
+        length_ns=int(own_ns.sum()),
+        gap_ns=int(own_ns[sort == Work.GAP].sum()),
+        delay_ns=int(own_ns[sort == Work.DELAY].sum() + delay[sort != Work.DELAY].sum()),
+    )
+
+
+def families(work: Workload, path: ReplayPath, most: int) -> list[Family]:
+    """What of one name and sort takes most of the path, largest first."""
+    count: dict[tuple[str, int], list[int]] = {}
+    for node, ns in zip(path.node.tolist(), path.own_ns.tolist(), strict=True):
+        entry = count.setdefault((work.name(node), int(work.work[node])), [0, 0])
+        entry[0] += 1
+        entry[1] += ns
+    order = sorted(count.items(), key=lambda item: (-item[1][1], item[0]))
+    return [Family(name, Work(sort), n, ns) for (name, sort), (n, ns) in order[:most]]
+
+
+def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:
+    """The path's length by what it is spent on; start delays count as ``delay``."""
+    sort = work.work[path.node]
+    out = {w.name.lower(): int(path.own_ns[sort == w].sum()) for w in Work}
+    start_delay = np.where(sort == Work.DELAY, 0, np.minimum(work.fixed_ns[path.node], path.own_ns))
+    for w in (Work.KERNEL, Work.COMM, Work.COPY):
+        moved = int(start_delay[sort == w].sum())
+        out[w.name.lower()] -= moved
+        out[Work.DELAY.name.lower()] += moved
+    return out

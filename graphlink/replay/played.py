@@ -1,0 +1,86 @@
+"""What a machine says about a workload: when each node ran and what held it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
+from graphlink.read.chakra import UNKNOWN_DEP
+
+NOT_RUN: Final = -1
+
+# kinds of ``held_kind`` beside those of edges
+FREE: Final = 254  # nothing held it back: it started at 0
+SLOT: Final = 253  # the slot was taken
+MEETING: Final = 252  # a collective: the last member to arrive
+MESSAGE: Final = 251  # a receive: its send
+_WORDS: Final = {
+    **{int(k): k.name.lower() for k in EdgeKind},
+    UNKNOWN_DEP: "dependency",
+    FREE: "start",
+    SLOT: "slot",
+    MEETING: "meeting",
+    MESSAGE: "message",
+}
+
+
+def held_word(kind: int) -> str:
+    return _WORDS[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One entry a node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
+
+    A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the node that had its
+    slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits for the others and a receive that
+    waits for its send; ``joined`` is then the member that came last, or the send.
+    """
+
+    machine: str
+    start_ns: I64
+    begin_ns: I64
+    end_ns: I64
+    held_by: I32
+    held_kind: U8
+    joined: I32  # NOWHERE where the node began as it started
+    rank_begin_ns: I64  # when each rank of the workload began
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.end_ns.max(initial=0))
+
+    @property
+    def ran(self) -> Bool:
+        mask: Bool = self.end_ns != NOT_RUN
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Of each node the dependency that ended last: the node and the edge (``NOWHERE`` without dependencies), and when it ended."""
+
+    node: I32
+    edge: I64
+    ready_ns: I64
+
+
+def binding(first: I64, source: I32, end_ns: I64) -> Binding:
+    """The last of the dependencies that ended last, of all nodes at once. Linear."""
+    n = len(first) - 1
+    edge = np.full(n, NOWHERE, np.int64)
+    ready = np.zeros(n, np.int64)
+    node = np.full(n, NOWHERE, np.int32)
+    some = np.diff(first) > 0
+    if some.any():
+        ends = end_ns[source]
+        starts = first[:-1][some]
+        latest = np.maximum.reduceat(ends, starts)
+        is_latest = ends == np.repeat(latest, np.diff(first)[some])
+        edge[some] = np.maximum.reduceat(np.where(is_latest, np.arange(len(source)), NOWHERE), starts)
+        ready[some] = latest
+        node[some] = source[edge[some]]
+    return Binding(node, edge, ready)

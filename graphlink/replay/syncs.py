@@ -1,0 +1,137 @@
+"""Synchronisation that is taken away: which edges stand for one wait of a host thread, and a workload without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import UsageError
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.replay.workload import Work, Workload, names_found, work_bounds
+
+ALL: Final = "all"
+_NUMBER: Final = re.compile(r"\d{1,20}")
+_PART: Final = " (cont.)"
+_CUT: Final = re.compile(r" \(cont\.\)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The workload as it would be, and what was done to it: how many nodes and edges, and what could not be."""
+
+    work: Workload
+    done: tuple[str, ...]
+
+
+def without_syncs(work: Workload, wanted: Sequence[str]) -> Changed:
+    """``work`` without the waits that are named: by the id of an awaited or a waiting node, the name of the call (where the graph has it)
+    or of the op that waits, or ``all``.
+
+    Raises:
+        UsageError: a name or id is of no wait.
+    """
+    waits = sync_waits(work)
+    if not waits:
+        raise UsageError("--remove-sync: the graph has no synchronisation edges")
+    gone = np.zeros(len(work.kind), np.bool_)
+    done = []
+    for what in wanted:
+        hit = [w for w in waits if what == ALL or _answers(work, w, what)]
+        if not hit:
+            raise UsageError(
+                f"--remove-sync {what!r}: no wait of that id or name among {len(waits)}",
+                todo=f"the most frequent are {', '.join(_examples(waits))}; or {ALL}",
+            )
+        edges = [e for w in hit for e in w.edges]
+        gone[edges] = True
+        done.append(f"without sync {what}: {len(hit):,} waits, {len(edges):,} edges")
+    return Changed(_without(work, gone), tuple(done))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncWait:
+    """One wait of a host thread: the edges that stand for it (to the part after the cut, and on to the next operator), by target.
+
+    ``names``: the waiting op, and the call where the graph has it.
+    """
+
+    edges: tuple[int, ...]
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    names: frozenset[str]
+
+
+def sync_waits(work: Workload) -> list[SyncWait]:
+    """The waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the cut, and one from the same
+    device op to the next operator of the thread: both are one wait. n log n in ``sync`` edges.
+    """
+    target_of = np.repeat(np.arange(len(work)), np.diff(work.first))
+    edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
+    cut = names_found(work, _CUT) | (work.work == Work.GAP)
+    thread = _threads(work)
+    order = sorted(edges.tolist(), key=lambda e: (int(work.source[e]), int(thread[target_of[e]]), int(target_of[e])))
+    owner: dict[int, int] = {}  # an edge to an operator -> the cut part whose wait it belongs to
+    open_part = NOWHERE
+    before = (NOWHERE, NOWHERE)
+    for e in order:
+        key = int(work.source[e]), int(thread[target_of[e]])
+        if key != before:
+            before, open_part = key, NOWHERE
+        target = int(target_of[e])
+        if cut[target]:
+            owner[e], open_part = target, target
+        else:
+            owner[e], open_part = (open_part if open_part != NOWHERE else target), NOWHERE
+    by_owner: dict[int, list[int]] = {}
+    for e in edges.tolist():
+        by_owner.setdefault(owner[e], []).append(e)
+    return [_wait(work, target_of, part, es) for part, es in sorted(by_owner.items())]
+
+
+def _wait(work: Workload, target_of: I64, part: int, edges: list[int]) -> SyncWait:
+    position, file = int(work.position[part]), work.file_of(part)
+    names = {work.name(part).removesuffix(_PART)}
+    if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
+        inside = slice(int(work.first[part]), int(work.first[part + 1]))
+        names = {work.name(i) for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True) if k == EdgeKind.HOST}
+    call = file.sync_call.get(position)
+    if call:
+        names |= set(call)
+    return SyncWait(
+        tuple(edges),
+        tuple(sorted({int(work.source[e]) for e in edges})),
+        tuple(sorted({int(target_of[e]) for e in edges})),
+        frozenset(names),
+    )
+
+
+def _threads(work: Workload) -> I64:
+    out = np.zeros(len(work), np.int64)
+    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
+        out[low:high] = ranked.file.tid[work.position[low:high]]
+    return out
+
+
+def _answers(work: Workload, wait: SyncWait, what: str) -> bool:
+    if _NUMBER.fullmatch(what):
+        return int(what) in {work.id(i) for i in (*wait.sources, *wait.targets)}
+    return what in wait.names
+
+
+def _examples(waits: Sequence[SyncWait]) -> list[str]:
+    counts: dict[str, int] = {}
+    for w in waits:
+        for name in w.names:
+            counts[name] = counts.get(name, 0) + 1
+    return [name[:40] for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:4]]
+
+
+def _without(work: Workload, gone: Bool) -> Workload:
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))[~gone]
+    first = np.zeros(len(work) + 1, np.int64)
+    np.cumsum(np.bincount(target, minlength=len(work)), out=first[1:])
+    return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone])

@@ -1,0 +1,173 @@
+"""What would happen if: changed costs and taken-away synchronisation, as a new workload. The old one stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import UsageError
+from graphlink.model import I64, NOWHERE, EdgeKind
+from graphlink.read.chakra import CommType, NodeType
+from graphlink.replay.syncs import Changed, without_syncs
+from graphlink.replay.workload import Slot, Work, Workload, names_found, work_bounds
+
+SORTS: Final = {w.name.lower(): w for w in Work}
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Nodes of one sort whose name ``pattern`` finds (None = all) take ``factor`` of their time."""
+
+    work: Work
+    pattern: re.Pattern[str] | None
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is asked. ``remove_sync``: ids, names of calls or ops, ``all``. ``launch_ns`` is added to each launch. None = as recorded."""
+
+    scales: tuple[Scale, ...] = ()
+    remove_sync: tuple[str, ...] = ()
+    bytes_per_s: float | None = None
+    launch_ns: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return bool(self.scales or self.remove_sync or self.bytes_per_s is not None or self.launch_ns is not None)
+
+
+def parse_scale(text: str) -> Scale:
+    """``kernel:<regex>=0.5`` or ``kernel=0.5``.
+
+    Raises:
+        UsageError: no such sort, no pattern, no factor.
+    """
+    what, equals, number = text.rpartition("=")
+    sort, colon, pattern = what.partition(":")
+    todo = f"write SORT=FACTOR or SORT:REGEX=FACTOR, SORT being one of {', '.join(SORTS)}"
+    if not equals or sort not in SORTS:
+        raise UsageError(f"--scale {text!r}: names no sort of work", todo=todo)
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = -1.0
+    if not 0 <= factor <= 1e6:
+        raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0", todo=todo)
+    try:
+        return Scale(SORTS[sort], re.compile(pattern) if colon else None, factor)
+    except re.error as problem:
+        raise UsageError(f"--scale {text!r}: {pattern!r} is no regular expression: {problem}", todo=todo) from None
+
+
+def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
+    """``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
+
+    Raises:
+        UsageError: a change names nothing that is there.
+    """
+    cost = work.cost_ns.copy()
+    fixed = work.fixed_ns.copy()
+    done: list[str] = []
+    if changes.bytes_per_s is not None:
+        done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
+    done += [_scale(work, scale, cost, fixed) for scale in changes.scales]
+    if changes.launch_ns is not None:
+        done.append(_launches(work, changes.launch_ns, cost))
+    micros = np.maximum(work.micros_ns + cost - work.cost_ns, 0)
+    out = replace(work, cost_ns=cost, micros_ns=micros, fixed_ns=fixed)
+    if changes.remove_sync:
+        removed = without_syncs(out, changes.remove_sync)
+        out = removed.work
+        done += removed.done
+    return Changed(out, tuple(done))
+
+
+def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
+    """Scales in place. What is fixed in a node (its start delay) stays, but for sort ``delay``, which is that and the delay nodes."""
+    named = np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
+    mine = named & (work.work == scale.work)
+    what = f"{scale.work.name.lower()}{':' + scale.pattern.pattern if scale.pattern else ''} x {scale.factor:g}"
+    before = int(cost.sum())
+    if scale.work == Work.DELAY:
+        late = named & (fixed > 0) & ~mine
+        less = np.rint(fixed[late] * scale.factor).astype(np.int64)
+        cost[late] += less - fixed[late]
+        fixed[late] = less
+    if not mine.any() and scale.work != Work.DELAY:
+        raise UsageError(
+            f"--scale {what}: no such node", todo="see the names with graphlink show FILE.et --node ID, or leave the pattern out"
+        )
+    cost[mine] = np.rint((cost[mine] - fixed[mine]) * scale.factor).astype(np.int64) + fixed[mine]
+    return f"{what}: {np.count_nonzero(mine):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
+
+
+def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:
+    """Communication takes what its bytes take on the wire, but no less than the quickest of its rank was recorded to take."""
+    sized = unsized = 0
+    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
+        file, at = ranked.file, work.position[low:high]
+        nodes = low + np.flatnonzero(
+            np.isin(file.type[at], (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot[low:high] != Slot.CPU)
+        )
+        p = work.position[nodes]
+        size = file.comm_size[p].astype(np.float64)
+        world = file.metadata.world_size or max(r.rank for r in work.ranks) + 1
+        members = np.array([len(groups.get(g) or ()) or world for g in file.group[p].tolist()], np.float64)
+        wire = size * wire_share(np.where(file.type[p] == NodeType.COMM_COLL, file.comm_type[p], NOWHERE).astype(np.int64), members)
+        known, own = size > 0, (cost - work.fixed_ns)[nodes]
+        positive = own[own > 0]
+        floor = int(positive.min()) if len(positive) else 0
+        new = np.maximum(np.rint(wire / bytes_per_s * 1e9), floor).astype(np.int64) + work.fixed_ns[nodes]
+        # gloo's sends cost nothing: their receives do
+        changes = known & (own > 0)
+        cost[nodes[changes]] = new[changes]
+        sized += int(np.count_nonzero(changes))
+        unsized += int(np.count_nonzero(~known))
+    if not sized:
+        raise UsageError("--bandwidth: the graphs hold no communication of known size")
+    rest = f"; {unsized} of unknown size stay as recorded" if unsized else ""
+    what = f"bandwidth {bytes_per_s / 1e9:g} GB/s: {sized:,} communication nodes at wire bytes / bandwidth"
+    return f"{what}, waits for other ranks left out{rest}"
+
+
+def wire_share(comm_type: I64, members: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus bandwidth).
+
+    ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
+    """
+    n = np.maximum(members, 1)
+    part = (n - 1) / n
+    out = np.ones(len(comm_type), np.float64)
+    out[comm_type == CommType.ALL_REDUCE] = 2 * part[comm_type == CommType.ALL_REDUCE]
+    out[comm_type == CommType.ALL_GATHER] = (n - 1)[comm_type == CommType.ALL_GATHER]
+    for one in (CommType.REDUCE_SCATTER, CommType.REDUCE_SCATTER_BLOCK, CommType.ALL_TO_ALL, CommType.GATHER, CommType.SCATTER):
+        out[comm_type == one] = part[comm_type == one]
+    return out
+
+
+def launches(work: Workload) -> I64:
+    """How many launch calls each host node makes: its ``launch`` edges, those of one graph launch (equal correlation) once."""
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))
+    launch = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
+    correlation = np.zeros(len(work), np.int64)
+    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
+        correlation[low:high] = ranked.file.correlation[work.position[low:high]]
+    by, node = correlation[target[launch]], work.source[launch].astype(np.int64)
+    unknown = by == 0
+    calls = np.unique(np.stack([node[~unknown], by[~unknown]], axis=1), axis=0)
+    per_call = np.bincount(calls[:, 0], minlength=len(work))
+    return per_call + np.bincount(node[unknown & (work.work[target[launch]] != Work.DELAY)], minlength=len(work))
+
+
+def _launches(work: Workload, launch_ns: int, cost: I64) -> str:
+    count = launches(work)
+    change = np.maximum(count * launch_ns, -cost)
+    short = int(np.count_nonzero(change != count * launch_ns))
+    cost += change
+    note = f", {short:,} of them shorter than that: down to 0" if short else ""
+    return f"launches {launch_ns / 1000:+g} us each: {int(count.sum()):,} in {np.count_nonzero(count):,} host nodes{note}"

@@ -1,0 +1,153 @@
+"""Graphs by hand, as files in memory, and schedulers that are as plain as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphlink.model import EdgeKind
+from graphlink.read.chakra import ChakraFile, CommType, Has, Metadata, NodeType
+from graphlink.read.chakra_columns import COLUMNS, TEMPLATE, NodeBlock, assemble
+from graphlink.replay.workload import RankFile, Workload, workload
+
+CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"
+_TYPES = {CPU: NodeType.COMP, GPU: NodeType.COMP, COLL: NodeType.COMM_COLL, SEND: NodeType.COMM_SEND, RECV: NodeType.COMM_RECV}
+
+
+class N(NamedTuple):
+    """A node: times in us, ``deps`` ids with the kind of edge."""
+
+    id: int
+    sort: str = CPU
+    us: int = 1
+    deps: tuple[tuple[int, EdgeKind], ...] = ()
+    name: str = "op"
+    start_us: int | None = None
+    group: int = 0
+    peer: int = -1
+    tag: int = 0
+    size: int = 64
+    delay_us: int = 0
+    lane: int = 0
+    correlation: int = 0
+    comm_type: int = CommType.ALL_REDUCE
+
+
+def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_size: int | None = None) -> ChakraFile:
+    """A graph of ours with these nodes."""
+    names = list(dict.fromkeys(n.name for n in nodes))
+    rows = []
+    for n in nodes:
+        row = dict(zip(COLUMNS, TEMPLATE, strict=True))
+        start = 1000 * (n.start_us or 0)
+        row |= {"name": names.index(n.name), "type": _TYPES[n.sort], "duration_micros": n.us + n.delay_us, "data_deps": len(n.deps)}
+        row |= {"is_cpu_op": n.sort == CPU, "start_ns": start, "duration_ns": 1000 * n.us, "start_delay_ns": 1000 * n.delay_us}
+        row |= {"end_ns": start + 1000 * (n.us + n.delay_us), "comm_size": n.size, "comm_tag": n.tag, "correlation": n.correlation}
+        row |= {"tid": n.lane} if n.sort == CPU else {"stream": n.lane}
+        row |= {"comm_type": n.comm_type, "pg_name": n.group} if n.sort == COLL else {}
+        row |= {"comm_src": rank, "comm_dst": n.peer} if n.sort == SEND else {}
+        row |= {"comm_src": n.peer, "comm_dst": rank} if n.sort == RECV else {}
+        row["has"] = int(Has.START_NS | Has.END_NS | Has.DURATION_NS)
+        rows.append([int(v) for v in row.values()])
+    block = NodeBlock(
+        np.array(rows, np.int64).reshape(-1, len(COLUMNS)),
+        np.array([n.id for n in nodes], np.uint64),
+        np.array([d for n in nodes for d, _ in n.deps], np.uint64),
+        np.array([k for n in nodes for _, k in n.deps], np.uint8),
+        np.zeros(0, np.uint64),
+        (),
+        {},
+    )
+    return assemble(f"hand.{rank}.et", Metadata("0.0.4", "1", epoch_ns, rank, world_size), tuple(names), [block])
+
+
+def load(*ranks: Sequence[N]) -> Workload:
+    return workload([RankFile(r, file(nodes, rank=r)) for r, nodes in enumerate(ranks)])
+
+
+Key = tuple[int, int]  # rank, id
+
+
+def plain(ranks: Sequence[Sequence[N]], groups: Mapping[int, Sequence[int]] | None) -> dict[Key, tuple[int, int]]:
+    """Start and end (ns) of each node on ASTRA-sim's slots, instant by instant; with ``groups`` ranks are coupled."""
+    nodes = {(r, n.id): n for r, given in enumerate(ranks) for n in given}
+    partners = {k: _partners(nodes, k, groups) for k, n in nodes.items() if groups is not None and n.sort in (COLL, RECV, SEND)}
+    start: dict[Key, int] = {}
+    end: dict[Key, int] = {}
+    now = 0
+
+    def can_start(k: Key) -> bool:
+        n, slot = nodes[k], _slot(nodes[k])
+        if k in start or any(end.get((k[0], d), now + 1) > now for d, _ in n.deps):
+            return False
+        return slot is None or not any(j[0] == k[0] and _slot(nodes[j]) == slot and end.get(j, now + 1) > now for j in start)
+
+    while True:
+        able = [k for k in sorted(nodes) if can_start(k)]
+        if able:
+            start[able[0]] = now
+        for k in start:
+            ended = None if k in end else _end(nodes, k, start, end, partners.get(k))
+            if ended is not None:
+                end[k] = ended
+        if able or any(can_start(k) for k in nodes):
+            continue
+        later = [e for e in end.values() if e > now]
+        if not later:
+            return {k: (start[k], end[k]) for k in end}
+        now = min(later)
+
+
+def _slot(n: N) -> str | None:
+    return {CPU: "cpu", GPU: "gpu", COLL: "comm", SEND: "comm", RECV: None}[n.sort]
+
+
+def _cost(n: N) -> int:
+    return 1000 * (n.us + n.delay_us)
+
+
+def _partners(nodes: Mapping[Key, N], k: Key, groups: Mapping[int, Sequence[int]] | None) -> list[Key] | None:
+    """The nodes that meet with this one; None if it stands alone; short of one if a partner is not there."""
+    n = nodes[k]
+    ranks = sorted({r for r, _ in nodes})
+    if n.sort == COLL:
+        members = [r for r in (groups or {}).get(n.group, ranks) if r in ranks]
+        if k[0] not in members or len(members) < 2:
+            return None
+        mine = [j for j in sorted(nodes) if j[0] == k[0] and nodes[j].sort == COLL and nodes[j].group == n.group].index(k)
+        each = ([j for j in sorted(nodes) if j[0] == r and nodes[j].sort == COLL and nodes[j].group == n.group] for r in members)
+        found = [js[mine] if len(js) > mine else None for js in each]
+        return [] if None in found else [j for j in found if j is not None]
+    if n.peer not in ranks:
+        return None
+    other = SEND if n.sort == RECV else RECV
+    mine = [j for j in sorted(nodes) if j[0] == k[0] and _same(nodes[j], n)].index(k)
+    sent = n.tag, n.size
+    theirs = [
+        j
+        for j in sorted(nodes)
+        if j[0] == n.peer and nodes[j].sort == other and nodes[j].peer == k[0] and (nodes[j].tag, nodes[j].size) == sent
+    ]
+    return [theirs[mine]] if len(theirs) > mine else []
+
+
+def _same(a: N, b: N) -> bool:
+    return (a.sort, a.peer, a.tag, a.size) == (b.sort, b.peer, b.tag, b.size)
+
+
+def _end(nodes: Mapping[Key, N], k: Key, start: Mapping[Key, int], end: Mapping[Key, int], partners: list[Key] | None) -> int | None:
+    n = nodes[k]
+    if partners is None:
+        return start[k] + max(1, _cost(n))
+    if n.sort == COLL:
+        if not partners or any(p not in start for p in partners):
+            return None
+        return max(start[p] for p in partners) + max(1, min(_cost(nodes[p]) for p in partners))
+    if n.sort == SEND:
+        both = [_cost(n), *(_cost(nodes[p]) for p in partners)]
+        return start[k] + max(1, min(both))
+    if not partners or partners[0] not in end:
+        return None
+    return max(start[k], end[partners[0]])

@@ -1,0 +1,133 @@
+"""What each change of a what-if does to a graph, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphlink.errors import UsageError
+from graphlink.model import EdgeKind
+from graphlink.read.chakra import CommType
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.slots import play_slots
+from graphlink.replay.syncs import sync_waits
+from graphlink.replay.whatif import Changes, apply, launches, parse_scale, wire_share
+from graphlink.replay.workload import RankFile, Workload, workload
+from tests.replay.hand import COLL, CPU, GPU, N, file, load
+
+H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
+
+
+def step() -> Workload:
+    """A host that launches two kernels and a copy, waits for the copy in ``aten::item``, and works on."""
+    return load(
+        [
+            N(0, CPU, 10, name="aten::mm"),
+            N(1, GPU, 40, ((0, L),), name="gemm_64", delay_us=3, correlation=1),
+            N(2, CPU, 5, ((0, H),), name="aten::item"),
+            N(3, GPU, 30, ((0, L), (1, S)), name="relu", correlation=1),
+            N(4, GPU, 2, ((2, L), (3, S)), name="Memcpy DtoH (Device -> Pinned)", correlation=2),
+            N(5, CPU, 1, ((2, H), (4, Y)), name="aten::item (cont.)"),
+            N(6, CPU, 4, ((5, H),), name="host gap"),
+            N(7, CPU, 20, ((4, Y), (6, H)), name="aten::add"),
+        ]
+    )
+
+
+def after(*scales: str, **changes: Any) -> int:
+    asked = Changes(scales=tuple(map(parse_scale, scales)), **changes)
+    return play_ideal(apply(step(), asked, {}).work).total_ns
+
+
+def test_what_each_change_does() -> None:
+    assert after() == 110_000
+    assert after("kernel=0.5") == 75_000  # the start delay stays
+    assert after("kernel:^gemm=0.5") == 90_000
+    assert after("kernel:gemm=0.5", "kernel:gemm|relu=0") == 42_000
+    assert after("copy=2") == 112_000
+    assert after("host=0") == 79_000 and after("host:item=0") == 109_000
+    assert after("gap=0") == 106_000
+    assert after("delay=0") == 107_000
+    assert after(remove_sync=("all",)) == 85_000
+    assert after(launch_ns=-2_000) == 108_000
+    assert after("kernel=0", remove_sync=("all",), launch_ns=1_000) == 42_000
+
+
+def test_nothing_is_edited() -> None:
+    work = step()
+    before = {name: np.array(getattr(work, name)) for name in ("cost_ns", "micros_ns", "fixed_ns", "first", "source", "kind")}
+    changed = apply(work, Changes((parse_scale("kernel=0.5"), parse_scale("delay=0")), ("all",), None, 5_000), {}).work
+    for name, column in before.items():
+        assert np.array_equal(getattr(work, name), column)
+    assert play_slots(changed).total_ns != play_slots(work).total_ns
+
+
+def test_a_wait_is_all_its_edges() -> None:
+    (wait,) = sync_waits(step())
+    assert (wait.targets, wait.sources, wait.names) == ((5, 7), (4,), frozenset({"aten::item"}))
+    for which in ("5", "7", "4", "aten::item", "all"):
+        assert after(remove_sync=(which,)) == 85_000
+
+
+def test_two_waits_for_one_op_are_two() -> None:
+    work = load(
+        [
+            N(0, CPU, 1),
+            N(1, GPU, 9, ((0, L),)),
+            N(2, CPU, 1, ((0, H), (1, Y)), name="a (cont.)"),
+            N(3, CPU, 1, ((1, Y), (2, H)), name="b"),
+            N(4, CPU, 1, ((1, Y), (3, H)), name="c"),
+        ]
+    )
+    assert [(w.targets, w.names) for w in sync_waits(work)] == [((2, 3), {"a"}), ((4,), {"c"})]
+
+
+def test_a_wait_after_a_call_outside_any_op_has_the_calls_name() -> None:
+    work = load([N(0, CPU, 1, name="cudaDeviceSynchronize"), N(1, GPU, 9, ((0, L),)), N(2, CPU, 1, ((0, H), (1, Y)), name="host gap")])
+    assert [w.names for w in sync_waits(work)] == [{"cudaDeviceSynchronize"}]
+
+
+def test_launches_of_one_graph_are_one_call() -> None:
+    assert launches(step()).tolist() == [1, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_bandwidth() -> None:
+    nodes = [
+        N(0, CPU, 1),
+        N(1, COLL, 50, ((0, L),), group=1, size=8_000_000, comm_type=CommType.ALL_REDUCE),
+        N(2, COLL, 5, ((1, S),), group=1, size=10, comm_type=CommType.ALL_REDUCE),
+        N(3, COLL, 50, ((2, S),), group=1, size=0),
+    ]
+    work = workload([RankFile(0, file(nodes, world_size=8))])
+    changed = apply(work, Changes(bytes_per_s=100e9), {1: (0, 1, 2, 3)})
+    assert changed.work.cost_ns.tolist() == [1_000, 120_000, 5_000, 50_000]  # 1.5 x 8 MB over 100 GB/s; the quickest; unknown
+    assert "1 of unknown size" in changed.done[0]
+    assert apply(work, Changes(bytes_per_s=100e9), {}).work.cost_ns[1] == 140_000  # all 8 ranks
+
+
+def test_bytes_on_the_wire() -> None:
+    kinds = np.array([CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.BROADCAST, -1], np.int64)
+    assert wire_share(kinds, np.full(5, 4.0)).tolist() == [1.5, 3.0, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("text", ["", "kernel", "kernels=2", "kernel=", "kernel=-1", "kernel=nan", "kernel:(=1", "=1"])
+def test_wrong_scales(text: str) -> None:
+    with pytest.raises(UsageError, match="--scale"):
+        parse_scale(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (Changes((parse_scale("comm=2"),)), "no such node"),
+        (Changes((parse_scale("kernel:xyz=2"),)), "no such node"),
+        (Changes(remove_sync=("aten::nothing",)), "the most frequent are aten::item"),
+        (Changes(remove_sync=("0",)), "no wait"),
+        (Changes(bytes_per_s=1e9), "no communication"),
+    ],
+)
+def test_changes_of_nothing_are_refused(changes: Changes, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        apply(step(), changes, {})

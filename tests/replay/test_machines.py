@@ -1,0 +1,203 @@
+"""The three machines against plain schedulers, and what they say of what held nodes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlink.model import NOWHERE, EdgeKind
+from graphlink.replay.drift import places, slot_waits
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.meetings import meetings
+from graphlink.replay.path import by_work, critical_path, families
+from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, SLOT
+from graphlink.replay.slots import play_ranks, play_slots
+from graphlink.replay.stuck import stuck
+from graphlink.replay.workload import RankFile, Slot, Work, workload
+from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file, load, plain
+
+H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
+
+
+@st.composite
+def graphs(draw: Any, ranks: int = 1) -> list[list[N]]:
+    out = []
+    for rank in range(ranks):
+        nodes = []
+        for i in range(draw(st.integers(1, 9))):
+            sort = draw(st.sampled_from([CPU, CPU, GPU, GPU, COLL, SEND, RECV] if ranks > 1 else [CPU, GPU, COLL, SEND, RECV]))
+            deps = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
+            peer = draw(st.integers(0, ranks)) if sort in (SEND, RECV) else -1
+            us = draw(st.integers(1 if sort in (SEND, RECV) else 0, 4))
+            group = draw(st.integers(0, 2)) if sort == COLL else 0
+            nodes.append(N(2 * i, sort, us, tuple((2 * d, H) for d in sorted(deps)), group=group, peer=peer if peer != rank else ranks))
+        out.append(nodes)
+    return out
+
+
+@given(graphs())
+def test_ideal_is_the_longest_path(ranks: list[list[N]]) -> None:
+    played = play_ideal(load(*ranks))
+    end: dict[int, int] = {}
+    for n in ranks[0]:
+        end[n.id] = max((end[d] for d, _ in n.deps), default=0) + 1000 * n.us
+    assert played.end_ns.tolist() == list(end.values())
+
+
+@given(st.data())
+def test_ideal_in_any_order_of_ids(data: st.DataObject) -> None:
+    (nodes,) = data.draw(graphs())
+    new = data.draw(st.permutations(range(len(nodes))))
+    moved = [n._replace(id=new[i], deps=tuple((new[d // 2], k) for d, k in n.deps)) for i, n in enumerate(nodes)]
+    work = load(data.draw(st.permutations(moved)))
+    played, expected = play_ideal(work), play_ideal(load(nodes))
+    assert {work.id(i): e for i, e in enumerate(played.end_ns.tolist())} == dict(zip(new, expected.end_ns.tolist(), strict=True))
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_slots_are_those_of_a_plain_scheduler(ranks: list[list[N]]) -> None:
+    work = load(*ranks)
+    played = play_slots(work)
+    expected = plain(ranks, None)
+    assert {
+        (0, work.id(i)): (s, e) for i, (s, e) in enumerate(zip(played.start_ns.tolist(), played.end_ns.tolist(), strict=True))
+    } == expected
+    assert critical_path(work, played).length_ns == played.total_ns
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs(ranks=3), st.sampled_from([{}, {1: (0, 1)}, {1: (0, 2), 2: (1, 2)}, {1: (0, 9)}]))
+def test_ranks_are_those_of_a_plain_scheduler(ranks: list[list[N]], groups: dict[int, tuple[int, ...]]) -> None:
+    work = load(*ranks)
+    joined = meetings(work, groups)
+    played = play_ranks(work, joined)
+    got = {(work.rank(i), work.id(i)): (int(played.start_ns[i]), int(e)) for i, e in enumerate(played.end_ns.tolist()) if e != NOT_RUN}
+    assert got == plain(ranks, groups)
+    assert {s.rank for s in stuck(work, played, joined)} == {work.rank(int(i)) for i in np.flatnonzero(~played.ran)}
+    assert critical_path(work, played).length_ns == played.total_ns
+
+
+def test_a_slot_is_given_to_the_lowest_id_and_held_by_the_one_before() -> None:
+    nodes = [N(0, CPU, 1), N(5, GPU, 4, ((0, L),), lane=7), N(9, GPU, 2, ((0, L),), lane=20), N(10, GPU, 3, ((9, S),), lane=20)]
+    work = load(nodes)
+    assert play_ideal(work).total_ns == 6000
+    played = play_slots(work)
+    assert played.start_ns.tolist() == [0, 1000, 5000, 7000]
+    assert played.held_kind.tolist() == [FREE, L, SLOT, S]
+    assert played.held_by.tolist() == [NOWHERE, 0, 1, 2]
+    (wait,) = slot_waits(work, played)
+    assert (str(wait.lane), wait.slot, wait.waited_ns, str(wait.behind)) == (
+        "stream 20 of device 0",
+        Slot.GPU,
+        4000,
+        "stream 7 of device 0",
+    )
+
+
+def test_a_collective_waits_for_the_last_and_takes_the_shortest_time() -> None:
+    first = [N(0, CPU, 10), N(1, COLL, 5, ((0, L),), group=1), N(2, CPU, 1, ((1, Y),))]
+    second = [N(0, CPU, 2), N(1, COLL, 13, ((0, L),), group=1), N(2, CPU, 7, ((1, Y),))]
+    work = load(first, second)
+    played = play_ranks(work, meetings(work, {1: (0, 1)}))
+    assert played.start_ns.tolist() == [0, 10_000, 15_000, 0, 2_000, 15_000]
+    assert played.begin_ns[4] == 10_000 and played.joined[4] == 1
+    path = critical_path(work, played)
+    assert path.node.tolist() == [0, 1, 4, 5] and path.kind.tolist() == [FREE, L, MEETING, Y]
+    assert path.own_ns.tolist() == [10_000, 0, 5_000, 7_000]
+
+
+def test_a_receive_ends_with_its_send() -> None:
+    first = [N(0, CPU, 10), N(1, SEND, 9, ((0, L),), peer=1)]
+    second = [N(0, CPU, 2), N(1, RECV, 4, ((0, L),), peer=0), N(2, CPU, 1, ((1, Y),))]
+    work = load(first, second)
+    played = play_ranks(work, meetings(work, {}))
+    assert played.end_ns.tolist() == [10_000, 14_000, 2_000, 14_000, 15_000]  # 4 us: the shorter of the two did not wait
+    assert critical_path(work, played).kind.tolist() == [FREE, L, MESSAGE, Y]
+
+
+def test_a_send_that_costs_nothing_leaves_the_transfer_to_its_receive() -> None:
+    first = [N(0, CPU, 10), N(1, SEND, 0, ((0, L),), peer=1, start_us=10)]
+    second = [N(0, CPU, 2), N(1, RECV, 11, ((0, L),), peer=0, start_us=2)]
+    work = load(first, second)
+    assert play_ranks(work, meetings(work, {})).end_ns[3] == 13_001  # recorded until 13, the send began at 10; 1 ns as in ASTRA-sim
+
+
+def test_ranks_begin_as_recorded_or_together() -> None:
+    node = [N(0, CPU, 10, start_us=0)]
+    work = workload([RankFile(0, file(node, epoch_ns=5_000)), RankFile(1, file(node, rank=1, epoch_ns=0))])
+    assert play_ranks(work, meetings(work, {})).end_ns.tolist() == [15_000, 10_000]
+    assert play_ranks(work, meetings(work, {}, together=True)).end_ns.tolist() == [10_000, 10_000]
+    apart = workload([RankFile(0, file(node, epoch_ns=50_000)), RankFile(1, file(node, rank=1, epoch_ns=0))])
+    joined = meetings(apart, {})
+    assert play_ranks(apart, joined).end_ns.tolist() == [10_000, 10_000] and "clocks differ" in joined.notes[0]
+
+
+def test_who_cannot_finish_says_what_it_waits_for() -> None:
+    first = [N(0, COLL, 1, group=1), N(1, COLL, 1, ((0, S),), group=1), N(2, CPU, 1, ((1, Y),))]
+    second = [N(0, COLL, 1, group=1), N(1, RECV, 1, ((0, S),), peer=0, tag=4, size=8), N(2, CPU, 1, ((1, Y),))]
+    work = load(first, second)
+    joined = meetings(work, {1: (0, 1)})
+    found = stuck(work, play_ranks(work, joined), joined)
+    assert [(s.rank, s.left, work.id(s.node)) for s in found] == [(0, 2, 1), (1, 2, 1)]
+    assert found[0].waits_for == "collective 2 of group 1: only 1 of 2 ranks have it"
+    assert found[1].waits_for == "a send from rank 0 that is not there (tag 4, 8 bytes)"
+
+
+def test_slots_that_wait_for_each_other() -> None:
+    first = [N(0, COLL, 1, group=1), N(1, COLL, 1, group=2)]
+    second = [N(0, CPU, 5), N(1, COLL, 1, ((0, L),), group=1), N(2, COLL, 1, group=2)]
+    work = load(first, second)
+    joined = meetings(work, {1: (0, 1), 2: (0, 1)})
+    found = stuck(work, play_ranks(work, joined), joined)
+    assert [s.waits_for for s in found] == [
+        "rank 1 in collective 1 of group 1, which it never starts there",
+        "rank 0 in collective 1 of group 2, which it never starts there",
+    ]
+
+
+def test_a_cycle_is_named() -> None:
+    work = load([N(0), N(1, deps=((0, H), (2, H))), N(2, deps=((1, H),)), N(3, deps=((2, H),))])
+    for played in (play_ideal(work), play_slots(work)):
+        (found,) = stuck(work, played)
+        assert found.left == 3 and "a cycle" in found.waits_for
+    assert critical_path(work, play_ideal(work)).node.tolist() == [0]
+
+
+def test_drift_is_named_where_it_begins() -> None:
+    nodes = [
+        N(0, CPU, 10, start_us=0),
+        N(1, GPU, 20, ((0, L),), start_us=15),
+        N(2, CPU, 5, ((0, H),), start_us=10),
+        N(3, CPU, 1, ((1, Y), (2, H)), start_us=35),
+    ]
+    work = load(nodes)
+    found = places(work, play_ideal(work))
+    assert [(p.node, p.held_by, p.kind, p.drift_ns, p.change_ns) for p in found] == [(1, 0, L, -5000, -5000)]
+
+
+def test_shares_and_families_of_a_path() -> None:
+    nodes = [
+        N(0, CPU, 10, name="aten::mm"),
+        N(1, CPU, 4, ((0, H),), name="host gap"),
+        N(2, GPU, 3, ((1, L),), name="device delay"),
+        N(3, GPU, 5, ((2, S),), name="gemm", delay_us=2),
+        N(4, GPU, 1, ((3, S),), name="Memcpy DtoH (Device -> Pinned)"),
+        N(5, GPU, 6, ((4, S),), name="gemm"),
+        N(6, COLL, 7, ((5, S),), name="nccl"),
+    ]
+    work = load(nodes)
+    assert [Work(w).name for w in work.work] == ["HOST", "GAP", "DELAY", "KERNEL", "COPY", "KERNEL", "COMM"]
+    path = critical_path(work, play_ideal(work))
+    assert by_work(work, path) == {"host": 10_000, "gap": 4_000, "kernel": 11_000, "comm": 7_000, "copy": 1_000, "delay": 5_000}
+    assert (path.gap_ns, path.delay_ns, path.length_ns) == (4_000, 5_000, 38_000)
+    assert [(f.name, f.nodes, f.ns) for f in families(work, path, 1)] == [("gemm", 2, 13_000)]
+
+
+def test_nothing() -> None:
+    work = load([])
+    for played in (play_ideal(work), play_slots(work), play_ranks(work, meetings(work, {}))):
+        assert played.total_ns == 0 and not len(critical_path(work, played).node) and not places(work, played)
