@@ -1,0 +1,44 @@
+# Everything a fresh machine needs is python3 (3.10 or newer), make and git; the rest goes into a virtual environment of its own.
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+SIZES ?=
+
+.PHONY: demo test bench fixtures schemas clean
+
+demo: $(VENV)/.installed
+	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
+
+test: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+# SIZES="--events 100000 300000" for less than the four sizes up to 3 M; SIZES=--ten-million for more
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/scale.py $(SIZES)
+
+# the commands stand in fixtures/README.md
+fixtures: $(VENV)/.installed-dev
+	sed -n 's/^python -m/-m/p' fixtures/README.md | while read -r line; do echo "$$line"; $(BIN)/python $$line || exit 1; done
+
+schemas: $(VENV)/.installed
+	$(BIN)/python -m graphlink.emit.schemas schemas
+
+clean:
+	rm -rf $(VENV) graphlink-demo
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	touch $(VENV)/.installed $@

@@ -1,0 +1,125 @@
+"""The least that reading a pair and writing a graph of some size must cost with the libraries in use; one measurement a process.
+
+``decode KINETO ET``: msgspec typed decode of both files, garbage collection off. ``encode N``: protobuf (upb) messages of N nodes with
+12 attributes, built with keywords, delimited. Prints CPU seconds (user + system) of that work alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class _Args(msgspec.Struct, gc=False):
+    rf_id: int | None = msgspec.field(default=None, name="Record function id")
+    correlation: int | None = None
+    stream: int | None = None
+    device: int | None = None
+    seq: int | None = msgspec.field(default=None, name="Sequence number")
+    fw_tid: int | None = msgspec.field(default=None, name="Fwd thread id")
+    order: int | None = msgspec.field(default=None, name="Ev Idx")
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: Any = None
+    tid: Any = None
+    ts: float = 0.0
+    dur: float = 0.0
+    id: Any = None
+    args: _Args | None = None
+
+
+class _Kineto(msgspec.Struct, gc=False):
+    traceEvents: list[_Event]
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    name: str
+    value: Any = None
+
+
+class _Node(msgspec.Struct, gc=False):
+    id: int
+    name: str
+    ctrl_deps: int
+    inputs: msgspec.Raw
+    outputs: msgspec.Raw
+    attrs: list[_Attribute]
+
+
+class _Et(msgspec.Struct, gc=False):
+    nodes: list[_Node]
+
+
+def decode(kineto: Path, et: Path) -> None:
+    """Both files, one after the other."""
+    for path, kind in ((kineto, _Kineto), (et, _Et)):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            msgspec.json.decode(text, type=kind)
+
+
+def encode(nodes: int) -> None:
+    from chakra.schema.protobuf.et_def_pb2 import AttributeProto, Node
+
+    host = AttributeProto(name="is_cpu_op", bool_val=True)
+    kinds = AttributeProto(name="dep_kinds")
+    kinds.string_list.values.append("host")
+    for first in range(0, nodes, 64_000):  # blocks, so that memory stays that of a writer
+        out = io.BytesIO()
+        for i in range(first, min(first + 64_000, nodes)):
+            node = Node(
+                id=i,
+                name="aten::native_layer_norm",
+                type=4,
+                duration_micros=7,
+                data_deps=[max(i - 1, 0)],
+                ctrl_deps=[max(i - 1, 0)],
+                attr=[
+                    host,
+                    kinds,
+                    AttributeProto(name="start_ns", int64_val=i * 1000),
+                    AttributeProto(name="end_ns", int64_val=i * 1000 + 700),
+                    AttributeProto(name="duration_ns", int64_val=700 + i % 97),
+                    AttributeProto(name="self_ns", int64_val=700),
+                    AttributeProto(name="wait_ns", int64_val=0),
+                    AttributeProto(name="tid", int64_val=4242),
+                    AttributeProto(name="rf_id", int64_val=i),
+                    AttributeProto(name="seq_id", int64_val=i // 3),
+                    AttributeProto(name="scope", int64_val=0),
+                    AttributeProto(name="op_schema", string_val="aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"),
+                ],
+            )
+            text = node.SerializeToString()
+            length = len(text)
+            while length > 127:
+                out.write(bytes((length & 127 | 128,)))
+                length >>= 7
+            out.write(bytes((length,)))
+            out.write(text)
+
+
+def main() -> None:
+    gc.disable()
+    if sys.argv[1] == "encode":
+        import chakra.schema.protobuf.et_def_pb2  # noqa: F401 - imported before the clock starts
+    before = os.times()
+    if sys.argv[1] == "decode":
+        decode(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        encode(int(sys.argv[2]))
+    after = os.times()
+    print(after.user + after.system - before.user - before.system)
+
+
+if __name__ == "__main__":
+    main()

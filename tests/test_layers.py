@@ -1,0 +1,97 @@
+"""Data flows one way: a module imports from its own stage, from stages before it and from the base, and nothing else of the project."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "graphlink"
+BASE = ("errors", "model", "version")
+STAGES = ("read", "link", "depend", "check", "annotate", "emit", "replay", "run", "cli")
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of all modules that a file imports, anywhere in it, but for type checkers' eyes only."""
+    tree = ast.parse(path.read_text(), str(path))
+    hidden = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module
+            yield node.module
+            if node.module == "graphlink":
+                yield from (f"graphlink.{alias.name}" for alias in node.names)
+
+
+def own(path: Path) -> list[str]:
+    """First part under ``graphlink`` of what a file imports of the project."""
+    return [name.split(".")[1] for name in imported(path) if name.startswith("graphlink.")]
+
+
+def label(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def stage_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
+    stage = stage_of(path)
+    if stage in BASE:
+        allowed = set(BASE)
+    elif stage in STAGES:
+        allowed = {*BASE, *STAGES[: STAGES.index(stage) + 1]}
+    elif stage == "testing":
+        allowed = {"errors", "testing"}
+    else:
+        assert stage in ("__init__", "__main__"), f"{label(path)} belongs to no stage"
+        allowed = {*BASE, "cli"}
+    assert not set(own(path)) - allowed
+
+
+@pytest.mark.parametrize(
+    ("library", "allowed"),
+    [
+        ("hta", {"depend/hta.py", "depend/hta_feed.py"}),
+        ("pandas", {"depend/hta.py", "depend/hta_feed.py"}),
+        ("networkx", {"emit/networkx.py"}),
+        ("isal", {"read/source.py"}),
+        ("zstandard", {"read/source.py"}),
+    ],
+)
+def test_a_heavy_library_is_imported_in_one_place(library: str, allowed: set[str]) -> None:
+    assert {label(path) for path in MODULES if any(name.split(".")[0] == library for name in imported(path))} <= allowed
+
+
+def test_only_who_reads_or_writes_graphs_knows_the_chakra_messages() -> None:
+    users = {label(path) for path in MODULES if any(name.split(".")[0] == "chakra" for name in imported(path))}
+    assert {user for user in users if not user.startswith(("emit/", "check/astra"))} == {"read/chakra.py"}
+
+
+def test_only_the_command_line_prints_or_exits() -> None:
+    def speaks(path: Path) -> bool:
+        calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        return any(ast.unparse(call) in ("print", "sys.exit", "exit", "quit", "os._exit") for call in calls)
+
+    outside = {label(path) for path in MODULES if stage_of(path) not in ("cli", "testing", "__main__")}
+    assert not {name for name in outside if speaks(PACKAGE / name)}
+
+
+def test_modules_stay_short() -> None:
+    lines = {label(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert not {name: count for name, count in lines.items() if count > 500}
