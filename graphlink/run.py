@@ -23,7 +23,7 @@ from graphlink.depend.fold import fold
 from graphlink.emit import chakra, groups, path, publish, summary, timeline
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
-from graphlink.errors import GraphlinkError, InputError
+from graphlink.errors import GraphlinkError
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
@@ -120,12 +120,6 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     comm = communication(linked)
     log.info("finding dependencies")
     built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
-    if not len(built.graph.kind):
-        raise InputError(
-            "holds no host and no device rows",
-            path=inputs.kineto,
-            todo="record with ProfilerActivity.CPU and ProfilerActivity.CUDA",
-        )
     nodes = len(built.graph.kind)
     if options.host == "launches":
         log.info("folding host nodes")
@@ -140,12 +134,11 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for r in members))
     warnings = (
         *trace.warnings,
-        *match.warnings,
         *linked.warnings,
         *comm.warnings,
         *built.warnings,
         *(f"check: {finding}" for finding in findings),
-        *_rank_warnings(inputs, rank, trace.rank),
+        *_rank_warnings(rank, trace.rank),
     )
     return Prepared(inputs, rank, world_size, linked, comm, built, plan, folded, tuple(dict.fromkeys(warnings)))
 
@@ -202,7 +195,7 @@ def _rank(inputs: Inputs, recorded: int | None) -> int:
     return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
 
 
-def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
+def _rank_warnings(rank: int, recorded: int | None) -> list[str]:
     if recorded is not None and recorded != rank:
         return [f"the recording says rank {recorded}; written as rank {rank}, as --rank says"]
     return []

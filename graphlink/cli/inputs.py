@@ -32,8 +32,8 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> list
     """The ranks behind ``--kineto`` and ``--et``, globs unfolded; more than one are paired by rank.
 
     Raises:
-        UsageError: a glob has no match, files cannot be paired.
-        InputError: a file cannot be read.
+        UsageError: files cannot be paired.
+        InputError: a glob has no match, a file cannot be read.
     """
     devices, hosts = _unfold(kineto), _unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:

@@ -19,7 +19,6 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication
 class _Layout:
     """Provisional node numbers: host nodes, asynchronous rows, host-side communication, device ops, delays, the end."""
 
-    asynchronous: int
     comm: int
     device: int
     delay: int
@@ -110,7 +109,7 @@ def _layout(x: Inputs) -> _Layout:
     delay = device + len(x.linked.trace.device.start_ns)
     async_of = np.full(len(x.linked.crossing), NOWHERE, np.int32)
     async_of[async_row] = asynchronous + np.arange(len(async_row))
-    return _Layout(asynchronous, comm, device, delay, delay + len(x.device.delays.row), async_row, async_of)
+    return _Layout(comm, device, delay, delay + len(x.device.delays.row), async_row, async_of)
 
 
 def _node_of_row(x: Inputs, layout: _Layout, row: I32) -> I32:
@@ -133,6 +132,8 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     beginner = nodes.carrying(
         nodes.axis.of(rows.tid[with_thread], rows.start_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32)
     )
+    begun = nodes.start_ns[beginner] <= rows.start_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
+    beginner, with_thread = beginner[begun], with_thread[begun]
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
         Edges.of(EdgeKind.THREAD, waker, woken),

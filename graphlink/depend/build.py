@@ -10,6 +10,7 @@ from graphlink.depend.assemble import Inputs, assemble
 from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import DeviceSide, device_side
+from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import host_side
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
@@ -37,13 +38,14 @@ class BuildOptions:
 class Found:
     cuda: CudaWaits
     dependencies: Dependencies
+    enqueued: Enqueued | None  # None: nothing is inferred
     warnings: tuple[str, ...]
 
 
 def build(linked: Linked, comm: Communication, options: BuildOptions | None = None) -> Built:
     """The graph of one rank, with counts of what was found, kept and rejected. O(n log n) in rows.
 
-    Raises InputError where the recording has no row that could be a node, or where its dependencies go round in a circle.
+    Raises InputError where the recording has no host op and no device op, or where its dependencies go round in a circle.
     """
     options = options or BuildOptions()
     trace = linked.trace
@@ -51,7 +53,7 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
         raise InputError("no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA")
     found = find(linked, options)
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
-    device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns)
+    device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
     return Built(graph, _with_inferred(found.dependencies.counts, device), found.warnings)
 
@@ -62,6 +64,7 @@ def find(linked: Linked, options: BuildOptions) -> Found:
     warnings: list[str] = []
     cuda = cuda_waits(linked)
     others: list[Waits] = []
+    enqueued: Enqueued | None = None
     if options.sync == "hta":  # HTA alone: no rows of ours speak against it
         cuda = replace(
             cuda,
@@ -70,7 +73,8 @@ def find(linked: Linked, options: BuildOptions) -> Found:
             told_op=np.zeros(len(cuda.told_op), np.bool_),
         )
     else:
-        inferred = infer_waits(linked, cuda)
+        enqueued = Enqueued.of(linked, cuda)
+        inferred = infer_waits(linked, cuda, enqueued)
         others.append(inferred.waits)
         if inferred.unexplained_calls:
             warnings.append(
@@ -79,7 +83,7 @@ def find(linked: Linked, options: BuildOptions) -> Found:
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
             warnings.append(NO_ROWS)
-    behind = int(np.count_nonzero(behind_rows(linked) & (cuda.role != Role.OTHER) & (linked.call_op == NOWHERE)))
+    behind = int(np.count_nonzero(behind_rows(linked) & (cuda.role != Role.OTHER) & (cuda.role < Role.COPY) & (linked.call_op == NOWHERE)))
     if behind:
         warnings.append(f"{behind} synchronisation and event calls after the last row are left out: the profiler's own")
     if cuda.rows_without_call:
@@ -88,7 +92,8 @@ def find(linked: Linked, options: BuildOptions) -> Found:
         hta = hta_waits(trace, linked.device_call, options.hta_limit)
         others.append(hta.waits)
         warnings += hta.warnings
-    return Found(cuda, merge(linked, cuda, tuple(others)), tuple(warnings))
+        warnings += [f"HTA was not given {n} rows: {reason}" for reason, n in hta.left_out.items()]
+    return Found(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings))
 
 
 def _no_waits() -> Waits:

@@ -8,11 +8,13 @@ programming guide, "Streams" and "Events"; docs/edges.md lists them one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from graphlink.depend.calls import Role, roles
+from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
 
 _LAUNCH, _RECORD, _WAIT, _SYNC, _BARE = range(5)
@@ -198,10 +200,10 @@ class _Machine:
         keys, bits = self.record_streams[correlation]
         self.snapshot[correlation] = [self._all_of(key, bits) for key in keys]
 
-    def _awaited(self, row: int, limit_ns: int) -> Sources | None:
+    def _awaited(self, row: int, limit: Callable[[], int]) -> Sources | None:
         """Sources of the record that a row names; None where it names none that was made in this recording.
 
-        Of streams on several devices it is the first whose work ended before ``limit_ns``, when the wait was over.
+        Of streams on several devices it is the first whose work ended before ``limit``, when the wait was over.
         """
         syncs = self.trace.syncs
         candidates = self.snapshot.get(int(syncs.record[row])) if syncs.record_known[row] else None
@@ -209,7 +211,7 @@ class _Machine:
             return None
         if len(candidates) == 1:
             return candidates[0]
-        end_ns = self.trace.device.end_ns
+        end_ns, limit_ns = self.trace.device.end_ns, limit()
         ended_ns = [max((int(end_ns[op]) for op, _ in c.values()), default=0) for c in candidates]
         if syncs.event_known[row]:
             keys, _ = self.record_streams[int(syncs.record[row])]
@@ -233,7 +235,7 @@ class _Machine:
         key = self.streams.index[int(syncs.device[row]), int(syncs.stream[row])]
         call = int(self.call_of_row[row])
         waits_ns = int(syncs.start_ns[row] if call == NOWHERE else self.trace.calls.start_ns[call])
-        sources = self._awaited(row, self._next_start_ns(key, waits_ns))
+        sources = self._awaited(row, lambda: self._next_start_ns(key, waits_ns))
         if sources is None:
             self.unresolved.add(key)
             return
@@ -261,7 +263,7 @@ class _Machine:
             key = self.streams.index.get((device, int(syncs.stream[row]))) if syncs.stream_known[row] else None
             sources = None if key is None else self._all_of(key, FoundBy.CUDA_SYNC)
         else:
-            sources = self._awaited(row, int(self.trace.calls.end_ns[call]))
+            sources = self._awaited(row, lambda: int(self.trace.calls.end_ns[call]))
         if sources is None:
             return
         self.told_call[call] = True
@@ -289,7 +291,7 @@ class _Machine:
 
     @property
     def slack_ns(self) -> int:
-        return self.trace.resolution_ns if self.trace.resolution_ns > 1 else 0
+        return rounding_ns(self.trace)
 
     def result(self) -> CudaWaits:
         calls = self.trace.calls
@@ -317,6 +319,6 @@ def _calls_of(correlation: I64, trace: Trace) -> I32:
         return out
     order = np.argsort(calls, kind="stable")
     at = np.minimum(np.searchsorted(calls[order], correlation), len(calls) - 1)
-    hit = (calls[order[at]] == correlation) & (correlation != 0)
+    hit = (calls[order[at]] == correlation) & (correlation > 0)
     out[hit] = order[at[hit]]
     return out

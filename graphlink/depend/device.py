@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import Delays, Order, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
-from graphlink.depend.merge import Dependencies, search_by_thread
+from graphlink.depend.merge import Dependencies, next_operator
 from graphlink.model import I32, I64, NOWHERE, U8, CommKind, Communication, FoundBy, Linked
 
 
@@ -25,8 +27,8 @@ class DeviceSide:
     inferred_events: int
 
 
-def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: HostSide, gap_ns: int) -> DeviceSide:
-    """Cost: O(n log n)."""
+def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
+    """``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none. Cost: O(n log n)."""
     device = linked.trace.device
     order = stream_order(device)
     launched_ns = np.full(len(device.start_ns), host.start_ns, np.int64)
@@ -34,52 +36,57 @@ def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: Host
     by = host.launcher[linked_ops]
     launched_ns[linked_ops] = host.nodes.start_ns[by] + host.nodes.duration_ns[by]  # what the node waits for comes after
     behind = _behind_finished_waits(linked, found, host)
-    source = np.concatenate([found.event_source, behind[0]]).astype(np.int32)
-    target = np.concatenate([found.event_target, behind[1]]).astype(np.int32)
-    bits = np.concatenate([found.event_found_by, behind[2]]).astype(np.uint8)
-    unseen = infer_events(linked, cuda, ready_ns(order, launched_ns, (source, target), host.start_ns))
-    source, target = np.concatenate([source, unseen[0]]), np.concatenate([target, unseen[1]])
-    bits = np.concatenate([bits, np.full(len(unseen[0]), FoundBy.INFERRED, np.uint8)])
+    source, target = np.concatenate([found.event_source, behind.source]), np.concatenate([found.event_target, behind.target])
+    bits = np.concatenate([found.event_found_by, behind.found_by])
+    inferred = 0
+    if enqueued is not None:
+        unseen = infer_events(linked, cuda, enqueued, ready_ns(order, launched_ns, (source, target), host.start_ns))
+        inferred = len(unseen[0])
+        source, target = np.concatenate([source, unseen[0]]), np.concatenate([target, unseen[1]])
+        bits = np.concatenate([bits, np.full(inferred, FoundBy.INFERRED, np.uint8)])
     late = delays(device, ready_ns(order, launched_ns, (source, target), host.start_ns), gap_ns)
-    return DeviceSide(order, late, source, target, bits, len(unseen[0]))
+    return DeviceSide(order, late, source, target, bits, inferred)
 
 
-def _behind_finished_waits(linked: Linked, found: Dependencies, host: HostSide) -> tuple[I64, I64, U8]:
-    """(awaited op, op launched later, FoundBy bits): what an op launches after a wait in which nothing had to be waited for any more.
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    source: I32
+    target: I32
+    found_by: U8
 
-    There is no cut behind such a call, so its ``sync`` edge starts at the next operator only; until then, event edges keep the order.
+
+def _behind_finished_waits(linked: Linked, found: Dependencies, host: HostSide) -> _Behind:
+    """What an op launches after a wait in which nothing had to be waited for any more comes after what was awaited.
+
+    There is no cut behind such a call, so its ``sync`` edge starts at the next operator only; until then, event edges keep the order:
+    onto the first op that the thread then launches on each stream. Cost: O(pairs x streams of the thread x log n).
     """
-    trace = linked.trace
-    calls = trace.calls
+    device, calls, rows = linked.trace.device, linked.trace.calls, linked.trace.host
     pair = np.flatnonzero(~host.blocked[found.call])
-    launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
-    launching = launching[np.lexsort((calls.start_ns[launching], calls.tid[launching]))]
-    tid, at_ns = calls.tid[launching], calls.start_ns[launching]
-    call = found.call[pair]
-    rows = trace.host
-    plain = np.flatnonzero(~np.array([s.startswith("ProfilerStep") for s in trace.strings], np.bool_)[rows.name])
-    plain = plain[np.lexsort((rows.start_ns[plain], rows.tid[plain]))]
-    op_at = search_by_thread(rows.tid[plain], rows.start_ns[plain], calls.tid[call], calls.end_ns[call])
-    until = np.full(len(call), np.iinfo(np.int64).max)
-    ahead = op_at < len(plain)
-    ahead[ahead] = rows.tid[plain[op_at[ahead]]] == calls.tid[call[ahead]]
-    until[ahead] = rows.start_ns[plain[op_at[ahead]]]
-    first = search_by_thread(tid, at_ns, calls.tid[call], calls.end_ns[call])
-    last = search_by_thread(tid, at_ns, calls.tid[call], until)
-    ops = np.argsort(linked.device_call, kind="stable")
-    bounds = np.searchsorted(linked.device_call[ops], np.arange(len(calls.start_ns) + 1))
-    out: list[tuple[int, int, int]] = []
-    for i in np.flatnonzero(last > first).tolist():
-        source, bits = int(found.call_source[pair[i]]), int(found.call_found_by[pair[i]])
-        seen = {(int(trace.device.device[source]), int(trace.device.stream[source]))}
-        for launch in launching[first[i] : last[i]].tolist():
-            for op in ops[bounds[launch] : bounds[launch + 1]].tolist():
-                stream = (int(trace.device.device[op]), int(trace.device.stream[op]))
-                if stream not in seen and trace.device.start_ns[op] >= trace.device.end_ns[source]:
-                    out.append((source, op, bits))
-                seen.add(stream)
-    table = np.array(out, np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2].astype(np.uint8)
+    call, source = found.call[pair], found.call_source[pair]
+    following = next_operator(linked, call)
+    until_ns = np.full(len(call), np.iinfo(np.int64).max)
+    until_ns[following != NOWHERE] = rows.start_ns[following[following != NOWHERE]]
+    op = np.flatnonzero(linked.device_call != NOWHERE)
+    op = op[np.isin(calls.tid[linked.device_call[op]], calls.tid[call])]
+    launch = linked.device_call[op]
+    order = np.lexsort((op, calls.start_ns[launch], device.stream[op], device.device[op], calls.tid[launch]))
+    op, launch = op[order], launch[order]
+    lane = np.stack([calls.tid[launch], device.device[op], device.stream[op]])
+    first = np.flatnonzero((lane[:, 1:] != lane[:, :-1]).any(axis=0)) + 1
+    out = [_Behind(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint8))]
+    for begin, end in pairwise([0, *first.tolist(), len(op)] if len(op) else []):
+        tid, number, stream = lane[:, begin].tolist()
+        asked = np.flatnonzero((calls.tid[call] == tid) & ((device.device[source] != number) | (device.stream[source] != stream)))
+        launched_ns = calls.start_ns[launch[begin:end]]
+        at = np.searchsorted(launched_ns, calls.end_ns[call[asked]])
+        inside = at < end - begin
+        inside[inside] = launched_ns[at[inside]] < until_ns[asked[inside]]
+        asked, target = asked[inside], op[begin + at[inside]]
+        true = device.start_ns[target] >= device.end_ns[source[asked]]
+        asked, target = asked[true], target[true]
+        out.append(_Behind(source[asked], target.astype(np.int32), found.call_found_by[pair[asked]]))
+    return _Behind(*(np.concatenate([getattr(b, column) for b in out]) for column in ("source", "target", "found_by")))
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:

@@ -73,7 +73,7 @@ def ready_ns(order: Order, launched_ns: I64, event: tuple[I32, I32], rank_start_
     return out
 
 
-def infer_events(linked: Linked, cuda: CudaWaits, ready: I64) -> tuple[I32, I32]:
+def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64) -> tuple[I32, I32]:
     """(source, target) device rows of event waits that show by their effect only.
 
     Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains it: waits go
@@ -84,7 +84,7 @@ def infer_events(linked: Linked, cuda: CudaWaits, ready: I64) -> tuple[I32, I32]
     by_end = np.argsort(device.end_ns, kind="stable")
     last = np.searchsorted(device.end_ns[by_end], device.start_ns[late], side="right") - 1
     row_of, end_of = by_end.tolist(), device.end_ns[by_end].tolist()
-    allowed = _unseen_waits(linked, cuda)
+    allowed = _unseen_waits(linked, cuda, enqueued)
     found: list[tuple[int, int]] = []
     for op, at in zip(late.tolist(), last.tolist(), strict=True):
         floor = max(int(device.start_ns[op]) - EVENT_NS, int(ready[op]) + 1)
@@ -131,13 +131,13 @@ class _Unseen:
         return at >= 0 and bool(self.wait_rank[at] > self.launch_rank[source])
 
 
-def _unseen_waits(linked: Linked, cuda: CudaWaits) -> _Unseen:
+def _unseen_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> _Unseen:
     trace = linked.trace
     told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
     waits = (cuda.role == Role.STREAM_WAIT) & ~np.isin(trace.calls.correlation, told)
     ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
     in_graph = (linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1)
-    return _Unseen(not len(trace.syncs.kind), np.sort(cuda.call_rank[waits]), cuda.launch_rank, in_graph, Enqueued.of(linked, cuda))
+    return _Unseen(not len(trace.syncs.kind), np.sort(cuda.call_rank[waits]), cuda.launch_rank, in_graph, enqueued)
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:

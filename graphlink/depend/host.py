@@ -45,7 +45,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     start_ns, end_ns = _span(linked, el)
     tour = marks(el, start_ns, end_ns)
     axis = tour.axis
-    slept = sleeps(linked, el, start_ns)
+    slept = sleeps(linked, el, start_ns, end_ns)
     wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     blocking = np.flatnonzero(blocked)

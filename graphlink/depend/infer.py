@@ -21,6 +21,7 @@ import numpy as np
 from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
+from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
@@ -39,7 +40,7 @@ class Inferred:
     unexplained_ns: int
 
 
-def infer_waits(linked: Linked, cuda: CudaWaits) -> Inferred:
+def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred:
     """Waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
 
     A cudaMemcpyAsync from device to pageable host memory blocks too, and is judged by the same rule on its own copy.
@@ -52,11 +53,11 @@ def infer_waits(linked: Linked, cuda: CudaWaits) -> Inferred:
     open_[cuda.waits.call[cuda.waits.call != NOWHERE]] = False
     sync = np.isin(cuda.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC])
     by_end = np.argsort(device.end_ns, kind="stable")
-    slack_ns = trace.resolution_ns if trace.resolution_ns > 1 else 0
+    slack_ns = rounding_ns(trace)
     search = _Search(
         ends=device.end_ns[by_end].tolist(),
         row=by_end.tolist(),
-        enqueued=Enqueued.of(linked, cuda),
+        enqueued=enqueued,
         device=device.device,
         stream=device.stream,
         launch_tid=_launch_tid(linked),
@@ -80,7 +81,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits) -> Inferred:
             unexplained_ns += int(took_ns[call])
         else:
             found.append((source, call))
-    found += _pageable_copies(linked, cuda, took_ns)
+    found += _pageable_copies(linked, cuda, took_ns, slack_ns)
     pairs = np.array(found, np.int32).reshape(-1, 2)
     nowhere = np.full(len(pairs), NOWHERE, np.int32)
     waits = Waits(pairs[:, 0], pairs[:, 1], nowhere, np.full(len(pairs), FoundBy.INFERRED, np.uint8))
@@ -127,7 +128,7 @@ class _Search:
         """(row, end) of ops that may have held the call up, last first: by themselves, and because their stream waited for them."""
         direct: list[tuple[int, int]] = []
         chained: list[tuple[int, int]] = []
-        until = max(call.start_ns, call.end_ns - RETURN_NS)
+        until = max(call.start_ns, call.end_ns - RETURN_NS - 1)
         while at >= 0 and self.ends[at] > until:
             row, end = self.row[at], self.ends[at]
             at -= 1
@@ -156,7 +157,7 @@ def _launch_tid(linked: Linked) -> I64:
     return out
 
 
-def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64) -> list[tuple[int, int]]:
+def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64, slack_ns: int) -> list[tuple[int, int]]:
     """(copy, call) of asynchronous copies to pageable host memory that ended inside their call and held it up."""
     trace = linked.trace
     pageable = np.array(["DtoH" in s and "Pageable" in s for s in trace.strings], np.bool_)
@@ -166,7 +167,7 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64) -> list[tupl
     held = (
         (cuda.role[call] == Role.COPY_ASYNC)
         & (took_ns[call] > BLOCKED_NS)
-        & (end_ns <= trace.calls.end_ns[call])
+        & (end_ns <= trace.calls.end_ns[call] + slack_ns)
         & (end_ns >= trace.calls.end_ns[call] - RETURN_NS)
     )
     return list(zip(row[held].tolist(), call[held].tolist(), strict=True))

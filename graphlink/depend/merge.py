@@ -18,6 +18,7 @@ import numpy as np
 
 from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
+from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
 
 
@@ -48,7 +49,8 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     reason = _reject(linked, cuda, pairs)
     live = reason == 0
     host = live & (pairs.call != NOWHERE)
-    target = _next_operator(linked, pairs.call, host)
+    target = np.full(len(pairs.call), NOWHERE, np.int32)
+    target[host] = next_operator(linked, pairs.call[host])
     reason[_older_of_stream(linked, pairs, host, pairs.call)] = _IMPLIED
     call_pairs = np.flatnonzero(host & (reason == 0))
     reason[host & (reason == 0) & (target == NOWHERE)] = _NO_TARGET
@@ -102,7 +104,7 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
     """Reason of each pair, 0 where it may be true."""
     trace = linked.trace
     device, calls = trace.device, trace.calls
-    slack_ns = trace.resolution_ns if trace.resolution_ns > 1 else 0
+    slack_ns = rounding_ns(trace)
     host = pairs.call != NOWHERE
     gpu = ~host
     limit_ns = np.zeros(len(pairs.source), np.int64)
@@ -121,8 +123,8 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
     return reason
 
 
-def _next_operator(linked: Linked, call: I32, host: Bool) -> I32:
-    """The next simulatable CPU operator of each pair's call: a host row, NOWHERE where there is none (or the pair has no call).
+def next_operator(linked: Linked, call: I32) -> I32:
+    """The next simulatable CPU operator of each call: a host row, NOWHERE where there is none.
 
     The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of the call
     (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
@@ -131,14 +133,11 @@ def _next_operator(linked: Linked, call: I32, host: Bool) -> I32:
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
     order = usable[np.lexsort((usable, rows.start_ns[usable], rows.tid[usable]))]
-    out = np.full(len(call), NOWHERE, np.int32)
-    asked = call[host]
-    at = search_by_thread(rows.tid[order], rows.start_ns[order], calls.tid[asked], calls.end_ns[asked])
+    at = search_by_thread(rows.tid[order], rows.start_ns[order], calls.tid[call], calls.end_ns[call])
     found = at < len(order)
-    found[found] = rows.tid[order[at[found]]] == calls.tid[asked[found]]
-    target = np.full(len(asked), NOWHERE, np.int32)
-    target[found] = order[at[found]]
-    out[host] = target
+    found[found] = rows.tid[order[at[found]]] == calls.tid[call[found]]
+    out = np.full(len(call), NOWHERE, np.int32)
+    out[found] = order[at[found]]
     return out
 
 

@@ -10,6 +10,7 @@ activity (a cold autograd thread about 200 us, a new one 1.2 ms), and what lay 1
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,19 +41,21 @@ class Sleeps:
 
 @dataclass(frozen=True, slots=True)
 class _Thread:
-    idle_from: I64
-    idle_until: I64
-    busy_from: I64  # maximal active intervals
-    busy_until: I64
-    begun: I64  # starts of elements
+    """Ascending times as lists, since the search asks for single ones."""
+
+    idle_from: list[int]
+    idle_until: list[int]
+    busy_from: list[int]  # maximal active intervals
+    busy_until: list[int]
+    begun: list[int]  # starts of elements
 
 
-def sleeps(linked: Linked, el: Elements, rank_start_ns: int) -> Sleeps:
-    """Cost: O(n log n + idle intervals x threads)."""
-    threads = {tid: _thread(linked, el, tid, rank_start_ns) for tid in np.unique(el.tid).tolist()}
+def sleeps(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -> Sleeps:
+    """Cost: O(n log n + idle intervals x threads x log n)."""
+    threads = _threads(linked, el, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
-        for at, (idle_from, idle_until) in enumerate(zip(a.idle_from.tolist()[:-1], a.idle_until.tolist()[:-1], strict=True)):
+        for at, (idle_from, idle_until) in enumerate(zip(a.idle_from[:-1], a.idle_until[:-1], strict=True)):
             best = (idle_from, 0, 0)  # (release, by, cut)
             for other, b in threads.items():
                 if other != tid:
@@ -66,42 +69,55 @@ def sleeps(linked: Linked, el: Elements, rank_start_ns: int) -> Sleeps:
 
 def _release(b: _Thread, by: int, idle_from: int, idle_until: int, none: tuple[int, int, int]) -> tuple[int, int, int]:
     """(release, thread, cut) if thread b woke one that was idle over [idle_from, idle_until), else ``none``."""
-    last = int(np.searchsorted(b.busy_from, idle_until, side="left")) - 1
+    last = bisect_left(b.busy_from, idle_until) - 1
     if last < 0:
         return none
-    ended = int(b.busy_until[last])
+    ended, cut = b.busy_until[last], 1
     if ended > idle_until:  # b runs on: what of it ended last before is the release
-        at = int(np.searchsorted(b.begun, idle_until, side="right")) - 1
-        ended, cut = (int(b.begun[at]), 0) if at >= 0 else (idle_from, 0)
-    else:
-        cut = 1
+        at = bisect_right(b.begun, idle_until) - 1
+        ended, cut = (b.begun[at], 0) if at >= 0 else (idle_from, 0)
     if not idle_from < ended <= idle_until or idle_until - ended > WAKING_NS:
         return none
-    if not (_sleeps_at(b, idle_until, strict=False) or _sleeps_at(b, idle_from, strict=True)):
+    if not (_sleeps_at(b, idle_until, falling=False) or _sleeps_at(b, idle_from, falling=True)):
         return none
     return (ended, by, cut)
 
 
-def _sleeps_at(b: _Thread, time_ns: int, *, strict: bool) -> bool:
-    """Is b idle at this time; not ``strict``: or just falling asleep."""
-    at = int(np.searchsorted(b.idle_from, time_ns, side="right")) - 1
-    return at >= 0 and bool(b.idle_until[at] > time_ns or (strict and b.idle_until[at] == time_ns))
+def _sleeps_at(b: _Thread, time_ns: int, *, falling: bool) -> bool:
+    """Is b idle at this time; ``falling``: or has just woken, when another falls asleep as it hands over."""
+    at = bisect_right(b.idle_from, time_ns) - 1
+    return at >= 0 and (b.idle_until[at] > time_ns or (falling and b.idle_until[at] == time_ns))
 
 
-def _thread(linked: Linked, el: Elements, tid: int, rank_start_ns: int) -> _Thread:
-    """Active and idle intervals of one thread. Active: cpu_ops, calls, and the moments when annotations begin or end."""
+def _threads(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -> dict[int, _Thread]:
+    """Active and idle intervals of each thread that has elements.
+
+    Active: cpu_ops, calls, and the moments when annotations begin or end. Calls may reach beyond the rank, which ends with its nodes.
+    """
     calls, annotation = linked.trace.calls, linked.trace.host.annotation
-    within = ~behind_rows(linked)
-    mine = el.tid == tid
+    called = np.flatnonzero(np.isin(calls.tid, el.tid) & ~behind_rows(linked))
     is_op = np.ones(len(el.tid), np.bool_)
     rows = el.row >= 0
     is_op[rows] = ~annotation[el.row[rows]]
-    ops, other, of_thread = mine & is_op, mine & ~is_op, (calls.tid == tid) & within
-    start = np.concatenate([el.start_ns[ops], calls.start_ns[of_thread], el.start_ns[other], el.end_ns[other]])
-    end = np.concatenate([el.end_ns[ops], calls.end_ns[of_thread], el.start_ns[other], el.end_ns[other]])
-    start, end = np.maximum(start, rank_start_ns), np.maximum(end, rank_start_ns)
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
+    other = ~is_op
+    tid = np.concatenate([el.tid[is_op], calls.tid[called], el.tid[other], el.tid[other]])
+    start = np.concatenate([el.start_ns[is_op], calls.start_ns[called], el.start_ns[other], el.end_ns[other]])
+    end = np.concatenate([el.end_ns[is_op], calls.end_ns[called], el.start_ns[other], el.end_ns[other]])
+    start, end = np.clip(start, rank_start_ns, rank_end_ns), np.clip(end, rank_start_ns, rank_end_ns)
+    order = np.lexsort((start, tid))
+    tid, start, end = tid[order], start[order], end[order]
+    tids, first = np.unique(tid, return_index=True)
+    bounds = [*first.tolist(), len(tid)]
+    begun = np.searchsorted(el.tid, tids, side="left").tolist(), np.searchsorted(el.tid, tids, side="right").tolist()
+    out: dict[int, _Thread] = {}
+    for i, thread in enumerate(tids.tolist()):
+        part = slice(bounds[i], bounds[i + 1])
+        starts = np.sort(el.start_ns[begun[0][i] : begun[1][i]]).tolist()
+        out[thread] = _intervals(start[part], np.maximum.accumulate(end[part]), starts, rank_start_ns)
+    return out
+
+
+def _intervals(start: I64, end: I64, begun: list[int], rank_start_ns: int) -> _Thread:
     breaks = np.flatnonzero(start[1:] > end[:-1])
     busy_from, busy_until = start[np.append(0, breaks + 1)], end[np.append(breaks, len(end) - 1)]
     idle_from = np.concatenate([[rank_start_ns], busy_until])
@@ -110,4 +126,4 @@ def _thread(linked: Linked, el: Elements, tid: int, rank_start_ns: int) -> _Thre
     long[-1] = True  # after its last row a thread sleeps for good
     if busy_from[0] > rank_start_ns:
         long[0] = True
-    return _Thread(idle_from[long], idle_until[long], busy_from, busy_until, np.sort(el.start_ns[mine]))
+    return _Thread(idle_from[long].tolist(), idle_until[long].tolist(), busy_from.tolist(), busy_until.tolist(), begun)

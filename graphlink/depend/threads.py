@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.depend.merge import search_by_thread
+from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 
 
@@ -32,7 +33,7 @@ def _from_flows(linked: Linked) -> tuple[I32, I32]:
 
     def starting(at_tid: I64, at_ns: I64) -> tuple[I32, Bool]:
         """The innermost row that starts at the time (rounding of absolute float us: up to 1 us off)."""
-        slack_ns = linked.trace.resolution_ns if linked.trace.resolution_ns > 1 else 0
+        slack_ns = rounding_ns(linked.trace)
         at = search_by_thread(tid, start_ns, at_tid, at_ns + slack_ns, after=True) - 1
         ok = (at >= 0) & (tid[at] == at_tid) & (np.abs(start_ns[at] - at_ns) <= slack_ns)
         return order[at].astype(np.int32), ok

@@ -84,9 +84,12 @@ class Merged:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        if not self.without_host:
-            return ()
-        return (f"{self.without_host} device ops are not in the merged trace: no op of the ET launched them",)
+        told = []
+        if self.without_host:
+            told.append(f"{self.without_host} device ops are not in the merged trace: no op of the ET launched them")
+        if self.linked.et is not None and "chakra" not in self.linked.et.schema:
+            told.append(f"Chakra's converter does not take the merged trace: it knows no ET schema {self.linked.et.schema}")
+        return tuple(told)
 
 
 def merge(graph: Graph, linked: Linked, comm: Communication) -> Merged:

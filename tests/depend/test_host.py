@@ -225,6 +225,14 @@ def test_backward_follows_forward_by_flow_or_by_sequence_number() -> None:
     assert edges(graph_of(trace), EdgeKind.THREAD) == by_number
 
 
+def test_calls_that_outlast_all_nodes_end_with_the_rank() -> None:
+    """Two threads that launch, no host rows, and polling behind the last node."""
+    polls = [Call("cudaEventQuery", 2000 + 300 * i, 2010 + 300 * i, 10 + i, tid=1 + i % 2) for i in range(4)]
+    launches = [Call("cudaLaunchKernel", 0, 5, 1), Call("cudaLaunchKernel", 500, 505, 2, tid=2)]
+    trace = build_trace(calls=[*launches, *polls], device=[Device("k", 10, 100, 1), Device("k", 510, 600, 2)])
+    assert nodes(graph_of(trace), NodeKind.HOST_CALL) == [(0, 5, 0), (500, 5, 0)]
+
+
 def test_calls_behind_the_rows_are_left_out_and_told() -> None:
     trace = build_trace(host=[Host("op", 0, 12)], calls=[Call("cudaDeviceSynchronize", 20, 90, 2)], device=[Device("k", 5, 9, 0)])
     made = built(link(trace, None, match_hosts(trace, None)), sync="cuda")

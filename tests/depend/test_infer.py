@@ -23,7 +23,7 @@ FIRST = Device("early", 5, 20, 1, stream=9)
 EVENT = "cudaEventSynchronize"
 
 
-@pytest.mark.parametrize(("ended", "found"), [(95, {"k"}), (70.5, {"k"}), (69.5, set()), (101, set())])
+@pytest.mark.parametrize(("ended", "found"), [(95, {"k"}), (70, {"k"}), (69.9, set()), (101, set())])
 def test_it_ended_inside_the_call_at_most_30_us_before_the_return(ended: float, found: set[str]) -> None:
     assert awaited(Call("cudaStreamSynchronize", 30, 100, 9), FIRST, Device("k", 25, ended, 2)) == found
 
