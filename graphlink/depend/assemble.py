@@ -181,9 +181,9 @@ def _device_edges(x: Inputs, layout: _Layout) -> list[Edges]:
 
 def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     found, host = x.found, x.host
-    cut = np.flatnonzero(host.blocked[found.call])
+    cut = np.flatnonzero(host.part[found.call] != NOWHERE)
     waits = host.comm_waits
-    no_operator = ~np.isin(found.call_source, found.sync_source) & ~host.blocked[found.call]
+    no_operator = ~np.isin(found.call_source, found.sync_source) & (host.part[found.call] == NOWHERE)
     to_end = found.call_source[no_operator]
     return [
         Edges.of(EdgeKind.SYNC, layout.device + found.sync_source, _node_of_row(x, layout, found.sync_target), found.sync_found_by),

@@ -10,7 +10,7 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import LATE_NS, stream_order
 from graphlink.depend.hostcomm import HostCommWaits, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
-from graphlink.depend.merge import Dependencies, wait_ends
+from graphlink.depend.merge import Dependencies, next_operator, search_by_thread, wait_ends
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.timeline import Elements, elements, marks
@@ -19,7 +19,8 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """``blocked``: the calls in which the host waited; ``part``: the node that opens where such a call's wait ended.
+    """``part``: of a call in which the host waited, the node that opens where the wait ended; of one that found all done, and behind
+    which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``comm_part``: for each of ``comm_waits`` the node that opens where it ended.
@@ -29,7 +30,6 @@ class HostSide:
     nodes: HostNodes
     sleeps: Sleeps
     comm_waits: HostCommWaits
-    blocked: Bool
     part: I32
     launcher: I32
     comm_part: I32
@@ -58,25 +58,50 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     )
     sends = comm.host_row[axis.has(rows.tid[comm.host_row])]
     waited_ns = axis.of(calls.tid[blocking], wait_ns[blocking])
+    finished = _finished(linked, found, el, blocked)
+    finished_ns = axis.of(calls.tid[finished], np.clip(calls.end_ns[finished], start_ns, end_ns))
     stretches = Blocked.of(
         np.concatenate([el.of_call[blocking], comm_waits.element]),
         np.concatenate([axis.of(calls.tid[blocking], blocked_from_ns[blocking]), comm_waits.from_ns]),
         np.concatenate([waited_ns, comm_waits.until_ns]),
     )
     cuts = Cuts(
-        wait_ns=np.concatenate([waited_ns, comm_waits.until_ns]),
-        wait_after=np.concatenate([el.of_call[blocking], np.full(len(comm_waits.element), NOWHERE, np.int32)]),
+        wait_ns=np.concatenate([waited_ns, finished_ns, comm_waits.until_ns]),
+        wait_after=np.concatenate([el.of_call[blocking], el.of_call[finished], np.full(len(comm_waits.element), NOWHERE, np.int32)]),
         launch_ns=np.concatenate([axis.of(calls.tid[launching], launched_ns[launching]), axis.of(rows.tid[sends], rows.start_ns[sends])]),
         launch_after=np.concatenate([el.of_call[launching], np.full(len(sends), NOWHERE, np.int32)]),
     )
     nodes = host_nodes(el, tour, stretches, cuts, slept, gap_ns)
+    spans_ns = int((tour.at_ns[tour.bounds[1:] - 1] % axis.span_ns).sum())
+    spent_ns = int(nodes.duration_ns.sum() + nodes.wait_ns.sum()) + nodes.asleep_ns
+    assert spent_ns == spans_ns, f"host time is not conserved: {spent_ns} ns in nodes, waits and sleep, {spans_ns} ns recorded"
     part = np.full(len(calls.start_ns), NOWHERE, np.int32)
     part[blocking] = nodes.opening(waited_ns)
+    part[finished] = nodes.opening(finished_ns)
     launcher = np.full(len(linked.device_call), NOWHERE, np.int32)
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    return HostSide(el, nodes, slept, comm_waits, blocked, part, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+    return HostSide(el, nodes, slept, comm_waits, part, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+
+
+def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:
+    """Calls that found their device work done, and behind which their thread launches before its next operator begins.
+
+    What is launched comes after what was awaited, but the ``sync`` edge starts at the next operator: so there is a cut behind them.
+    """
+    calls, rows = linked.trace.calls, linked.trace.host
+    call = np.unique(found.call)
+    call = call[~blocked[call] & (el.of_call[call] != NOWHERE)]
+    following = next_operator(linked, call)
+    until_ns = np.full(len(call), np.iinfo(np.int64).max)
+    until_ns[following != NOWHERE] = rows.start_ns[following[following != NOWHERE]]
+    launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
+    launching = launching[np.lexsort((calls.start_ns[launching], calls.tid[launching]))]
+    tid, at_ns = calls.tid[launching], calls.start_ns[launching]
+    first = search_by_thread(tid, at_ns, calls.tid[call], calls.end_ns[call])
+    out: I64 = call[search_by_thread(tid, at_ns, calls.tid[call], until_ns) > first].astype(np.int64)
+    return out
 
 
 def _launched_ns(linked: Linked, blocked: Bool) -> I64:

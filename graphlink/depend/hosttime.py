@@ -82,7 +82,7 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
         until_ns=marks.axis.time_ns(until),
         duration_ns=duration_ns,
         self_ns=_self_ns(p, node, own, element, kind, first),
-        wait_ns=_wait_ns(blocked, first, n),
+        wait_ns=_wait_ns(blocked, first, p.at_ns[at]),
         sleep=p.sleep[at],
         first=first,
         axis=marks.axis,
@@ -109,6 +109,8 @@ def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32)
     return np.bincount(whose[counts], own[counts], len(kind)).astype(np.int64)
 
 
-def _wait_ns(blocked: Blocked, first: I32, n: int) -> I64:
-    known = blocked.element != NOWHERE
-    return np.bincount(first[blocked.element[known]], (blocked.until_ns - blocked.from_ns)[known], n).astype(np.int64)
+def _wait_ns(blocked: Blocked, first: I32, at_ns: I64) -> I64:
+    """Waits, at the node of the op that waited; between ops (host-side communication) at the node that carries the time."""
+    carrying = np.searchsorted(at_ns, blocked.from_ns, side="right") - 1
+    node = np.where(blocked.element == NOWHERE, carrying, first[blocked.element]) if len(first) else carrying
+    return np.bincount(node, blocked.until_ns - blocked.from_ns, len(at_ns)).astype(np.int64)

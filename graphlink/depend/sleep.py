@@ -48,6 +48,7 @@ class _Thread:
     busy_from: list[int]  # maximal active intervals
     busy_until: list[int]
     begun: list[int]  # starts of elements
+    last_ns: int  # end of the last element: what the thread does later is no node
 
 
 def sleeps(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -> Sleeps:
@@ -56,6 +57,8 @@ def sleeps(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
         for at, (idle_from, idle_until) in enumerate(zip(a.idle_from[:-1], a.idle_until[:-1], strict=True)):
+            if idle_from >= a.last_ns:
+                break
             best = (idle_from, 0, 0)  # (release, by, cut)
             for other, b in threads.items():
                 if other != tid:
@@ -112,12 +115,13 @@ def _threads(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int)
     out: dict[int, _Thread] = {}
     for i, thread in enumerate(tids.tolist()):
         part = slice(bounds[i], bounds[i + 1])
-        starts = np.sort(el.start_ns[begun[0][i] : begun[1][i]]).tolist()
-        out[thread] = _intervals(start[part], np.maximum.accumulate(end[part]), starts, rank_start_ns)
+        mine = slice(begun[0][i], begun[1][i])
+        begins, last_ns = np.sort(el.start_ns[mine]).tolist(), int(el.end_ns[mine].max())
+        out[thread] = _thread(start[part], np.maximum.accumulate(end[part]), rank_start_ns, begins, last_ns)
     return out
 
 
-def _intervals(start: I64, end: I64, begun: list[int], rank_start_ns: int) -> _Thread:
+def _thread(start: I64, end: I64, rank_start_ns: int, begun: list[int], last_ns: int) -> _Thread:
     breaks = np.flatnonzero(start[1:] > end[:-1])
     busy_from, busy_until = start[np.append(0, breaks + 1)], end[np.append(breaks, len(end) - 1)]
     idle_from = np.concatenate([[rank_start_ns], busy_until])
@@ -126,4 +130,4 @@ def _intervals(start: I64, end: I64, begun: list[int], rank_start_ns: int) -> _T
     long[-1] = True  # after its last row a thread sleeps for good
     if busy_from[0] > rank_start_ns:
         long[0] = True
-    return _Thread(idle_from[long].tolist(), idle_until[long].tolist(), busy_from.tolist(), busy_until.tolist(), begun)
+    return _Thread(idle_from[long].tolist(), idle_until[long].tolist(), busy_from.tolist(), busy_until.tolist(), begun, last_ns)

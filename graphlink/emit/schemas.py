@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -28,9 +29,18 @@ def schemas() -> dict[str, bytes]:
     """Text of each schema file by name."""
     out = {}
     for name, kind in FILES.items():
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_dedented(msgspec.json.schema(kind))}
         out[name] = msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
     return out
+
+
+def _dedented(schema: Any) -> Any:
+    """Python 3.13 takes the indent off docstrings, which become descriptions; earlier ones do not."""
+    if isinstance(schema, list):
+        return [_dedented(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {k: inspect.cleandoc(v) if k == "description" and isinstance(v, str) else _dedented(v) for k, v in schema.items()}
 
 
 def main(folder: str) -> None:

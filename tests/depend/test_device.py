@@ -71,7 +71,7 @@ def test_with_rows_a_late_start_is_explained_only_behind_a_wait_call_that_has_no
 
 
 def test_work_launched_behind_a_finished_wait_comes_after_what_was_awaited() -> None:
-    """The call blocks nothing, so there is no cut: an event edge keeps the order until the next operator."""
+    """The call blocks nothing, but the op is cut behind it: the sync edge to the next operator would let the launch run ahead."""
     trace = build_trace(
         host=[Host("op", 0, 100), Host("next", 110, 120)],
         calls=[Call("cudaLaunchKernel", 2, 4, 1), Call("cudaStreamSynchronize", 30, 31, 2), Call("cudaLaunchKernel", 40, 42, 3)],
@@ -79,7 +79,10 @@ def test_work_launched_behind_a_finished_wait_comes_after_what_was_awaited() -> 
         syncs=[Sync(SyncKind.STREAM, 30, 31, 2, stream=7)],
     )
     graph = graph_of(trace)
-    assert (op(graph, 6), op(graph, 45)) in edges(graph, EdgeKind.EVENT)
+    part = int(np.flatnonzero((graph.kind == NodeKind.HOST_PART) & (graph.start_ns == 31_000))[0])
+    assert (op(graph, 6), part) in edges(graph, EdgeKind.SYNC)
+    assert (part, op(graph, 45)) in edges(graph, EdgeKind.LAUNCH)
+    assert not graph.wait_ns.any()
 
 
 lates = st.lists(st.tuples(st.integers(0, 500), st.integers(21, 300)), min_size=1, max_size=12, unique_by=lambda x: x[0] + x[1])
