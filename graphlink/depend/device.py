@@ -41,8 +41,20 @@ def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: Host
         inferred = len(unseen[0])
         source, target = np.concatenate([source, unseen[0]]), np.concatenate([target, unseen[1]])
         bits = np.concatenate([bits, np.full(inferred, FoundBy.INFERRED, np.uint8)])
-    late = delays(device, ready_ns(order, launched_ns, (source, target), host.start_ns), gap_ns)
-    return DeviceSide(order, late, source, target, bits, inferred)
+    ready = ready_ns(order, launched_ns, (source, target), host.start_ns)
+    _conserved(linked, order, ready, host.start_ns)
+    return DeviceSide(order, delays(device, ready, gap_ns), source, target, bits, inferred)
+
+
+def _conserved(linked: Linked, order: Order, ready: I64, start_ns: int) -> None:
+    """Every ns of a stream, from the start of the rank to its last op's end, is work, a start delay, or idle for what the op waited for."""
+    device = linked.trace.device
+    before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])
+    delay_ns, idle_ns = np.maximum(device.start_ns - ready, 0), np.minimum(ready, device.start_ns) - before_ns
+    work_ns = order.end_ns - device.start_ns
+    assert (idle_ns >= 0).all(), "an op is ready before its stream is free"
+    assert (work_ns >= 0).all(), "an op ends before it starts"
+    assert (before_ns + idle_ns + delay_ns + work_ns == order.end_ns).all(), "device time is not conserved"
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
