@@ -13,6 +13,7 @@ from graphlink.replay.played import FREE, NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload, successors
 
 IDEAL: Final = "ideal"
+BLOCK: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,26 @@ def measured_ns(graph: Graph) -> int:
 
 
 def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
-    """When each node ends; every edge (CSR by target) must run from a lower to a higher node. Linear."""
+    """When each node ends; every edge (CSR by target) must run from a lower to a higher node.
+
+    Linear. Columns become Python numbers a block at a time, as millions of them at once would not stay in the processor's cache.
+    """
     ends: list[int] = []
     end_of = ends.__getitem__
     add = ends.append
-    sources = source.tolist()
-    low = 0
-    for high, cost in zip(first[1:].tolist(), cost_ns.tolist(), strict=True):
-        count = high - low
-        if count == 1:
-            add(ends[sources[low]] + cost)
-        elif count:
-            add(max(map(end_of, sources[low:high])) + cost)
-        else:
-            add(cost)
-        low = high
+    for begin in range(0, len(cost_ns), BLOCK):
+        bounds = first[begin : begin + BLOCK + 1]
+        sources = source[bounds[0] : bounds[-1]].tolist()
+        low = 0
+        for high, cost in zip((bounds[1:] - bounds[0]).tolist(), cost_ns[begin : begin + BLOCK].tolist(), strict=True):
+            count = high - low
+            if count == 1:
+                add(ends[sources[low]] + cost)
+            elif count:
+                add(max(map(end_of, sources[low:high])) + cost)
+            else:
+                add(cost)
+            low = high
     return np.array(ends, dtype=np.int64)
 
 
