@@ -373,3 +373,23 @@ class Built:
     graph: Graph
     sync: SyncCounts
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The jobs of one Paddle worker, sorted by start. ``type`` points into ``strings``; ``microbatch`` is -1 where the line gives none.
+
+    ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.
+    """
+
+    path: str
+    rank: int
+    machine: int  # 0 for a folder of one machine
+    strings: tuple[str, ...]
+    type: I32  # forward, backward, optimizer, lr, default, forward0, ...
+    microbatch: I64
+    start_ns: I64
+    end_ns: I64
+    first_step: int | None  # of "Schedule Profiler start at step N"
+    left_out: dict[str, int]
+    warnings: tuple[str, ...]

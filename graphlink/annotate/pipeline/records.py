@@ -1,0 +1,198 @@
+"""What crosses the parts of pipeline analysis. Nothing here knows the source (Kineto, nsys, Paddle).
+
+Glossary
+  rank         a pipeline rank, one compute timeline: p of them.
+  stage        virtual stage, 0 .. p * chunks - 1: chunk * p + rank unless the schedule says otherwise.
+  chunk        which of its model chunks a rank runs; 0 where it has one.
+  microbatch   0 .. m - 1 within a step.
+  step         0, 1, ...: steps of the recording, cut by optimizer ranges or step marks.
+
+Times are int64 ns on the run's common clock (``_ns``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from graphlink.model import I32, I64, U8
+
+
+class Phase(IntEnum):
+    """The contract's phases: B is the full backward, I the input gradient and W the weight gradient of a split one."""
+
+    F = 0
+    B = 1
+    I = 2  # noqa: E741
+    W = 3
+    OPT = 4
+
+
+class Cause(IntEnum):
+    """Why a stage was idle; names of the contract, in its order (lower case there)."""
+
+    WARMUP = 0
+    COOLDOWN = 1
+    DEPENDENCY_STALL = 2
+    EXPOSED_COMMUNICATION = 3
+    STRAGGLER_WAIT = 4
+    OPTIMIZER_SYNC = 5
+    LAUNCH_STARVED = 6
+    HOST_SYNC = 7
+    DATA_LOADING = 8
+    MEMORY_MANAGEMENT = 9
+    PROFILER_ARTEFACT = 10
+    UNKNOWN = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The pipeline ranges of one rank, sorted by step, then start. One entry a range.
+
+    ``NOWHERE`` where step, stage, chunk or microbatch is unknown.
+    ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run without device ops,
+    of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name said it.
+    """
+
+    phase: U8  # Phase
+    step: I64
+    stage: I64
+    chunk: I64
+    microbatch: I64
+    start_ns: I64
+    end_ns: I64
+    busy_ns: I64
+    device_ops: I64
+    rule: I32
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Disjoint spans of time, ascending, none empty."""
+
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Communication that ran on a stage, sorted by start: kernels, or host-side operations where the run has no device.
+
+    ``kind`` is a ``CommKind``; ``peer`` the other global rank of a send or receive, ``NOWHERE`` else. ``group`` and ``ordinal`` name the
+    operation over ranks (index into ``groups``; position in that group's order), ``NOWHERE`` if unknown. ``name`` points into ``names``.
+    """
+
+    start_ns: I64
+    end_ns: I64
+    kind: U8
+    peer: I64
+    tag: I64
+    bytes: I64
+    group: I32
+    ordinal: I64
+    name: I32
+    groups: tuple[tuple[int, ...], ...]  # global ranks, as recorded
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the recording of a rank itself says of moments in which its device was idle, sorted by start; may overlap, the first in the
+    order of ``Cause`` decision (``causes.py``) holds. ``evidence`` points into ``texts``."""
+
+    start_ns: I64
+    end_ns: I64
+    cause: U8
+    evidence: I32
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """All that pipeline analysis wants of one rank. ``work``: union of compute inside its F, B, I and W ranges."""
+
+    rank: int
+    ranges: Ranges
+    work: Spans
+    exchanges: Exchanges
+    hints: Hints
+    sees_device: bool  # False: times are those of host ranges
+    sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
+    left_out: dict[str, int]  # ranges and device ops that belong to none, by reason
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Idle time of all ranks by cause, sorted by rank, then start. Disjoint on a rank; ``optimizer_sync`` lies outside the makespan."""
+
+    rank: I64
+    stage: I64  # the rank's first virtual stage
+    step: I64
+    start_ns: I64
+    end_ns: I64
+    cause: U8
+    evidence: I32
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step over all ranks. Per rank: ``work_ns[r]`` + all idle inside the makespan = ``end_ns`` - ``start_ns``."""
+
+    number: int
+    start_ns: int  # first start of an F, B, I or W range
+    end_ns: int  # last end
+    work_ns: tuple[int, ...]
+    own_ns: tuple[int, ...]  # end of a rank's last work minus start of its first
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """The three rates of ``docs/bubbles.md``, means over steps weighted by time; None where what they need is unknown."""
+
+    bubble_rate_makespan: float | None
+    bubble_rate_zb: float | None
+    bubble_ratio_ideal: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The measured bubble (p * makespan - work, over all steps) split; ``schedule + imbalance + communication + rest = measured``."""
+
+    schedule_ns: int
+    imbalance_ns: int
+    communication_ns: int
+    rest_ns: int
+    measured_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Theory:
+    """What the recognised schedule itself must lose on the mean measured times."""
+
+    definitions: Definitions
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
+
+    ``ranks`` and ``runs`` are parallel, by rank. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest
+    and the first difference.
+    """
+
+    ranks: tuple[int, ...]
+    runs: tuple[StageRun, ...]
+    steps: tuple[Step, ...]
+    stages: int  # p
+    microbatches: int
+    chunks: int
+    schedule: str
+    nearest: str
+    idle: Idle
+    definitions: Definitions
+    theory: Theory | None
+    warnings: tuple[str, ...]
