@@ -191,6 +191,15 @@ class EventRows:
 
 
 @dataclass(frozen=True, slots=True)
+class OverheadRows:
+    """What the profiler itself cost, as it says: buffer flushes and requests, resource work, sorted by start. No nodes."""
+
+    start_ns: I64
+    end_ns: I64
+    name: I32
+
+
+@dataclass(frozen=True, slots=True)
 class FlowRows:
     """``fwdbwd`` flows: a forward op on one thread -> its backward op, both named by thread and start time."""
 
@@ -212,6 +221,7 @@ class Trace:
     syncs: SyncRows
     events: EventRows
     flows: FlowRows
+    overhead: OverheadRows
     pid: int | None  # of the process with most host rows and calls
     rank: int | None
     world_size: int | None

@@ -28,6 +28,7 @@ from graphlink.model import (
     FlowRows,
     HostRows,
     HostTrace,
+    OverheadRows,
     ProcessGroup,
     SyncKind,
     SyncRows,
@@ -225,6 +226,7 @@ def build_trace(
         device=device_rows,
         syncs=_sync_rows(syncs),
         events=EventRows(*(ints(getattr(r, c) for r in event_list) for c in ("correlation", "device", "stream"))),
+        overhead=OverheadRows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32)),
         flows=FlowRows(
             ints(r.fwd_tid for r in flow_list),
             ns(r.fwd for r in flow_list),

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphlink.annotate.critical import CriticalPath, Share
+from graphlink.annotate.waits import WaitSlices
 from graphlink.emit.groups import GroupIds, key
 from graphlink.emit.perfetto import Arg
-from graphlink.emit.waits import WaitSlices
 from graphlink.model import I32, I64, NOWHERE, U8, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
 
 

@@ -15,19 +15,18 @@ import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.names import Names
+from graphlink.annotate.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.emit import details, perfetto, publish
 from graphlink.emit.groups import GroupIds
 from graphlink.emit.perfetto import Arg, Flows, Process, Track
 from graphlink.emit.slices import Slices
 from graphlink.emit.tracks import Lanes, lanes_of
-from graphlink.emit.waits import WaitSlices, wait_slices
 from graphlink.model import I32, I64, NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
 
 NAME: Final = "timeline.perfetto-trace"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
 DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
-_CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     device_op = graph.kind == NodeKind.DEVICE_OP
     end_ns = np.where(device_op, graph.start_ns + graph.duration_ns, graph.end_ns)  # without what overlaps the next op
     recorded = lanes_of(graph, graph.start_ns, end_ns, process=0, threads=True)
-    before = _before(graph)
+    before = before_on_thread(graph)
     waits = wait_slices(graph, linked, before)
     path_track = len(recorded.tracks)
     parts = [
@@ -136,16 +135,6 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         args=(Arg("node", has, node), *args),
         flows=_flows(graph),
     )
-
-
-def _before(graph: Graph) -> I32:
-    """The node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
-    node = np.flatnonzero(np.isin(graph.kind, _CHAINED))
-    order = node[np.lexsort((node, graph.tid[node]))]
-    out = np.full(len(graph.kind), NOWHERE, np.int32)
-    same = graph.tid[order][1:] == graph.tid[order][:-1]
-    out[order[1:][same]] = order[:-1][same]
-    return out
 
 
 def _node_slices(graph: Graph, lanes: Lanes, end_ns: I64, code: I32) -> Slices:

@@ -9,7 +9,21 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.model import I64, NOWHERE, Bool, CallRows, CommTable, DeviceRows, EventRows, FlowRows, HostMatch, HostRows, SyncRows, Trace
+from graphlink.model import (
+    I64,
+    NOWHERE,
+    Bool,
+    CallRows,
+    CommTable,
+    DeviceRows,
+    EventRows,
+    FlowRows,
+    HostMatch,
+    HostRows,
+    OverheadRows,
+    SyncRows,
+    Trace,
+)
 
 ALL: Final = "all"
 _MARK: Final = re.compile(r"ProfilerStep\s?#(\d+)")
@@ -88,6 +102,7 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
         syncs=_rows(trace.syncs, syncs),
         events=_rows(trace.events, events),
         flows=_rows(trace.flows, flows),
+        overhead=_rows(trace.overhead, within(trace.overhead.start_ns)),
         left_out={**trace.left_out, **gone},
     )
     pairs = match.et[host]
@@ -118,7 +133,7 @@ def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
     return int(trace.host.start_ns[mine].min()), int(trace.host.end_ns[mine].max())
 
 
-_Table = TypeVar("_Table", HostRows, CallRows, DeviceRows, SyncRows, EventRows, FlowRows)
+_Table = TypeVar("_Table", HostRows, CallRows, DeviceRows, SyncRows, EventRows, FlowRows, OverheadRows)
 
 
 def _rows(table: _Table, keep: Bool) -> _Table:

@@ -29,6 +29,7 @@ from graphlink.read.kineto_rows import (
     FLOW,
     HOST,
     NO_ARGS,
+    OVERHEAD,
     SYNC,
     TABLE_OF,
     Args,
@@ -46,6 +47,7 @@ from graphlink.read.kineto_tables import (
     event_rows,
     flow_rows,
     host_rows,
+    overhead_rows,
     refuse_span,
     sync_rows,
 )
@@ -75,7 +77,7 @@ class _Lists(dict[str | None, Callable[[Event], None]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tables: dict[str, list[Event]] = {name: [] for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW)}
+        self.tables: dict[str, list[Event]] = {name: [] for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)}
         self.others: dict[str | None, list[Event]] = {}
         for category, table in TABLE_OF.items():
             self[category] = self.tables[table].append
@@ -94,7 +96,7 @@ class _Gathered:
         self.strings = Strings()
         self.json_texts = JsonTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
-        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW)}
+        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)}
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
@@ -114,6 +116,7 @@ class _Gathered:
             (SYNC, self._syncs),
             (EVENT, self._events),
             (FLOW, self._flows),
+            (OVERHEAD, self._overhead),
         ):
             rows = lists.tables[table]
             if table != FLOW:
@@ -298,6 +301,11 @@ class _Gathered:
         self.left_out["fwdbwd without partner"] += int((~usable).sum())
         self.parts[FLOW].add(ns=ns[usable], ident=ident[usable], tid=tid[usable], end=end[usable])
 
+    def _overhead(self, rows: list[Event], block: Block[Event]) -> None:
+        self.left_out["overhead"] += len(rows)  # they are no nodes
+        start, end = self._times(rows, block)
+        self.parts[OVERHEAD].add(start=start, end=end, name=self.strings.column([row.name or "" for row in rows]))
+
     def _comm(self, a: Args) -> Comm:
         raw = (
             a.collective, a.dtype, a.in_nelems, a.out_nelems, a.in_split, a.out_split, a.group, a.group_desc, a.group_ranks,
@@ -336,6 +344,7 @@ class _Gathered:
             syncs=sync_rows(self.parts[SYNC], clock),
             events=event_rows(self.parts[EVENT]),
             flows=flow_rows(self.parts[FLOW], clock, self.left_out),
+            overhead=overhead_rows(self.parts[OVERHEAD], clock),
             strings=tuple(self.strings),
             pid=next((pid for pid in pids if pid is not None), None),
             rank=rank,

@@ -65,7 +65,7 @@ class Event(msgspec.Struct, gc=False):
 
 NO_ARGS = Args()
 
-HOST, CALL, DEVICE, SYNC, EVENT, FLOW = "host", "call", "device", "sync", "event", "flow"
+HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD = "host", "call", "device", "sync", "event", "flow", "overhead"
 
 TABLE_OF = {
     "cpu_op": HOST,
@@ -84,6 +84,7 @@ TABLE_OF = {
     "cuda_sync": SYNC,
     "cuda_event": EVENT,
     "fwdbwd": FLOW,
+    "overhead": OVERHEAD,
 }
 
 ANNOTATIONS = frozenset({"user_annotation", "UserAnnotation"})

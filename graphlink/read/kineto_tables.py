@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, HostRows, SyncRows
+from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
@@ -129,3 +129,9 @@ def flow_rows(parts: Parts, clock: Clock, left_out: Counter[str]) -> FlowRows:
     left_out["fwdbwd without partner"] += len(ident) - 2 * len(start_of)
     forward, backward = starts[start_of], ends[end_of]
     return FlowRows(fwd_tid=tid[forward], fwd_ns=ns[forward], bwd_tid=tid[backward], bwd_ns=ns[backward])
+
+
+def overhead_rows(parts: Parts, clock: Clock) -> OverheadRows:
+    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
+    order = np.lexsort((end, start))
+    return OverheadRows(start[order], end[order], parts.column("name", np.int32)[order])

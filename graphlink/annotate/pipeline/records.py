@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from graphlink.model import I32, I64, U8
+from graphlink.model import I32, I64, U8, Bool
 
 
 class Phase(IntEnum):
@@ -92,18 +92,23 @@ class Exchanges:
     group: I32
     ordinal: I64
     name: I32
+    on_host: Bool  # gloo: a row lasts until somebody waits for it
     groups: tuple[tuple[int, ...], ...]  # global ranks, as recorded
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
-    """What the recording of a rank itself says of moments in which its device was idle, sorted by start; may overlap, the first in the
-    order of ``Cause`` decision (``causes.py``) holds. ``evidence`` points into ``texts``."""
+class Holds:
+    """What held back the work after moments in which a rank was idle, as its own recording tells: disjoint, sorted by start.
+
+    Where ``exchange`` is not ``NOWHERE`` it was that communication, and only the other ranks tell how much of it was waiting; else it was
+    ``cause``. ``evidence`` points into ``texts``, whose entry 0 is "".
+    """
 
     start_ns: I64
     end_ns: I64
     cause: U8
+    exchange: I32
     evidence: I32
     texts: tuple[str, ...]
 
@@ -116,7 +121,7 @@ class StageRun:
     ranges: Ranges
     work: Spans
     exchanges: Exchanges
-    hints: Hints
+    holds: Holds
     sees_device: bool  # False: times are those of host ranges
     sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
     left_out: dict[str, int]  # ranges and device ops that belong to none, by reason

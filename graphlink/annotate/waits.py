@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind
 
+_CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not a call that waited
 
 
@@ -41,6 +43,16 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
     start_ns[again] = np.maximum(start_ns[again], end_ns[again - 1])
     real = start_ns < end_ns
     return WaitSlices(part[real].astype(np.int32), call[real], start_ns[real], end_ns[real])
+
+
+def before_on_thread(graph: Graph) -> I32:
+    """The node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
+    node = np.flatnonzero(np.isin(graph.kind, _CHAINED))
+    order = node[np.lexsort((node, graph.tid[node]))]
+    out = np.full(len(graph.kind), NOWHERE, np.int32)
+    same = graph.tid[order][1:] == graph.tid[order][:-1]
+    out[order[1:][same]] = order[:-1][same]
+    return out
 
 
 def _released(graph: Graph) -> Bool:

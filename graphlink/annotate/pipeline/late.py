@@ -1,0 +1,152 @@
+"""What a host did while its device had nothing to do: waited for device work, loaded data, managed memory, or just launched late.
+
+The first of these counts, in this order: a moment in which the profiler worked, a call that allocates or frees, a data loader, a wait.
+What is left until the launch returns is ``launch_starved``; but where the host was held when the device ran empty, it would have
+launched that much earlier without, so of what is left as much as it had been held before counts as that, too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.pipeline import spans
+from graphlink.annotate.pipeline.exchanges import Found
+from graphlink.annotate.pipeline.records import Cause, Holds, Spans
+from graphlink.annotate.waits import WaitSlices
+from graphlink.model import I32, I64, NOWHERE, U8, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+
+_MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
+_LOADER: Final = re.compile(
+    r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """What may have held the host, in the order in which it counts; may overlap. ``exchange``: as in ``Holds``. Times absolute."""
+
+    start_ns: I64
+    end_ns: I64
+    cause: U8
+    exchange: I32
+    text: tuple[str, ...]
+
+
+def reasons(graph: Graph, linked: Linked, found: Found, waits: WaitSlices, threads: I64) -> Reasons:
+    """Of the threads ``threads`` (ids); ``waits`` in graph time."""
+    trace, strings = linked.trace, linked.trace.strings
+    out: list[tuple[int, int, Cause, int, str]] = []
+    overhead = trace.overhead
+    for start, end, name in zip(overhead.start_ns.tolist(), overhead.end_ns.tolist(), overhead.name.tolist(), strict=True):
+        out.append((start, end, Cause.PROFILER_ARTEFACT, NOWHERE, f"profiler: {strings[name]}"))
+    for table, pattern, cause in ((trace.calls, _MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, _LOADER, Cause.DATA_LOADING)):
+        codes = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]
+        mine = np.flatnonzero(np.isin(table.name, codes) & np.isin(table.tid, threads)) if codes else np.zeros(0, np.int64)
+        for start, end, name in zip(table.start_ns[mine].tolist(), table.end_ns[mine].tolist(), table.name[mine].tolist(), strict=True):
+            out.append((start, end, cause, NOWHERE, strings[name]))
+    out += _waited(graph, linked, found, waits, threads)
+    columns = tuple(zip(*out, strict=True)) if out else ((), (), (), (), ())
+    return Reasons(
+        np.array(columns[0], np.int64),
+        np.array(columns[1], np.int64),
+        np.array(columns[2], np.uint8),
+        np.array(columns[3], np.int32),
+        tuple(columns[4]),
+    )
+
+
+def _waited(graph: Graph, linked: Linked, found: Found, waits: WaitSlices, threads: I64) -> list[tuple[int, int, Cause, int, str]]:
+    """Waits, by what was waited for: a communication, a copy from the host, or other device work."""
+    strings, device = linked.trace.strings, linked.trace.device
+    mine = np.flatnonzero(np.isin(graph.tid[waits.part], threads))
+    awaited = _awaited(graph, waits.part[mine])
+    out = []
+    for k, source in zip(mine.tolist(), awaited.tolist(), strict=True):
+        start, end = int(waits.start_ns[k]) + graph.epoch_ns, int(waits.end_ns[k]) + graph.epoch_ns
+        call = int(waits.call[k])
+        by = strings[linked.trace.calls.name[call]] if call != NOWHERE else "wait"
+        row = int(graph.row[source]) if source != NOWHERE else NOWHERE
+        if source != NOWHERE and graph.kind[source] == NodeKind.HOST_COMM:
+            out.append((start, end, Cause.UNKNOWN, int(found.of_host[row]), by))
+        elif source != NOWHERE and found.of_device[row] != NOWHERE:
+            out.append((start, end, Cause.UNKNOWN, int(found.of_device[row]), by))
+        else:
+            name = strings[device.name[row]] if row != NOWHERE else "device work"
+            loads = row != NOWHERE and device.kind[row] == DeviceKind.MEMCPY and "HtoD" in name
+            out.append((start, end, Cause.DATA_LOADING if loads else Cause.HOST_SYNC, NOWHERE, f"{by} waited for {name}"))
+    return out
+
+
+def _awaited(graph: Graph, part: I32) -> I64:
+    """The source of ``sync`` edges of each node that ended last, ``NOWHERE`` without any."""
+    index = np.full(len(graph.kind), NOWHERE, np.int64)
+    index[part] = np.arange(len(part))
+    target = np.repeat(index, np.diff(graph.first))
+    edge = np.flatnonzero((target != NOWHERE) & (graph.edge_kind == EdgeKind.SYNC))
+    order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
+    out = np.full(len(part), NOWHERE, np.int64)
+    out[target[order]] = graph.source[order]  # of several the last assignment holds
+    return out
+
+
+def explained(late: Spans, otherwise: tuple[str, ...], why: Reasons) -> Holds:
+    """``late`` spans cut by what held the host; ``otherwise``: of each the evidence where nothing did. O(n log n)."""
+    start, end, of = late.start_ns, late.end_ns, np.arange(len(late.start_ns))
+    done: list[tuple[I64, I64, I64, I64]] = []
+    for group in _groups(why):
+        pieces = spans.cut(Spans(start, end), why.start_ns[group], why.end_ns[group])
+        hit = pieces.by != NOWHERE
+        done.append((pieces.start_ns[hit], pieces.end_ns[hit], of[pieces.of[hit]], group[pieces.by[hit]]))
+        start, end, of = pieces.start_ns[~hit], pieces.end_ns[~hit], of[pieces.of[~hit]]
+    done.append((start, end, of, np.full(len(start), NOWHERE)))
+    starts, ends, of, by = (np.concatenate(c) for c in zip(*done, strict=True))
+    order = np.argsort(starts, kind="stable")
+    return _holds(*_held_before(late, starts[order], ends[order], of[order], by[order], why), otherwise, why)
+
+
+def _groups(why: Reasons) -> list[I64]:
+    """Positions of the reasons that count alike, first those that count first."""
+    order = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
+    groups = [np.flatnonzero(why.cause == cause) for cause in order]
+    return [*groups, np.flatnonzero(~np.isin(why.cause, order))]
+
+
+def _held_before(late: Spans, start: I64, end: I64, of: I64, by: I64, why: Reasons) -> tuple[I64, I64, I64, I64]:
+    """Pieces of free time that the reason in force when the device ran empty gets, split off."""
+    if not len(start):
+        return start, end, of, by
+    head = start == late.start_ns[of]
+    holding = np.full(len(late.start_ns), NOWHERE)
+    holding[of[head]] = by[head]
+    budget = np.where(holding == NOWHERE, 0, late.start_ns - why.start_ns[np.maximum(holding, 0)] if len(why.start_ns) else 0)
+    free = by == NOWHERE
+    length = np.where(free, end - start, 0)
+    total = np.cumsum(length)
+    first = np.full(len(late.start_ns), np.iinfo(np.int64).max)
+    np.minimum.at(first, of, total - length)
+    left = np.clip(budget[of] - (total - length - first[of]), 0, length)
+    given = free & (left > 0)
+    middle = start + left
+    whole = given & (left == length)
+    by = np.where(given, holding[of], by)
+    split = np.flatnonzero(given & ~whole)
+    starts, ends = np.append(start, middle[split]), np.append(end, end[split])
+    ends[split] = middle[split]
+    ofs, bys = np.append(of, of[split]), np.append(by, np.full(len(split), NOWHERE))
+    order = np.argsort(starts, kind="stable")
+    return starts[order], ends[order], ofs[order], bys[order]
+
+
+def _holds(start: I64, end: I64, of: I64, by: I64, otherwise: tuple[str, ...], why: Reasons) -> Holds:
+    free = by == NOWHERE
+    texts: dict[str, int] = {"": 0}
+    words = [otherwise[o] if b == NOWHERE else why.text[b] for o, b in zip(of.tolist(), by.tolist(), strict=True)]
+    evidence = np.array([texts.setdefault(w, len(texts)) for w in words], np.int32)
+    at = np.maximum(by, 0)
+    cause = np.where(free, Cause.LAUNCH_STARVED, why.cause[at] if len(why.cause) else 0).astype(np.uint8)
+    exchange = np.where(free, NOWHERE, why.exchange[at] if len(why.exchange) else NOWHERE).astype(np.int32)
+    return Holds(start, end, cause, exchange, evidence, tuple(texts))

@@ -1,0 +1,117 @@
+"""When the device of a rank worked inside its pipeline ranges, and the ranges as their work spans them.
+
+Work is the union of compute kernels and copies of F, B, I and W ranges. Communication kernels are none: a waiting one is idle time.
+In a run without device ops work is the time of the ranges on their thread less its waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.annotate.pipeline import spans
+from graphlink.annotate.pipeline.attribute import Attributed
+from graphlink.annotate.pipeline.entries import Entries
+from graphlink.annotate.pipeline.records import Phase, Ranges, Spans
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """``entry`` is the entry that each range was; ``of_entry`` the range of each entry, ``NOWHERE`` where it had no work.
+
+    ``op``: device rows at work, by start; empty in a run without device ops.
+    """
+
+    ranges: Ranges
+    work: Spans
+    entry: I64
+    of_entry: I32
+    op: I64
+    left_out: dict[str, int]
+
+
+def device_work(linked: Linked, comm: Communication, entries: Entries, attributed: Attributed) -> Worked:
+    """Of a run with device ops. A range none of whose work was recorded has no span and is left out, counted. O(n log n)."""
+    device = linked.trace.device
+    mine = attributed.entry != NOWHERE
+    compute = mine.copy()
+    compute[comm.device_row] = False
+    op = np.flatnonzero(compute)
+    entry = attributed.entry[op]
+    count = len(entries.phase)
+    ops = np.bincount(entry, minlength=count)
+    start = np.full(count, np.iinfo(np.int64).max)
+    end = np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(start, entry, device.start_ns[op])
+    np.maximum.at(end, entry, device.end_ns[op])
+    has = ops > 0
+    ranges, order = _ranges(
+        entries, has, np.where(has, start, 0), np.where(has, end, 0), _busy(entry, device.start_ns[op], device.end_ns[op], count), ops
+    )
+    working = op[entries.phase[entry] != Phase.OPT]
+    working = working[np.lexsort((device.end_ns[working], device.start_ns[working]))]
+    empty = int(np.count_nonzero(~has))
+    return Worked(
+        ranges,
+        spans.union(device.start_ns[working], device.end_ns[working]),
+        order,
+        _inverse(order, count),
+        working,
+        {"ranges without device work": empty} if empty else {},
+    )
+
+
+def host_work(entries: Entries, waits: Spans) -> Worked:
+    """Of a run without device ops: ``waits`` are those of the ranges' thread."""
+    busy = entries.end_ns - entries.start_ns - spans.overlap_ns(waits, entries.start_ns, entries.end_ns)
+    ranges, order = _ranges(entries, np.ones(len(busy), np.bool_), entries.start_ns, entries.end_ns, busy, np.zeros(len(busy), np.int64))
+    inside = entries.phase != Phase.OPT
+    whole = spans.union(entries.start_ns[inside], entries.end_ns[inside])
+    pieces = spans.cut(whole, waits.start_ns, waits.end_ns)
+    free = pieces.by == NOWHERE
+    work = Spans(pieces.start_ns[free], pieces.end_ns[free])
+    return Worked(ranges, work, order, _inverse(order, len(busy)), np.zeros(0, np.int64), {})
+
+
+def _busy(entry: I32, start_ns: I64, end_ns: I64, count: int) -> I64:
+    """The length of the union of each entry's intervals: entries one after the other on one axis."""
+    if not len(entry):
+        return np.zeros(count, np.int64)
+    low = int(start_ns.min())
+    width = int(end_ns.max()) - low + 1
+    shift = np.unique(entry, return_inverse=True)[1] * width - low
+    united = spans.union(start_ns + shift, end_ns + shift)
+    names = np.unique(entry)
+    busy = np.bincount(names[united.start_ns // width], united.end_ns - united.start_ns, count)
+    out: I64 = busy.astype(np.int64)
+    return out
+
+
+def _ranges(entries: Entries, has: Bool, start_ns: I64, end_ns: I64, busy_ns: I64, ops: I64) -> tuple[Ranges, I64]:
+    kept = np.flatnonzero(has)
+    order = kept[np.lexsort((start_ns[kept], entries.step[kept]))]
+    names = tuple(f"inferred:order {r}" for r in entries.rules)
+    rules = (*entries.rules, *names)
+    rule = entries.rule + len(entries.rules) * entries.inferred
+    ranges = Ranges(
+        phase=entries.phase[order],
+        step=entries.step[order],
+        stage=entries.stage[order],
+        chunk=entries.chunk[order],
+        microbatch=entries.microbatch[order],
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        busy_ns=busy_ns[order],
+        device_ops=ops[order],
+        rule=rule[order].astype(np.int32),
+        rules=rules,
+    )
+    return ranges, order
+
+
+def _inverse(order: I64, count: int) -> I32:
+    out = np.full(count, NOWHERE, np.int32)
+    out[order] = np.arange(len(order))
+    return out
