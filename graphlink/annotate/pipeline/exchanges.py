@@ -31,7 +31,7 @@ def exchanges(linked: Linked, comm: Communication) -> Found:
     order = np.lexsort((end, start))
     nodes = [nodes[k] for k in order.tolist()]
     names, name = np.unique([n.recorded for n in nodes], return_inverse=True) if nodes else (np.zeros(0, "U1"), np.zeros(0, np.int64))
-    groups = tuple(tuple(g.ranks or ()) for g in comm.groups)
+    groups = tuple((g.name, tuple(g.ranks or ())) for g in comm.groups)
     columns = np.array([_columns(n) for n in nodes], np.int64).reshape(len(nodes), 5)
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order))

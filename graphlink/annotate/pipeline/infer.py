@@ -67,6 +67,16 @@ def peer_ops(linked: Linked) -> PeerOps:
     return PeerOps(start, peer_of, sending.astype(np.bool_))
 
 
+def first_source(linked: Linked, entries: Entries) -> int:
+    """The rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
+    forward = np.flatnonzero(entries.phase == Phase.F)
+    if not len(forward):
+        return NOWHERE
+    peers = peer_ops(linked)
+    before = np.flatnonzero(~peers.sends & (peers.start_ns < entries.end_ns[forward[0]]))
+    return int(peers.peer[before[0]]) if len(before) else NOWHERE
+
+
 def inferred_entries(linked: Linked) -> Inferred:
     """Entries with rule ``RULE``; None without sends and receives, or where forwards and backwards are not one to one. O(n log n)."""
     rows, strings = linked.trace.host, linked.trace.strings

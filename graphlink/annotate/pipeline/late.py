@@ -17,7 +17,7 @@ from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.exchanges import Found
 from graphlink.annotate.pipeline.records import Cause, Holds, Spans
 from graphlink.annotate.waits import WaitSlices
-from graphlink.model import I32, I64, NOWHERE, U8, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8, CommKind, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 
 _MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
 _LOADER: Final = re.compile(
@@ -91,6 +91,36 @@ def _awaited(graph: Graph, part: I32) -> I64:
     out = np.full(len(part), NOWHERE, np.int64)
     out[target[order]] = graph.source[order]  # of several the last assignment holds
     return out
+
+
+def receive_waits(linked: Linked, comm: Communication, found: Found, threads: I64) -> Reasons:
+    """Host-side receives and collectives that somebody waited for on ``threads``.
+
+    Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or since the row began.
+    The graph takes fewer of these for waits (only where the next row begins within 50 us), so that nothing else is hidden in them.
+    """
+    rows = linked.trace.host
+    receives = np.array([node.kind != CommKind.SEND for node in comm.host_node], np.bool_)
+    row = comm.host_row[receives] if len(receives) else comm.host_row
+    row = row[np.isin(rows.tid[row], threads)]
+    start = rows.start_ns[row].copy()
+    for tid in np.unique(rows.tid[row]).tolist():
+        nested = (rows.tid == tid) & ~linked.crossing
+        marks = np.sort(np.append(rows.start_ns[nested], rows.end_ns[nested]))
+        mine = rows.tid[row] == tid
+        last = np.searchsorted(marks, rows.end_ns[row[mine]], side="left") - 1
+        start[mine] = np.maximum(start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine])
+    return Reasons(start, rows.end_ns[row], np.full(len(row), Cause.UNKNOWN, np.uint8), found.of_host[row], ("wait",) * len(row))
+
+
+def both(a: Reasons, b: Reasons) -> Reasons:
+    return Reasons(
+        np.append(a.start_ns, b.start_ns),
+        np.append(a.end_ns, b.end_ns),
+        np.append(a.cause, b.cause),
+        np.append(a.exchange, b.exchange),
+        (*a.text, *b.text),
+    )
 
 
 def explained(late: Spans, otherwise: tuple[str, ...], why: Reasons) -> Holds:

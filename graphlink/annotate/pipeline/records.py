@@ -93,7 +93,7 @@ class Exchanges:
     ordinal: I64
     name: I32
     on_host: Bool  # gloo: a row lasts until somebody waits for it
-    groups: tuple[tuple[int, ...], ...]  # global ranks, as recorded
+    groups: tuple[tuple[str, tuple[int, ...]], ...]  # name and global ranks, as recorded
     names: tuple[str, ...]
 
 
@@ -115,11 +115,18 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """All that pipeline analysis wants of one rank. ``work``: union of compute inside its F, B, I and W ranges."""
+    """All that pipeline analysis wants of one rank.
+
+    ``work``: union of compute inside its F, B, I and W ranges; ``optimizer`` inside its OPT ranges. ``previous``: the global rank that its
+    first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
+    """
 
     rank: int
+    previous: int
+    recorded_from_ns: int
     ranges: Ranges
     work: Spans
+    optimizer: Spans
     exchanges: Exchanges
     holds: Holds
     sees_device: bool  # False: times are those of host ranges

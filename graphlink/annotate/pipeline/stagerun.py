@@ -12,13 +12,13 @@ from graphlink.annotate.pipeline.attribute import attribute
 from graphlink.annotate.pipeline.entries import Entries, named_entries
 from graphlink.annotate.pipeline.exchanges import Found, exchanges
 from graphlink.annotate.pipeline.holds import Segments, segments
-from graphlink.annotate.pipeline.infer import inferred_entries
-from graphlink.annotate.pipeline.late import Reasons, explained, reasons
-from graphlink.annotate.pipeline.records import Cause, Exchanges, Holds, Spans, StageRun
-from graphlink.annotate.pipeline.rules import Rule
+from graphlink.annotate.pipeline.infer import first_source, inferred_entries
+from graphlink.annotate.pipeline.late import Reasons, both, explained, reasons, receive_waits
+from graphlink.annotate.pipeline.records import Cause, Holds, Phase, Spans, StageRun
+from graphlink.annotate.pipeline.rules import STEP_MARK, Rule
 from graphlink.annotate.pipeline.work import Worked, device_work, host_work
-from graphlink.annotate.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.model import I32, NOWHERE, CommKind, Communication, DeviceKind, Graph, Linked
+from graphlink.annotate.waits import before_on_thread, wait_slices
+from graphlink.model import I32, NOWHERE, Communication, DeviceKind, Graph, Linked
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +55,42 @@ def stage_run(graph: Graph, linked: Linked, comm: Communication, rank: int, user
         of_device[mine] = worked.of_entry[attributed.entry[mine]]
         left_out = {**attributed.left_out, **worked.left_out}
         call = linked.device_call[mine & (linked.device_call != NOWHERE)]
-        threads = np.unique(np.append(entries.tid, linked.trace.calls.tid[call]))
+        why = reasons(graph, linked, found, waits, np.unique(np.append(entries.tid, linked.trace.calls.tid[call])))
     else:
         threads = np.unique(entries.tid)
-        worked = host_work(entries, _thread_waits(graph, waits, threads))
+        receives = receive_waits(linked, comm, found, threads)
+        mine = np.isin(graph.tid[waits.part], threads)
+        start = np.append(waits.start_ns[mine] + graph.epoch_ns, receives.start_ns)
+        worked = host_work(entries, spans.union(start, np.append(waits.end_ns[mine] + graph.epoch_ns, receives.end_ns)))
+        why = both(receives, reasons(graph, linked, found, waits, threads))
     if not len(worked.work.start_ns):
         return Staged(None, nothing, (*warnings, "no work was recorded inside the pipeline ranges"))
-    why = reasons(graph, linked, found, waits, threads)
-    holds = _device_holds(graph, linked, worked, found, why) if device_rows else _host_holds(linked, entries, worked, found, why)
-    run = StageRun(rank, worked.ranges, worked.work, found.exchanges, holds, bool(device_rows), True, left_out, tuple(warnings))
+    holds = _device_holds(graph, linked, worked, found, why) if device_rows else _host_holds(linked, entries, worked, why)
+    run = StageRun(
+        rank=rank,
+        previous=first_source(linked, entries),
+        recorded_from_ns=graph.epoch_ns,
+        ranges=worked.ranges,
+        work=worked.work,
+        optimizer=worked.optimizer,
+        exchanges=found.exchanges,
+        holds=holds,
+        sees_device=bool(device_rows),
+        sees_causes=True,
+        left_out=left_out,
+        warnings=tuple(warnings),
+    )
     return Staged(run, of_device, tuple(warnings))
 
 
-def _thread_waits(graph: Graph, waits: WaitSlices, threads: np.ndarray) -> Spans:
-    mine = np.isin(graph.tid[waits.part], threads)
-    return spans.union(waits.start_ns[mine] + graph.epoch_ns, waits.end_ns[mine] + graph.epoch_ns)
-
-
-def _idle(work: Spans) -> Spans:
-    return spans.complement(work, int(work.start_ns[0]), int(work.end_ns[-1]))
+def _idle(worked: Worked) -> Spans:
+    mine = worked.ranges.phase != Phase.OPT
+    return spans.complement(worked.work, int(worked.ranges.start_ns[mine].min()), int(worked.ranges.end_ns[mine].max()))
 
 
 def _device_holds(graph: Graph, linked: Linked, worked: Worked, found: Found, why: Reasons) -> Holds:
     device, strings = linked.trace.device, linked.trace.strings
-    idle = _idle(worked.work)
+    idle = _idle(worked)
     next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
     cut = segments(graph, linked, idle, next_op)
     late = np.flatnonzero(cut.call != NOWHERE)
@@ -103,30 +115,18 @@ def _by_device(cut: Segments, which: np.ndarray, linked: Linked, found: Found) -
     return Holds(cut.start_ns[which], cut.end_ns[which], cause, exchange, evidence, tuple(texts))
 
 
-def _host_holds(linked: Linked, entries: Entries, worked: Worked, found: Found, why: Reasons) -> Holds:
+def _host_holds(linked: Linked, entries: Entries, worked: Worked, why: Reasons) -> Holds:
     """In a run without device ops the thread itself is the machine: what it does between ranges keeps it from the next."""
-    idle = _idle(worked.work)
+    idle = _idle(worked)
     rows, strings = linked.trace.host, linked.trace.strings
-    outer = np.flatnonzero((linked.parent == NOWHERE) & ~linked.crossing & np.isin(rows.tid, entries.tid) & ~rows.annotation)
+    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[rows.name] & rows.annotation
+    parent = linked.parent
+    outer = np.flatnonzero(
+        ((parent == NOWHERE) | marks[np.maximum(parent, 0)]) & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid)
+    )
     pieces = spans.cut(idle, rows.start_ns[outer], rows.end_ns[outer])
     words = tuple(f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators" for k in pieces.by.tolist())
-    late = Spans(pieces.start_ns, pieces.end_ns)
-    return explained(late, words, _with_receives(why, idle, found.exchanges))
-
-
-def _with_receives(why: Reasons, idle: Spans, ex: Exchanges) -> Reasons:
-    """``why`` with the host-side receives and collectives that ended inside an idle span: such a row ends when somebody waits for it."""
-    x = np.flatnonzero(ex.on_host & (ex.kind != CommKind.SEND))
-    k = np.minimum(np.searchsorted(idle.end_ns, ex.end_ns[x]), max(len(idle.end_ns) - 1, 0))
-    inside = (idle.start_ns[k] < ex.end_ns[x]) & (ex.end_ns[x] <= idle.end_ns[k]) if len(idle.end_ns) else np.zeros(len(x), np.bool_)
-    x, k = x[inside], k[inside]
-    return Reasons(
-        np.append(why.start_ns, np.maximum(ex.start_ns[x], idle.start_ns[k])),
-        np.append(why.end_ns, ex.end_ns[x]),
-        np.append(why.cause, np.full(len(x), Cause.UNKNOWN, np.uint8)),
-        np.append(why.exchange, x.astype(np.int32)),
-        (*why.text, *("wait" for _ in x)),
-    )
+    return explained(Spans(pieces.start_ns, pieces.end_ns), words, why)
 
 
 def _joined(a: Holds, b: Holds) -> Holds:

@@ -26,6 +26,7 @@ class Worked:
 
     ranges: Ranges
     work: Spans
+    optimizer: Spans
     entry: I64
     of_entry: I32
     op: I64
@@ -53,9 +54,11 @@ def device_work(linked: Linked, comm: Communication, entries: Entries, attribute
     working = op[entries.phase[entry] != Phase.OPT]
     working = working[np.lexsort((device.end_ns[working], device.start_ns[working]))]
     empty = int(np.count_nonzero(~has))
+    stepping = op[entries.phase[entry] == Phase.OPT]
     return Worked(
         ranges,
         spans.union(device.start_ns[working], device.end_ns[working]),
+        spans.union(device.start_ns[stepping], device.end_ns[stepping]),
         order,
         _inverse(order, count),
         working,
@@ -67,12 +70,14 @@ def host_work(entries: Entries, waits: Spans) -> Worked:
     """Of a run without device ops: ``waits`` are those of the ranges' thread."""
     busy = entries.end_ns - entries.start_ns - spans.overlap_ns(waits, entries.start_ns, entries.end_ns)
     ranges, order = _ranges(entries, np.ones(len(busy), np.bool_), entries.start_ns, entries.end_ns, busy, np.zeros(len(busy), np.int64))
-    inside = entries.phase != Phase.OPT
-    whole = spans.union(entries.start_ns[inside], entries.end_ns[inside])
-    pieces = spans.cut(whole, waits.start_ns, waits.end_ns)
-    free = pieces.by == NOWHERE
-    work = Spans(pieces.start_ns[free], pieces.end_ns[free])
-    return Worked(ranges, work, order, _inverse(order, len(busy)), np.zeros(0, np.int64), {})
+    stepping = entries.phase == Phase.OPT
+
+    def free(which: Bool) -> Spans:
+        pieces = spans.cut(spans.union(entries.start_ns[which], entries.end_ns[which]), waits.start_ns, waits.end_ns)
+        left = pieces.by == NOWHERE
+        return Spans(pieces.start_ns[left], pieces.end_ns[left])
+
+    return Worked(ranges, free(~stepping), free(stepping), order, _inverse(order, len(busy)), np.zeros(0, np.int64), {})
 
 
 def _busy(entry: I32, start_ns: I64, end_ns: I64, count: int) -> I64:

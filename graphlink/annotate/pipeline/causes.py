@@ -1,0 +1,219 @@
+"""Every idle ns of every rank inside a step, with one cause and its evidence.
+
+By position first: before a rank's first forward it is ``warmup``, after its last phase ``cooldown``. Between, what held the next work back
+(``holds.py``) decides, and other ranks tell the rest: of a communication the part before the producer on the peer ended is
+``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the transfer ``exposed_communication``.
+Where nothing recorded explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before
+has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. The rest is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.pipeline import spans
+from graphlink.annotate.pipeline.matching import Matched, matched
+from graphlink.annotate.pipeline.producers import Producers, producers
+from graphlink.annotate.pipeline.records import Cause, Idle, Phase, Spans, StageRun, Step
+from graphlink.annotate.pipeline.stages import Pipes
+from graphlink.model import I64, NOWHERE, Bool, CommKind
+
+_NEVER: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """``idle`` is complete: per step and rank, its work and idle time inside the makespan add up to the makespan (asserted)."""
+
+    steps: tuple[Step, ...]
+    idle: Idle
+
+
+def account(pipes: Pipes) -> Accounted:
+    """O(n log n) in ranges, idle intervals and communication of all ranks."""
+    runs = pipes.runs
+    steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
+    supply, met = producers(pipes), matched(runs)
+    parts = _Parts(runs)
+    for run, of_run, meeting in zip(runs, supply, met, strict=True):
+        held = _Held(run, of_run, meeting, runs)
+        for step in steps:
+            _of_step(parts, run, step, held)
+    idle = parts.idle()
+    _assert_complete(runs, steps, idle)
+    return Accounted(steps, idle)
+
+
+def _step(number: int, runs: Sequence[StageRun]) -> Step:
+    mine = [(run.ranges.step == number) & (run.ranges.phase != Phase.OPT) for run in runs]
+    start = min(int(run.ranges.start_ns[m].min()) for run, m in zip(runs, mine, strict=True))
+    end = max(int(run.ranges.end_ns[m].max()) for run, m in zip(runs, mine, strict=True))
+    inside = [spans.within(run.work, start, end) for run in runs]
+    work = tuple(int((s.end_ns - s.start_ns).sum()) for s in inside)
+    own = tuple(int(s.end_ns[-1] - s.start_ns[0]) if len(s.start_ns) else 0 for s in inside)
+    return Step(number, start, end, work, own)
+
+
+def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
+    r = run.ranges
+    mine = np.flatnonzero((r.step == step.number) & (r.phase != Phase.OPT))
+    forward = mine[r.phase[mine] == Phase.F]
+    begins = int(r.start_ns[forward[0] if len(forward) else mine[0]])
+    ends = int(r.end_ns[mine].max())
+    idle = spans.complement(run.work, step.start_ns, step.end_ns)
+    head = spans.within(idle, step.start_ns, begins)
+    parts.add(run, step, head, Cause.WARMUP, f"before {held.name(int(mine[0]))}")
+    held.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
+    last = mine[int(np.argmax(r.end_ns[mine]))]
+    parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {held.name(int(last))}")
+    optimizer = np.flatnonzero((r.step == step.number) & (r.phase == Phase.OPT))
+    if len(optimizer):
+        outside = spans.complement(run.optimizer, step.end_ns, max(step.end_ns, int(r.end_ns[optimizer].max())))
+        parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
+
+
+class _Held:
+    """What held one rank back, made ready for its steps."""
+
+    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, runs: Sequence[StageRun]) -> None:
+        self.run, self.supply, self.meeting = run, supply, meeting
+        self.from_ns = {other.rank: other.recorded_from_ns for other in runs}
+        self.order = np.argsort(run.ranges.start_ns, kind="stable")
+        self.order = self.order[run.ranges.phase[self.order] != Phase.OPT]
+
+    def name(self, k: int) -> str:
+        r = self.run.ranges
+        return f"{Phase(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
+
+    def explain(self, parts: _Parts, step: Step, idle: Spans) -> None:
+        """Cuts idle time inside a rank's step by what held it back, and each piece by what other ranks tell."""
+        holds, ex, meeting = self.run.holds, self.run.exchanges, self.meeting
+        pieces = spans.cut(idle, holds.start_ns, holds.end_ns)
+        x, y = pieces.start_ns, pieces.end_ns
+        held = pieces.by != NOWHERE
+        by = np.maximum(pieces.by, 0)
+        exchange = np.where(held, holds.exchange[by], NOWHERE) if len(holds.cause) else np.full(len(x), NOWHERE)
+        cause = np.where(held, holds.cause[by], Cause.UNKNOWN) if len(holds.cause) else np.full(len(x), int(Cause.UNKNOWN))
+        waits = exchange != NOWHERE
+        e = np.maximum(exchange, 0)
+        following = self._range_at(idle.end_ns[pieces.of])
+        f = np.maximum(following, 0)
+        made = (following != NOWHERE) & (self.supply.end_ns[f] != _NEVER)
+        produced = np.where(made, self.supply.end_ns[f], _NEVER)
+        arrives = np.where(made & self._begins(f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], _NEVER)
+        if len(ex.kind):
+            collective, known = waits & (ex.kind[e] == CommKind.COLLECTIVE), waits & meeting.known[e]
+            receives = waits & (ex.kind[e] == CommKind.RECV)
+            transfer = np.where(known, meeting.transfer_from_ns[e], np.where(receives, y, x))
+            late = np.where(known, meeting.late_rank[e], NOWHERE)
+        else:
+            collective = known = receives = np.zeros(len(x), np.bool_)
+            transfer, late = y, np.full(len(x), NOWHERE)
+        unexplained = ~waits & (cause == Cause.UNKNOWN)
+        middle = np.where(waits, np.clip(transfer, x, y), y)
+        stall = np.where(waits & ~collective, produced, np.where(unexplained, arrives, x))
+        alone = receives & ~known  # the peer was not recorded: waiting and transfer are not told apart
+        stall = np.where(alone & ~made, y, stall)
+        stall = np.clip(stall, x, middle)
+        first = collective & known & (ex.ordinal[e] == 0) if len(ex.kind) else collective
+        begun = np.array([self.from_ns.get(int(rank), _NEVER) for rank in late.tolist()], np.int64)
+        artefact = first & (begun > ex.start_ns[e]) if len(ex.kind) else first
+        self._add(
+            parts,
+            step,
+            x,
+            stall,
+            np.full(len(x), Cause.DEPENDENCY_STALL),
+            [self._stalled(k, bool(a)) for k, a in zip(following.tolist(), alone.tolist(), strict=True)],
+        )
+        then = np.where(waits, np.where(artefact, Cause.PROFILER_ARTEFACT, Cause.STRAGGLER_WAIT), cause)
+        words = [
+            self._late(int(late[i]), int(e[i]), bool(artefact[i])) if waits[i] else (holds.texts[holds.evidence[by[i]]] if held[i] else "")
+            for i in range(len(x))
+        ]
+        self._add(parts, step, stall, middle, then, words)
+        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), [self._exposed(int(k)) for k in exchange.tolist()])
+
+    def _add(self, parts: _Parts, step: Step, start: I64, end: I64, cause: I64, words: list[str]) -> None:
+        for i in np.flatnonzero(start < end).tolist():
+            parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words[i])
+
+    def _range_at(self, at_ns: I64) -> I64:
+        """The range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
+        starts = self.run.ranges.start_ns[self.order]
+        k = self.order[np.maximum(np.searchsorted(starts, at_ns, side="right") - 1, 0)]
+        out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
+        return out
+
+    def _begins(self, k: I64, at_ns: I64) -> Bool:
+        """Does the work of range ``k`` begin at each moment? In a run without device ops a range may wait before it works."""
+        out: Bool = spans.overlap_ns(self.run.work, self.run.ranges.start_ns[k], at_ns) == 0
+        return out
+
+    def _stalled(self, k: int, alone: bool) -> str:
+        if k == NOWHERE:
+            return "a peer that was not recorded" if alone else ""
+        s = self.supply
+        if s.rank[k] == NOWHERE:
+            return f"{self.name(k)} waited for a peer that was not recorded"
+        made = f"{Phase(int(s.phase[k])).name}{self.run.ranges.microbatch[k]} of stage {s.stage[k]} on rank {s.rank[k]}"
+        return f"{self.name(k)} waited for {made}"
+
+    def _late(self, rank: int, exchange: int, artefact: bool) -> str:
+        name = self._exposed(exchange)
+        if rank == NOWHERE:
+            return name
+        why = ", whose profiler started later" if artefact else ""
+        return f"{name}: rank {rank} came last{why}"
+
+    def _exposed(self, exchange: int) -> str:
+        return "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
+
+
+class _Parts:
+    """Idle pieces being collected."""
+
+    def __init__(self, runs: Sequence[StageRun]) -> None:
+        self.stage = {run.rank: int(run.ranges.stage[run.ranges.phase != Phase.OPT].min()) for run in runs}
+        self.rows: list[tuple[int, int, int, int, int, int]] = []
+        self.texts: dict[str, int] = {"": 0}
+
+    def add(self, run: StageRun, step: Step, idle: Spans, cause: Cause, evidence: str) -> None:
+        for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
+            self.one(run, step, start, end, cause, evidence)
+
+    def one(self, run: StageRun, step: Step, start: int, end: int, cause: int, evidence: str) -> None:
+        self.rows.append((run.rank, step.number, start, end, cause, self.texts.setdefault(evidence, len(self.texts))))
+
+    def _stages(self, ranks: I64) -> I64:
+        return np.array([self.stage[rank] for rank in ranks.tolist()], np.int64)
+
+    def idle(self) -> Idle:
+        table = np.array(self.rows, np.int64).reshape(-1, 6)
+        table = table[np.lexsort((table[:, 2], table[:, 0]))]
+        return Idle(
+            rank=table[:, 0],
+            stage=self._stages(table[:, 0]),
+            step=table[:, 1],
+            start_ns=table[:, 2],
+            end_ns=table[:, 3],
+            cause=table[:, 4].astype(np.uint8),
+            evidence=table[:, 5].astype(np.int32),
+            texts=tuple(self.texts),
+        )
+
+
+def _assert_complete(runs: Sequence[StageRun], steps: Sequence[Step], idle: Idle) -> None:
+    inside = idle.cause != Cause.OPTIMIZER_SYNC
+    place = np.searchsorted([run.rank for run in runs], idle.rank) * len(steps) + idle.step
+    length = np.where(inside, idle.end_ns - idle.start_ns, 0)
+    spent = np.zeros(len(runs) * len(steps), np.int64)
+    np.add.at(spent, place, length)
+    for k, step in enumerate(steps):
+        for i, work in enumerate(step.work_ns):
+            total = work + int(spent[i * len(steps) + k])
+            assert total == step.end_ns - step.start_ns, f"rank {runs[i].rank}, step {step.number}: {total} ns accounted for"

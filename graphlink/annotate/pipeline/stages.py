@@ -1,0 +1,112 @@
+"""Which ranks are stages of one pipeline, in which order, and the virtual stage of every range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from graphlink.annotate.pipeline.records import Phase, StageRun
+from graphlink.model import I64, NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Pipes:
+    """``runs`` with stages filled in, sorted by rank. ``pipe`` and ``position``: of each run the pipeline (replica), and its place in it.
+
+    ``length`` is p, ``chunks`` v. ``steps``: numbers of the recording that all ranks have, in order; ranges of others are left out.
+    """
+
+    runs: tuple[StageRun, ...]
+    pipe: tuple[int, ...]
+    position: tuple[int, ...]
+    length: int
+    chunks: int
+    steps: tuple[int, ...]
+    warnings: tuple[str, ...]
+
+
+def pipes(runs: Sequence[StageRun]) -> Pipes:
+    """Puts ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by first forwards."""
+    runs = sorted(runs, key=lambda run: run.rank)
+    warnings: list[str] = []
+    steps = sorted(set.intersection(*(set(_steps(run)) for run in runs)))
+    left = sorted({s for run in runs for s in _steps(run)} - set(steps))
+    if left:
+        warnings.append(f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}")
+    chunks = max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1
+    order = _by_sources(runs) or _by_stages(runs)
+    if order is None:
+        order = [(0, place) for place in _by_first_forward(runs)]
+        if len(runs) > 1:
+            warnings.append("stages are in the order of the ranks' first forwards: neither names nor communication tell it")
+    length = max((position for _, position in order), default=0) + 1
+    pipe, position = tuple(p for p, _ in order), tuple(q for _, q in order)
+    kept = tuple(_staged(run, place, length, steps) for run, place in zip(runs, position, strict=True))
+    return Pipes(kept, pipe, position, length, chunks, tuple(steps), tuple(warnings))
+
+
+def _steps(run: StageRun) -> list[int]:
+    out: list[int] = np.unique(run.ranges.step[run.ranges.phase != Phase.OPT]).tolist()
+    return out
+
+
+def _staged(run: StageRun, position: int, length: int, steps: list[int]) -> StageRun:
+    r = run.ranges
+    keep = np.isin(r.step, steps)
+    stage = np.where((r.stage == NOWHERE) & (r.phase != Phase.OPT), np.maximum(r.chunk, 0) * length + position, r.stage)
+    columns = {name: getattr(r, name) for name in type(r).__slots__ if name != "rules"}
+    columns["stage"], columns["step"] = stage, np.searchsorted(steps, r.step)
+    return replace(run, ranges=type(r)(**{name: column[keep] for name, column in columns.items()}, rules=r.rules))
+
+
+def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
+    """Chains of ``previous`` ranks, all of one length; None where they are not such chains."""
+    index = {run.rank: i for i, run in enumerate(runs)}
+    before = [index.get(run.previous, NOWHERE) if run.previous != NOWHERE else NOWHERE for run in runs]
+    if len(runs) > 1 and all(b == NOWHERE for b in before):
+        return None
+    if any(run.previous != NOWHERE and b == NOWHERE for run, b in zip(runs, before, strict=True)):
+        return None
+    heads = [i for i, b in enumerate(before) if b == NOWHERE]
+    follows: dict[int, int] = {}
+    for i, b in enumerate(before):
+        if b != NOWHERE and follows.setdefault(b, i) != i:
+            return None
+    out: dict[int, tuple[int, int]] = {}
+    for pipe, head in enumerate(heads):
+        at, place = head, 0
+        while at != NOWHERE and at not in out:
+            out[at] = pipe, place
+            at, place = follows.get(at, NOWHERE), place + 1
+    lengths = {sum(1 for p, _ in out.values() if p == pipe) for pipe in range(len(heads))}
+    return [out[i] for i in range(len(runs))] if len(out) == len(runs) and len(lengths) == 1 else None
+
+
+def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
+    """By the lowest virtual stage that each rank names; several ranks of one stage are replicas, in the order of their ranks."""
+    lowest = [_lowest(run.ranges.stage) for run in runs]
+    if any(stage == NOWHERE for stage in lowest):
+        return None
+    distinct = sorted(set(lowest))
+    seen = dict.fromkeys(distinct, 0)
+    out = []
+    for stage in lowest:
+        out.append((seen[stage], distinct.index(stage)))
+        seen[stage] += 1
+    return out if len(set(seen.values())) == 1 else None
+
+
+def _lowest(stage: I64) -> int:
+    named = stage[stage != NOWHERE]
+    return int(named.min()) if len(named) else NOWHERE
+
+
+def _by_first_forward(runs: Sequence[StageRun]) -> list[int]:
+    """Place of each run by the start of its first forward (of equals, by rank)."""
+    first = [int(run.ranges.start_ns[run.ranges.phase == Phase.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
+    place = [0] * len(runs)
+    for position, i in enumerate(sorted(range(len(runs)), key=lambda i: (first[i], runs[i].rank))):
+        place[i] = position
+    return place
