@@ -17,6 +17,11 @@ import numpy as np
 from graphlink.annotate.communication import communication
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.explain import explain
+from graphlink.annotate.pipeline.analyse import RankPipeline, analyse, rank_pipeline
+from graphlink.annotate.pipeline.notes import notes
+from graphlink.annotate.pipeline.records import Pipeline
+from graphlink.annotate.pipeline.rules import user_rules
+from graphlink.annotate.pipeline.stagerun import Staged, stage_run
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build
 from graphlink.depend.fold import fold
@@ -58,6 +63,7 @@ class Options:
     host: str = "full"  # full | launches
     timeline: str = "recorded"  # recorded | both (recorded and replayed) | none
     name: str = "trace"
+    range_rules: tuple[str, ...] = ()  # regular expressions that tell pipeline ranges, before the known ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class Prepared:
     comm: Communication
     built: Built
     plan: chakra.CommPlan
+    staged: Staged
     folded: int  # host nodes that --host launches folded into others
     warnings: tuple[str, ...]
 
@@ -83,18 +90,35 @@ class RankResult:
     files: tuple[str, ...]
 
 
-def run_rank(inputs: Inputs, options: Options, folder: Path) -> RankResult:
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written."""
+
+    ranks: tuple[summary.Rank, ...]
+    pipeline: Pipeline | None
+    files: tuple[str, ...]
+
+
+def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     """The whole job of a rank that stands alone; ``comm_group.json`` is written too if the graph names a group."""
     prepared = prepare(inputs, options)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    result = finish(prepared, ids[prepared.rank], options, folder, prepared.world_size)
+    pipeline = analyse([prepared.staged.run]) if prepared.staged.run is not None else None
+    result = finish(prepared, ids[prepared.rank], options, folder, prepared.world_size, rank_pipeline(pipeline, prepared.rank))
     files = result.files
     if prepared.plan.groups:
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
         files = (*files, groups.NAME)
     if options.timeline != "none":
         files = (*files, timeline.join(folder, [prepared.rank]))
-    return RankResult(result.summary, files)
+    return RunResult((result.summary,), pipeline, (*files, *write_pipeline(pipeline, folder)))
+
+
+def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
+    """``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
+    if pipeline is None:
+        return ()
+    return ()
 
 
 def prepare(inputs: Inputs, options: Options) -> Prepared:
@@ -130,6 +154,8 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     _refuse_errors(findings, inputs.kineto)
     rank = _rank(inputs, trace.rank)
     plan = chakra.plan(built.graph, comm, rank, options.target)
+    log.info("looking for pipeline ranges")
+    staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules))
     members = [r for g in comm.groups for r in g.ranks or ()]
     world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for r in members))
     warnings = (
@@ -137,16 +163,20 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         *linked.warnings,
         *comm.warnings,
         *built.warnings,
+        *staged.warnings,
         *(f"check: {finding}" for finding in findings),
         *_rank_warnings(rank, trace.rank),
     )
-    return Prepared(inputs, rank, world_size, linked, comm, built, plan, folded, tuple(dict.fromkeys(warnings)))
+    return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, folded, tuple(dict.fromkeys(warnings)))
 
 
-def finish(prepared: Prepared, ids: groups.GroupIds, options: Options, folder: Path, world_size: int) -> RankResult:
+def finish(
+    prepared: Prepared, ids: groups.GroupIds, options: Options, folder: Path, world_size: int, pipeline: RankPipeline | None = None
+) -> RankResult:
     """Writes the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
     Its part of the timeline is left there for ``timeline.join``. ``ids`` must hold every communicator of ``prepared.plan.groups``.
+    ``pipeline``: the rank's part of it, if the run is one.
 
     Raises:
         OutputError: a file cannot be written.
@@ -155,8 +185,9 @@ def finish(prepared: Prepared, ids: groups.GroupIds, options: Options, folder: P
     files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
     log.info("writing %s", files[0])
     heading = chakra.Heading(rank, world_size, graph.epoch_ns)
+    noted = notes(graph, prepared.staged.of_device, pipeline.run, pipeline.idle) if pipeline is not None else None
     with publish.writing(folder / files[0]) as out:
-        chakra.write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading)
+        chakra.write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading, noted)
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import run
+from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.cli.inputs import of_files, of_folder
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
@@ -34,8 +35,10 @@ def link(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         timeline="none" if arguments.no_timeline else arguments.timeline,
         name=arguments.name,
+        range_rules=tuple(arguments.range_rule),
     )
     parse_steps(options.step)
+    user_rules(options.range_rules)
     with publish.Publication(Path(arguments.out), force=arguments.force) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
             whole = _write(arguments, options, publication.beside)
@@ -53,9 +56,9 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
         inputs = of_files(arguments.kineto, arguments.et, arguments.rank)
     if len(inputs) == 1:
         with naming_limits(inputs[0].kineto):
-            results = [run.run_rank(inputs[0], options, folder)]
+            result = run.run_rank(inputs[0], options, folder)
     else:
-        results = run_ranks(inputs, options, folder, arguments.jobs)
+        result = run_ranks(inputs, options, folder, arguments.jobs)
     whole = summary.Summary(
         options=summary.Options(
             step=options.step,
@@ -64,8 +67,8 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
             target=options.target,
             gap_us=arguments.gap_us,
         ),
-        ranks=[r.summary for r in results],
-        files=sorted({f for r in results for f in r.files} | {summary.NAME}),
+        ranks=list(result.ranks),
+        files=sorted({*result.files, summary.NAME}),
     )
     publish.write(folder / summary.NAME, summary.encode(whole))
     return whole

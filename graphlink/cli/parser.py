@@ -102,6 +102,13 @@ def link_parser() -> argparse.ArgumentParser:
         default="full",
         help="every host op (default), or only those that launch, wait, hand over or begin a thread",
     )
+    graph.add_argument(
+        "--range-rule",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the known ones",
+    )
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument("--out", default="graphlink-out", metavar="DIR", help="output folder (default graphlink-out)")
     outputs.add_argument("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)")

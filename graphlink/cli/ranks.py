@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from graphlink import run
+from graphlink.annotate.pipeline.analyse import RankPipeline, analyse, rank_pipeline
+from graphlink.annotate.pipeline.records import StageRun
 from graphlink.emit import groups, publish, timeline
 from graphlink.errors import GraphlinkError, InputError
 
@@ -37,6 +39,7 @@ class _Ready:
     rank: int
     world_size: int
     groups: tuple[groups.GroupKey, ...]
+    staged: StageRun | None
     file: Path
 
 
@@ -47,7 +50,7 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What a process is given; ``ids`` only in the second round."""
+    """What a process is given; ``ids`` and what is behind it only in the second round."""
 
     inputs: run.Inputs
     options: run.Options
@@ -55,6 +58,7 @@ class _Task:
     file: Path
     ids: groups.GroupIds | None = None
     world_size: int = 1
+    pipeline: RankPipeline | None = None
 
 
 @contextlib.contextmanager
@@ -70,8 +74,8 @@ def naming_limits(kineto: Path) -> Iterator[None]:
         raise InputError("this or its execution trace is nested too deeply", path=kineto, todo="record it again") from None
 
 
-def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, jobs: int | None) -> list[run.RankResult]:
-    """Writes the files of all ranks and ``comm_group.json`` into ``folder``; results by rank.
+def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, jobs: int | None) -> run.RunResult:
+    """Writes the files of all ranks, and those of the run, into ``folder``.
 
     Raises:
         SomeRanksFailed, InputError: some or all ranks failed; the first failure is told.
@@ -84,15 +88,20 @@ def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, 
     _refuse_same_rank(ready, inputs)
     ids = groups.assign({r.rank: r.groups for r in ready})
     world_size = max(r.world_size for r in ready)
-    second = [_Task(t.inputs, options, folder, r.file, ids[r.rank], world_size) for t, r in zip(tasks, ready, strict=True)]
+    pipeline = analyse([r.staged for r in ready if r.staged is not None])
+    second = [
+        _Task(t.inputs, options, folder, r.file, ids[r.rank], world_size, rank_pipeline(pipeline, r.rank))
+        for t, r in zip(tasks, ready, strict=True)
+    ]
     results = _good(_map(_finish, second, at_once), len(inputs))
+    files = [name for result in results for name in result.files]
     if any(ids.values()):
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
-        results[0] = run.RankResult(results[0].summary, (*results[0].files, groups.NAME))
+        files.append(groups.NAME)
     if options.timeline != "none":
-        name = timeline.join(folder, sorted(r.rank for r in ready))
-        results[0] = run.RankResult(results[0].summary, (*results[0].files, name))
-    return sorted(results, key=lambda r: r.summary.rank)
+        files.append(timeline.join(folder, sorted(r.rank for r in ready)))
+    files += run.write_pipeline(pipeline, folder)
+    return run.RunResult(tuple(sorted((r.summary for r in results), key=lambda s: s.rank)), pipeline, tuple(files))
 
 
 def _prepare(task: _Task) -> _Ready | _Failed:
@@ -103,7 +112,7 @@ def _prepare(task: _Task) -> _Ready | _Failed:
             pickle.dump(prepared, out, protocol=pickle.HIGHEST_PROTOCOL)
     except GraphlinkError as problem:
         return _Failed(problem.text())
-    return _Ready(prepared.rank, prepared.world_size, prepared.plan.groups, task.file)
+    return _Ready(prepared.rank, prepared.world_size, prepared.plan.groups, prepared.staged.run, task.file)
 
 
 def _finish(task: _Task) -> run.RankResult | _Failed:
@@ -113,7 +122,7 @@ def _finish(task: _Task) -> run.RankResult | _Failed:
             prepared: run.Prepared = pickle.load(stored)
         task.file.unlink()
         with naming_limits(task.inputs.kineto):
-            return run.finish(prepared, task.ids, task.options, task.folder, task.world_size)
+            return run.finish(prepared, task.ids, task.options, task.folder, task.world_size, task.pipeline)
     except GraphlinkError as problem:
         return _Failed(problem.text())
 

@@ -10,6 +10,8 @@ from typing import BinaryIO, Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.annotate.pipeline.notes import Notes
+from graphlink.annotate.pipeline.records import Cause, Phase
 from graphlink.emit import attributes as attr
 from graphlink.emit.durations import micros, on_host
 from graphlink.emit.groups import GroupIds, GroupKey, key
@@ -65,10 +67,22 @@ def _by_row(rows: I32, nodes: tuple[CommNode, ...], comm: Communication, rank: i
     return dict(zip(rows.tolist(), written_all(nodes, comm, rank, target), strict=True))
 
 
-def write_et(out: BinaryIO, graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: GroupIds, heading: Heading) -> int:
-    """Writes the whole ``.et`` to ``out``, a block of nodes at a time, and returns the bytes written."""
+def write_et(
+    out: BinaryIO,
+    graph: Graph,
+    linked: Linked,
+    comm: Communication,
+    plan: CommPlan,
+    ids: GroupIds,
+    heading: Heading,
+    notes: Notes | None = None,
+) -> int:
+    """Writes the whole ``.et`` to ``out``, a block of nodes at a time, and returns the bytes written.
+
+    ``notes`` only where the rank is part of a pipeline.
+    """
     size = out.write(attr.framed(global_metadata(heading)))
-    for block in node_blocks(graph, linked, comm, plan, ids):
+    for block in node_blocks(graph, linked, comm, plan, ids, notes):
         size += out.write(b"".join(map(attr.framed, block)))
     return size
 
@@ -84,12 +98,15 @@ def global_metadata(heading: Heading) -> bytes:
     return attr.serialised(pb.GlobalMetadata(version=SCHEMA_VERSION, attr=attributes))
 
 
-def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: GroupIds) -> Iterator[list[bytes]]:
+def node_blocks(
+    graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: GroupIds, notes: Notes | None = None
+) -> Iterator[list[bytes]]:
     """Serialised ``Node`` messages in id order, some thousands a list."""
     name, tails, texts = _Names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
     comms = _comm_bytes(comm, plan, ids)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
-    columns = _int_columns(graph, linked)
+    columns = [*_int_columns(graph, linked), *_note_columns(notes)]
+    noted = _noted(notes)
     for low in range(0, len(graph.kind), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.kind)))
         count = part.stop - low
@@ -120,7 +137,9 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
             ).SerializeToString()
             shapes, schema = texts.of(i)
             rest = head + shapes + blob + tails.of(i, a + base, b + base) + schema
-            block.append(rest if written is None else rest + written[1])
+            if written is not None:
+                rest += written[1]
+            block.append(rest if i not in noted else rest + noted[i])
         yield block
 
 
@@ -260,6 +279,27 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
         ("fw_tid", et.fw_tid),
     ):
         yield attr.IntColumn(name, values(of_et), whole)
+
+
+def _note_columns(notes: Notes | None) -> Iterable[attr.IntColumn]:
+    if notes is None:
+        return
+    for name, value in (("pipeline_stage", notes.stage), ("pipeline_microbatch", notes.microbatch), ("pipeline_chunk", notes.chunk)):
+        yield attr.IntColumn(name, value, notes.in_range & (value != NOWHERE))
+    yield attr.IntColumn("bubble_before_ns", notes.bubble_before_ns, notes.bubble_before_ns > 0)
+
+
+def _noted(notes: Notes | None) -> dict[int, bytes]:
+    """The notes of text, by node."""
+    if notes is None:
+        return {}
+    phases = {p: attr.text("pipeline_phase", p.name) for p in Phase}
+    causes = {c: attr.text("bubble_cause", c.name.lower()) for c in Cause}
+    out = {i: phases[Phase(k)] for i, k in zip(np.flatnonzero(notes.in_range).tolist(), notes.phase[notes.in_range].tolist(), strict=True)}
+    late = np.flatnonzero(notes.bubble_before_ns > 0)
+    for i, k in zip(late.tolist(), notes.bubble_cause[late].tolist(), strict=True):
+        out[i] = out.get(i, b"") + causes[Cause(k)]
+    return out
 
 
 def _comm_bytes(comm: Communication, plan: CommPlan, ids: GroupIds) -> dict[int, tuple[int, bytes]]:
