@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def listed(of: Spans) -> Intervals:
 
 def is_canonical(of: Spans) -> bool:
     found = listed(of)
-    return all(a < b for a, b in found) and all(b < c for (_, b), (c, _) in zip(found, found[1:], strict=False))
+    return all(a < b for a, b in found) and all(b < c for (_, b), (c, _) in pairwise(found))
 
 
 @given(intervals)
