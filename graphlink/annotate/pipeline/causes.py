@@ -20,7 +20,7 @@ from graphlink.annotate.pipeline.matching import Matched, matched
 from graphlink.annotate.pipeline.producers import Producers, producers
 from graphlink.annotate.pipeline.records import Cause, Idle, Phase, Spans, StageRun, Step
 from graphlink.annotate.pipeline.stages import Pipes
-from graphlink.model import I64, NOWHERE, Bool, CommKind
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 
 _NEVER: Final = np.iinfo(np.int64).min
 
@@ -72,8 +72,13 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
     parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {held.name(int(last))}")
     optimizer = np.flatnonzero((r.step == step.number) & (r.phase == Phase.OPT))
     if len(optimizer):
-        outside = spans.complement(run.optimizer, step.end_ns, max(step.end_ns, int(r.end_ns[optimizer].max())))
+        until = max(step.end_ns, int(r.end_ns[optimizer].max()), held.last_collective_ns(step))
+        outside = spans.complement(spans.union(*_both(run.work, run.optimizer)), step.end_ns, until)
         parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
+
+
+def _both(a: Spans, b: Spans) -> tuple[I64, I64]:
+    return np.append(a.start_ns, b.start_ns), np.append(a.end_ns, b.end_ns)
 
 
 class _Held:
@@ -81,7 +86,7 @@ class _Held:
 
     def __init__(self, run: StageRun, supply: Producers, meeting: Matched, runs: Sequence[StageRun]) -> None:
         self.run, self.supply, self.meeting = run, supply, meeting
-        self.from_ns = {other.rank: other.recorded_from_ns for other in runs}
+        self.others = {other.rank: other for other in runs}
         self.order = np.argsort(run.ranges.start_ns, kind="stable")
         self.order = self.order[run.ranges.phase[self.order] != Phase.OPT]
 
@@ -89,54 +94,78 @@ class _Held:
         r = self.run.ranges
         return f"{Phase(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
 
+    def last_collective_ns(self, step: Step) -> int:
+        """When the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
+        r, ex = self.run.ranges, self.run.exchanges
+        later = r.start_ns[(r.step > step.number) & (r.phase != Phase.OPT)]
+        until = int(later.min(initial=np.iinfo(np.int64).max))
+        mine = (ex.kind == CommKind.COLLECTIVE) & (ex.start_ns >= step.end_ns) & (ex.end_ns <= until)
+        return int(ex.end_ns[mine].max(initial=step.end_ns))
+
     def explain(self, parts: _Parts, step: Step, idle: Spans) -> None:
         """Cuts idle time inside a rank's step by what held it back, and each piece by what other ranks tell."""
-        holds, ex, meeting = self.run.holds, self.run.exchanges, self.meeting
+        holds = self.run.holds
         pieces = spans.cut(idle, holds.start_ns, holds.end_ns)
-        x, y = pieces.start_ns, pieces.end_ns
-        held = pieces.by != NOWHERE
-        by = np.maximum(pieces.by, 0)
-        exchange = np.where(held, holds.exchange[by], NOWHERE) if len(holds.cause) else np.full(len(x), NOWHERE)
-        cause = np.where(held, holds.cause[by], Cause.UNKNOWN) if len(holds.cause) else np.full(len(x), int(Cause.UNKNOWN))
-        waits = exchange != NOWHERE
-        e = np.maximum(exchange, 0)
+        x, y, by = pieces.start_ns, pieces.end_ns, pieces.by
+        exchange, cause = _taken(holds.exchange, by, NOWHERE), _taken(holds.cause, by, Cause.UNKNOWN)
         following = self._range_at(idle.end_ns[pieces.of])
         f = np.maximum(following, 0)
         made = (following != NOWHERE) & (self.supply.end_ns[f] != _NEVER)
-        produced = np.where(made, self.supply.end_ns[f], _NEVER)
-        arrives = np.where(made & self._begins(f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], _NEVER)
-        if len(ex.kind):
-            collective, known = waits & (ex.kind[e] == CommKind.COLLECTIVE), waits & meeting.known[e]
-            receives = waits & (ex.kind[e] == CommKind.RECV)
-            transfer = np.where(known, meeting.transfer_from_ns[e], np.where(receives, y, x))
-            late = np.where(known, meeting.late_rank[e], NOWHERE)
-        else:
-            collective = known = receives = np.zeros(len(x), np.bool_)
-            transfer, late = y, np.full(len(x), NOWHERE)
-        unexplained = ~waits & (cause == Cause.UNKNOWN)
-        middle = np.where(waits, np.clip(transfer, x, y), y)
-        stall = np.where(waits & ~collective, produced, np.where(unexplained, arrives, x))
-        alone = receives & ~known  # the peer was not recorded: waiting and transfer are not told apart
-        stall = np.where(alone & ~made, y, stall)
+        produced = np.where(made, self.supply.end_ns[f], x)
+        arrives = np.where(made & self._begins(f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
+        talk = self._talk(exchange, x, y, produced)
+        local = cause != Cause.UNKNOWN
+        middle = np.clip(np.where(local & ~talk.known, y, talk.transfer_ns), x, y)
+        alone = talk.receives & ~talk.known & ~local  # the peer was not recorded: waiting and transfer are not told apart
+        stall = np.where(talk.any, np.where(talk.collective, x, produced), arrives)
+        stall = np.where(local, x, np.where(alone & ~made, y, stall))
         stall = np.clip(stall, x, middle)
-        first = collective & known & (ex.ordinal[e] == 0) if len(ex.kind) else collective
-        begun = np.array([self.from_ns.get(int(rank), _NEVER) for rank in late.tolist()], np.int64)
-        artefact = first & (begun > ex.start_ns[e]) if len(ex.kind) else first
-        self._add(
-            parts,
-            step,
-            x,
-            stall,
-            np.full(len(x), Cause.DEPENDENCY_STALL),
-            [self._stalled(k, bool(a)) for k, a in zip(following.tolist(), alone.tolist(), strict=True)],
+        late = self._late_ns(talk.late_rank, stall, middle)
+        waited = [self._stalled(k, a) for k, a in zip(following.tolist(), alone.tolist(), strict=True)]
+        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), waited)
+        held = [holds.texts[e] for e in _taken(holds.evidence, by, 0).tolist()]
+        came = [self._came_last(*row) for row in zip(talk.late_rank.tolist(), exchange.tolist(), strict=True)]
+        first = (talk.first & (self._recorded_from(talk.late_rank) > talk.start_ns)) & ~local
+        late = np.where(first, middle, np.where(local, stall, late))
+        self._add(parts, step, stall, late, np.full(len(x), Cause.PROFILER_ARTEFACT), [f"{text}, in its profiler" for text in came])
+        waits = talk.any & ~local
+        then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
+        self._add(parts, step, late, middle, then, [c if w else h for w, c, h in zip(waits.tolist(), came, held, strict=True)])
+        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), [self._name(k) for k in exchange.tolist()])
+
+    def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
+        """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
+        ex, meeting = self.run.exchanges, self.meeting
+        some = exchange != NOWHERE
+        kind = _taken(ex.kind, exchange, CommKind.UNKNOWN)
+        known = some & _taken(meeting.known, exchange, 0).astype(np.bool_)
+        receives, unknown = some & (kind == CommKind.RECV), some & (kind == CommKind.UNKNOWN)
+        # Of unknown parameters it transfers once there is something to.
+        guess = np.where(receives, y, np.where(unknown, produced, x))
+        transfer = np.where(known, _taken(meeting.transfer_from_ns, exchange, 0), guess)
+        return _Talk(
+            any=some,
+            known=known,
+            receives=receives,
+            collective=some & (kind == CommKind.COLLECTIVE),
+            first=known & (kind == CommKind.COLLECTIVE) & (_taken(ex.ordinal, exchange, NOWHERE) == 0),
+            start_ns=_taken(ex.start_ns, exchange, 0),
+            transfer_ns=np.where(some, transfer, y),
+            late_rank=np.where(known, _taken(meeting.late_rank, exchange, NOWHERE), NOWHERE),
         )
-        then = np.where(waits, np.where(artefact, Cause.PROFILER_ARTEFACT, Cause.STRAGGLER_WAIT), cause)
-        words = [
-            self._late(int(late[i]), int(e[i]), bool(artefact[i])) if waits[i] else (holds.texts[holds.evidence[by[i]]] if held[i] else "")
-            for i in range(len(x))
-        ]
-        self._add(parts, step, stall, middle, then, words)
-        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), [self._exposed(int(k)) for k in exchange.tolist()])
+
+    def _recorded_from(self, rank: I64) -> I64:
+        return np.array([self.others[r].recorded_from_ns if r in self.others else _NEVER for r in rank.tolist()], np.int64)
+
+    def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
+        """Up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
+        out = start.copy()
+        for r in np.unique(rank[rank != NOWHERE]).tolist():
+            held = self.others[r].holds
+            mine = held.cause == Cause.PROFILER_ARTEFACT
+            at = np.flatnonzero(rank == r)
+            out[at] += spans.overlap_ns(Spans(held.start_ns[mine], held.end_ns[mine]), start[at], end[at])
+        return out
 
     def _add(self, parts: _Parts, step: Step, start: I64, end: I64, cause: I64, words: list[str]) -> None:
         for i in np.flatnonzero(start < end).tolist():
@@ -163,15 +192,34 @@ class _Held:
         made = f"{Phase(int(s.phase[k])).name}{self.run.ranges.microbatch[k]} of stage {s.stage[k]} on rank {s.rank[k]}"
         return f"{self.name(k)} waited for {made}"
 
-    def _late(self, rank: int, exchange: int, artefact: bool) -> str:
-        name = self._exposed(exchange)
-        if rank == NOWHERE:
-            return name
-        why = ", whose profiler started later" if artefact else ""
-        return f"{name}: rank {rank} came last{why}"
+    def _came_last(self, rank: int, exchange: int) -> str:
+        name = self._name(exchange)
+        return name if rank == NOWHERE else f"{name}: rank {rank} came last"
 
-    def _exposed(self, exchange: int) -> str:
+    def _name(self, exchange: int) -> str:
         return "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """The communication of each piece of idle time. ``transfer_ns``: when its transfer began; the end of the piece where there is none."""
+
+    any: Bool
+    known: Bool  # all its sides were recorded
+    receives: Bool
+    collective: Bool
+    first: Bool  # of its group
+    start_ns: I64
+    transfer_ns: I64
+    late_rank: I64
+
+
+def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
+    """``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
+    out = np.full(len(at), otherwise, np.int64)
+    some = at != NOWHERE
+    out[some] = column[at[some]]
+    return out
 
 
 class _Parts:

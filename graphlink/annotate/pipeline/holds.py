@@ -22,9 +22,10 @@ _FAR: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Idle time cut by reason, times absolute. Of ``op`` and ``call`` at most one is not ``NOWHERE``; neither: nothing explains it.
+    """Idle time cut by reason, times absolute. ``next``: the work op that was held back.
 
-    ``op``: the device row that ran, or had just ended. ``call``: the launch call that came late. ``next``: the work op that was held back.
+    ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later still, ``NOWHERE``
+    if the launch was in time. Neither: nothing explains it.
     """
 
     start_ns: I64
@@ -44,7 +45,7 @@ def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segment
     ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     node_of[graph.row[ops]] = ops
     at, low, until, node = np.arange(len(next_op)), idle.start_ns, idle.end_ns, node_of[next_op]
-    while len(at):  # [low, until) is open, and ``node`` is what begins there
+    while len(at):  # [low, until) is open, and ``node`` is what begins at its end
         until, node = walk.back(at, low, until, node)
         on = until > low
         at, low, until, node = at[on], low[on], until[on], node[on]
@@ -54,6 +55,7 @@ def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segment
 class _Walk:
     def __init__(self, graph: Graph, linked: Linked, next_op: I64) -> None:
         self.graph, self.linked, self.next_op = graph, linked, next_op
+        self.call = np.full(len(next_op), NOWHERE)  # of each interval, the launch call that was found to come late
         self.parts: list[tuple[I64, ...]] = []
 
     def back(self, at: I64, low: I64, until: I64, node: I64) -> tuple[I64, I64]:
@@ -69,8 +71,9 @@ class _Walk:
         late = np.flatnonzero((called_ns >= done_ns) & (called_ns > low) & (called_ns < until))
         begin = np.maximum(low[late], done_ns[late])
         reached = np.clip(returned_ns[late] + LATENCY_NS, begin, until[late])
-        self._add(at[late], begin, reached, call=call[late])
         self._add(at[late], reached, until[late])
+        self.call[at[late]] = call[late]
+        self._add(at[late], begin, reached)
 
         followed = (done_ns > low) & (done_ns <= until)
         followed[late] = False
@@ -91,7 +94,7 @@ class _Walk:
         new_until[behind], new_node[behind] = began, ran
         return new_until, new_node
 
-    def _add(self, at: I64, start_ns: I64, end_ns: I64, *, op: I64 | None = None, call: I32 | None = None) -> None:
+    def _add(self, at: I64, start_ns: I64, end_ns: I64, *, op: I64 | None = None) -> None:
         nothing = np.full(len(at), NOWHERE)
         some = start_ns < end_ns
         self.parts.append(
@@ -99,7 +102,7 @@ class _Walk:
                 start_ns[some],
                 end_ns[some],
                 (nothing if op is None else op)[some],
-                (nothing if call is None else call.astype(np.int64))[some],
+                self.call[at[some]],
                 self.next_op[at[some]],
             )
         )

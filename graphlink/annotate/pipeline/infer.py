@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.annotate.pipeline.entries import Entries, numbered, step_numbers
 from graphlink.annotate.pipeline.records import Phase
 from graphlink.annotate.pipeline.rules import OPTIMIZER
-from graphlink.model import I64, NOWHERE, Bool, Linked
+from graphlink.model import I64, NOWHERE, Bool, Comm, Linked
 
 RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
@@ -56,15 +56,18 @@ def peer_ops(linked: Linked) -> PeerOps:
         sends = comm.name in _SENDS
         if not sends and comm.name not in _RECEIVES:
             continue
-        peer = comm.dst_rank if sends else comm.src_rank
-        up = int(parent[row])
-        if peer is None or (up in told and told[up].name == comm.name):
+        peer, up = _peer(comm), told.get(int(parent[row]))
+        if peer is None or (up is not None and up.name == comm.name and _peer(up) is not None):
             continue
         ranks = comm.ranks
         out.append((int(trace.host.start_ns[row]), ranks[peer] if ranks and peer < len(ranks) else peer, sends))
     out.sort()
     start, peer_of, sending = (np.array(c, np.int64) for c in (zip(*out, strict=True) if out else ((), (), ())))
     return PeerOps(start, peer_of, sending.astype(np.bool_))
+
+
+def _peer(comm: Comm) -> int | None:
+    return comm.dst_rank if comm.name in _SENDS else comm.src_rank
 
 
 def first_source(linked: Linked, entries: Entries) -> int:
@@ -87,7 +90,7 @@ def inferred_entries(linked: Linked) -> Inferred:
     backward = np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
     if not len(backward):
         return Inferred(None, ())
-    forward = _forward(linked, autograd, rows.seq_id[backward])
+    forward = _forward(linked, autograd, backward)
     passes = _passes(linked, forward, backward, peers.start_ns)
     if isinstance(passes, str):
         return Inferred(None, (f"pipeline ranges could not be inferred: {passes}",))
@@ -134,22 +137,34 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
-    """Forward ops that have a backward: ``seq`` ascending, the outermost op around each in ``row``."""
+    """Of each backward row whose forward op was recorded (``backward``, positions in the rows asked for) the outermost op around that."""
 
-    seq: I64
+    backward: I64
     row: I64
 
 
-def _forward(linked: Linked, autograd: Bool, seq: I64) -> _Forward:
-    """The op of a number is the last that started with it outside autograd: those before carry the number of what is to come."""
+def _forward(linked: Linked, autograd: Bool, backward: I64) -> _Forward:
+    """The forward op of a backward row is the last that started with its number before it, outside autograd.
+
+    Rows before that one may carry the number of what is to come, and numbers may start over.
+    """
     rows = linked.trace.host
     top, inside = _outermost(linked, autograd)
-    usable = np.isin(rows.seq_id, seq) & (rows.seq_id >= 0) & ~inside & ~linked.crossing & ~rows.annotation
+    numbers = np.unique(rows.seq_id[backward])
+    usable = np.isin(rows.seq_id, numbers) & ~inside & ~linked.crossing & ~rows.annotation
     row = np.flatnonzero(usable)
-    row = row[np.lexsort((row, rows.start_ns[row], rows.seq_id[row]))]
-    number = rows.seq_id[row]
-    last = row[np.append(number[1:] != number[:-1], True)] if len(row) else row
-    return _Forward(rows.seq_id[last], top[last])
+    low = int(rows.start_ns.min())
+    span = int(rows.start_ns.max()) - low + 1
+
+    def place(of: I64) -> I64:  # numbers one after the other on one axis of time
+        out: I64 = np.searchsorted(numbers, rows.seq_id[of]) * span + rows.start_ns[of] - low
+        return out
+
+    row = row[np.argsort(place(row), kind="stable")]
+    found = np.searchsorted(place(row), place(backward), side="left") - 1
+    known = found >= 0
+    known[known] = rows.seq_id[row[found[known]]] == rows.seq_id[backward[known]]
+    return _Forward(np.flatnonzero(known), top[row[found[known]]])
 
 
 def _outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
@@ -183,18 +198,16 @@ class _Paired:
 
 def _passes(linked: Linked, forward: _Forward, backward: I64, peer_ns: I64) -> _Paired | str:
     """Forward passes, backward passes, and which belong together; or why they are not one to one."""
-    starts, seq = linked.trace.host.start_ns, linked.trace.host.seq_id
+    starts = linked.trace.host.start_ns
+    if not len(forward.row):
+        return "no backward op has its forward op in the recording"
     ops = np.unique(forward.row)
     ops = ops[np.argsort(starts[ops], kind="stable")]
     f = _cut(linked, ops, np.sort(np.concatenate([peer_ns, starts[backward]])))
     b = _cut(linked, backward, np.sort(np.concatenate([peer_ns, starts[ops]])))
-    found = np.minimum(np.searchsorted(forward.seq, seq[backward]), max(len(forward.seq) - 1, 0))
-    known = forward.seq[found] == seq[backward] if len(forward.seq) else np.zeros(len(backward), np.bool_)
-    if not known.any():
-        return "no backward op has its forward op in the recording"
     place = np.full(len(starts), NOWHERE)
     place[ops] = f.of_row
-    pairs = np.unique(np.stack([b.of_row[known], place[forward.row[found[known]]]]), axis=1)
+    pairs = np.unique(np.stack([b.of_row[forward.backward], place[forward.row]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
     return _Paired(f, b, pairs[1])

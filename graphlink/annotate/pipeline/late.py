@@ -2,7 +2,8 @@
 
 The first of these counts, in this order: a moment in which the profiler worked, a call that allocates or frees, a data loader, a wait.
 What is left until the launch returns is ``launch_starved``; but where the host was held when the device ran empty, it would have
-launched that much earlier without, so of what is left as much as it had been held before counts as that, too.
+launched that much earlier without, so of what is left as much as it had been held before counts as that, too, and so do the up to
+20 us that a launch takes right after it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.exchanges import Found
+from graphlink.annotate.pipeline.holds import LATENCY_NS
 from graphlink.annotate.pipeline.records import Cause, Holds, Spans
 from graphlink.annotate.waits import WaitSlices
 from graphlink.model import I32, I64, NOWHERE, U8, CommKind, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
@@ -135,7 +137,8 @@ def explained(late: Spans, otherwise: tuple[str, ...], why: Reasons) -> Holds:
     done.append((start, end, of, np.full(len(start), NOWHERE)))
     starts, ends, of, by = (np.concatenate(c) for c in zip(*done, strict=True))
     order = np.argsort(starts, kind="stable")
-    return _holds(*_held_before(late, starts[order], ends[order], of[order], by[order], why), otherwise, why)
+    cut = _Cut(starts[order], ends[order], of[order], by[order])
+    return _holds(_with_latency(_held_before(late, cut, why)), otherwise, why)
 
 
 def _groups(why: Reasons) -> list[I64]:
@@ -145,33 +148,65 @@ def _groups(why: Reasons) -> list[I64]:
     return [*groups, np.flatnonzero(~np.isin(why.cause, order))]
 
 
-def _held_before(late: Spans, start: I64, end: I64, of: I64, by: I64, why: Reasons) -> tuple[I64, I64, I64, I64]:
-    """Pieces of free time that the reason in force when the device ran empty gets, split off."""
-    if not len(start):
-        return start, end, of, by
-    head = start == late.start_ns[of]
-    holding = np.full(len(late.start_ns), NOWHERE)
-    holding[of[head]] = by[head]
-    budget = np.where(holding == NOWHERE, 0, late.start_ns - why.start_ns[np.maximum(holding, 0)] if len(why.start_ns) else 0)
-    free = by == NOWHERE
-    length = np.where(free, end - start, 0)
-    total = np.cumsum(length)
-    first = np.full(len(late.start_ns), np.iinfo(np.int64).max)
-    np.minimum.at(first, of, total - length)
-    left = np.clip(budget[of] - (total - length - first[of]), 0, length)
-    given = free & (left > 0)
-    middle = start + left
-    whole = given & (left == length)
-    by = np.where(given, holding[of], by)
-    split = np.flatnonzero(given & ~whole)
-    starts, ends = np.append(start, middle[split]), np.append(end, end[split])
-    ends[split] = middle[split]
-    ofs, bys = np.append(of, of[split]), np.append(by, np.full(len(split), NOWHERE))
-    order = np.argsort(starts, kind="stable")
-    return starts[order], ends[order], ofs[order], bys[order]
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """``late`` spans in pieces, ascending: of which span each is, and which reason holds there (``NOWHERE``: none)."""
+
+    start_ns: I64
+    end_ns: I64
+    of: I64
+    by: I64
 
 
-def _holds(start: I64, end: I64, of: I64, by: I64, otherwise: tuple[str, ...], why: Reasons) -> Holds:
+def _held_before(late: Spans, cut: _Cut, why: Reasons) -> _Cut:
+    """Free time goes to the reason in force when the device ran empty, as much as that had held before."""
+    count = len(late.start_ns)
+    head = cut.start_ns == late.start_ns[cut.of]
+    holding = np.full(count, NOWHERE)
+    holding[cut.of[head]] = cut.by[head]
+    held = holding != NOWHERE
+    budget = np.zeros(count, np.int64)
+    budget[held] = late.start_ns[held] - why.start_ns[holding[held]]
+    free = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
+    before = np.cumsum(free) - free
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, cut.of, before)
+    given = np.clip(budget[cut.of] - (before - first[cut.of]), 0, free)
+    return _split(cut, given, holding[cut.of])
+
+
+def _with_latency(cut: _Cut) -> _Cut:
+    """What a launch takes right after the host was held, or before it is held inside, is part of that."""
+    n = len(cut.by)
+    free = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
+    same = np.append(False, cut.of[1:] == cut.of[:-1])
+    after = same & (np.append(NOWHERE, cut.by[:-1]) != NOWHERE) if n else same[:0]
+    cut = _split(cut, np.where(after, np.minimum(free, LATENCY_NS), 0), np.append(NOWHERE, cut.by[:-1])[:n])
+    short = np.flatnonzero((cut.by[:-1] == NOWHERE) & (cut.end_ns[:-1] - cut.start_ns[:-1] <= LATENCY_NS))
+    ahead = short[cut.of[short + 1] == cut.of[short]]
+    by = cut.by.copy()
+    by[ahead] = by[ahead + 1]
+    return _Cut(cut.start_ns, cut.end_ns, cut.of, by)
+
+
+def _split(cut: _Cut, given_ns: I64, to: I64) -> _Cut:
+    """The first ``given_ns`` of each piece go to reason ``to``."""
+    middle = cut.start_ns + given_ns
+    parts = np.flatnonzero((given_ns > 0) & (middle < cut.end_ns))
+    end = cut.end_ns.copy()
+    end[parts] = middle[parts]
+    start = np.append(cut.start_ns, middle[parts])
+    order = np.argsort(start, kind="stable")
+    return _Cut(
+        start[order],
+        np.append(end, cut.end_ns[parts])[order],
+        np.append(cut.of, cut.of[parts])[order],
+        np.append(np.where(given_ns > 0, to, cut.by), np.full(len(parts), NOWHERE))[order],
+    )
+
+
+def _holds(cut: _Cut, otherwise: tuple[str, ...], why: Reasons) -> Holds:
+    of, by = cut.of, cut.by
     free = by == NOWHERE
     texts: dict[str, int] = {"": 0}
     words = [otherwise[o] if b == NOWHERE else why.text[b] for o, b in zip(of.tolist(), by.tolist(), strict=True)]
@@ -179,4 +214,4 @@ def _holds(start: I64, end: I64, of: I64, by: I64, otherwise: tuple[str, ...], w
     at = np.maximum(by, 0)
     cause = np.where(free, Cause.LAUNCH_STARVED, why.cause[at] if len(why.cause) else 0).astype(np.uint8)
     exchange = np.where(free, NOWHERE, why.exchange[at] if len(why.exchange) else NOWHERE).astype(np.int32)
-    return Holds(start, end, cause, exchange, evidence, tuple(texts))
+    return Holds(cut.start_ns, cut.end_ns, cause, exchange, evidence, tuple(texts))

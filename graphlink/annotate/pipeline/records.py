@@ -101,8 +101,8 @@ class Exchanges:
 class Holds:
     """What held back the work after moments in which a rank was idle, as its own recording tells: disjoint, sorted by start.
 
-    Where ``exchange`` is not ``NOWHERE`` it was that communication, and only the other ranks tell how much of it was waiting; else it was
-    ``cause``. ``evidence`` points into ``texts``, whose entry 0 is "".
+    Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it was waiting: its
+    transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into ``texts``, whose entry 0 is "".
     """
 
     start_ns: I64

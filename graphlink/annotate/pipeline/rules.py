@@ -18,8 +18,9 @@ from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
 
 _PHASES: Final = {
-    "f": Phase.F, "fwd": Phase.F, "forward": Phase.F, "b": Phase.B, "bwd": Phase.B, "backward": Phase.B, "i": Phase.I, "w": Phase.W,
-    "wgrad": Phase.W, "weight": Phase.W, "opt": Phase.OPT, "optimizer": Phase.OPT, "step": Phase.OPT,
+    "f": Phase.F, "fwd": Phase.F, "forward": Phase.F, "b": Phase.B, "bwd": Phase.B, "backward": Phase.B, "i": Phase.I,
+    "backward_b": Phase.I, "w": Phase.W, "wgrad": Phase.W, "weight": Phase.W, "backward_w": Phase.W, "opt": Phase.OPT,
+    "optimizer": Phase.OPT, "step": Phase.OPT,
 }  # fmt: skip
 _GROUPS: Final = ("phase", "stage", "chunk", "microbatch", "layer")
 USER: Final = "--range-rule"
@@ -105,7 +106,8 @@ RULES: Final = (
     Rule("vescale", (r"(?P<phase>forward|backward)-compute",),
         other=(r"cross-mesh-(?:recv|send)", r"unshard-all-gather", r"grad-(?:reduce-scatter|all-reduce)",
                r"(?:forward|backward)-(?:recv|send)(?:-(?:forward|backward)-(?:recv|send))?")),
-    Rule("generic", (r"(?P<phase>forward|backward|fwd|bwd)(?:[ _#-]?(?P<microbatch>\d+))?", r"(?P<phase>[FBW])[ _]?(?P<microbatch>\d+)?"),
+    Rule("generic", (r"(?P<phase>forward|backward(?:_b|_w)?|fwd|bwd)(?:[ _#-]?(?P<microbatch>\d+))?",
+        r"(?P<phase>[FBW])[ _]?(?P<microbatch>\d+)?"),
         split_b=True, generic=True),
 )  # fmt: skip
 

@@ -14,11 +14,11 @@ from graphlink.annotate.pipeline.exchanges import Found, exchanges
 from graphlink.annotate.pipeline.holds import Segments, segments
 from graphlink.annotate.pipeline.infer import first_source, inferred_entries
 from graphlink.annotate.pipeline.late import Reasons, both, explained, reasons, receive_waits
-from graphlink.annotate.pipeline.records import Cause, Holds, Phase, Spans, StageRun
+from graphlink.annotate.pipeline.records import Cause, Exchanges, Holds, Phase, Spans, StageRun
 from graphlink.annotate.pipeline.rules import STEP_MARK, Rule
 from graphlink.annotate.pipeline.work import Worked, device_work, host_work
 from graphlink.annotate.waits import before_on_thread, wait_slices
-from graphlink.model import I32, NOWHERE, Communication, DeviceKind, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, Communication, DeviceKind, Graph, Linked
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +89,43 @@ def _idle(worked: Worked) -> Spans:
 
 
 def _device_holds(graph: Graph, linked: Linked, worked: Worked, found: Found, why: Reasons) -> Holds:
+    """First counts communication that the next work waited for, then its late launch, then communication that just ran beside."""
     device, strings = linked.trace.device, linked.trace.strings
     idle = _idle(worked)
     next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
     cut = segments(graph, linked, idle, next_op)
-    late = np.flatnonzero(cut.call != NOWHERE)
-    calls = tuple(f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[late]].tolist())
-    held = explained(Spans(cut.start_ns[late], cut.end_ns[late]), calls, why)
-    other = np.flatnonzero(cut.call == NOWHERE)
-    return _joined(held, _by_device(cut, other, linked, found))
+    exchange = np.where(cut.op == NOWHERE, NOWHERE, found.of_device[cut.op] if len(found.of_device) else NOWHERE)
+    late = (exchange == NOWHERE) & (cut.call != NOWHERE)
+    at = np.flatnonzero(late)
+    joined = (cut.end_ns[at[:-1]] == cut.start_ns[at[1:]]) & (cut.next[at[:-1]] == cut.next[at[1:]])
+    first, last = at[np.append(True, ~joined)[: len(at)]], at[np.append(~joined, True)[: len(at)]]
+    launches = tuple(f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist())
+    held = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, why)
+    other = np.flatnonzero(~late)
+    return _beside(_joined(held, _by_device(cut, other, exchange[other], linked)), found.exchanges)
 
 
-def _by_device(cut: Segments, which: np.ndarray, linked: Linked, found: Found) -> Holds:
+def _by_device(cut: Segments, which: I64, exchange: I64, linked: Linked) -> Holds:
     device, strings = linked.trace.device, linked.trace.strings
     op = cut.op[which]
-    some = op != NOWHERE
-    exchange = np.where(some, found.of_device[np.maximum(op, 0)] if len(found.of_device) else NOWHERE, NOWHERE).astype(np.int32)
     texts: dict[str, int] = {"": 0}
     cause, evidence = np.full(len(which), Cause.UNKNOWN, np.uint8), np.zeros(len(which), np.int32)
-    for k in np.flatnonzero(some & (exchange == NOWHERE)).tolist():
+    for k in np.flatnonzero((op != NOWHERE) & (exchange == NOWHERE)).tolist():
         name = strings[device.name[op[k]]]
         if device.kind[op[k]] == DeviceKind.MEMCPY and "HtoD" in name:
             cause[k] = Cause.DATA_LOADING
         evidence[k] = texts.setdefault(f"{name} outside any range", len(texts))
-    return Holds(cut.start_ns[which], cut.end_ns[which], cause, exchange, evidence, tuple(texts))
+    return Holds(cut.start_ns[which], cut.end_ns[which], cause, exchange.astype(np.int32), evidence, tuple(texts))
+
+
+def _beside(holds: Holds, ex: Exchanges) -> Holds:
+    """With the communication that ran meanwhile, waited for or not; the profiler's own time and work outside ranges stay what they are."""
+    pieces = spans.cut(Spans(holds.start_ns, holds.end_ns), ex.start_ns, ex.end_ns)
+    of = pieces.of
+    outside = (holds.cause[of] == Cause.UNKNOWN) & (holds.evidence[of] != 0)
+    free = (holds.exchange[of] == NOWHERE) & (holds.cause[of] != Cause.PROFILER_ARTEFACT) & ~outside
+    exchange = np.where(free, pieces.by, holds.exchange[of]).astype(np.int32)
+    return Holds(pieces.start_ns, pieces.end_ns, holds.cause[of], exchange, holds.evidence[of], holds.texts)
 
 
 def _host_holds(linked: Linked, entries: Entries, worked: Worked, why: Reasons) -> Holds:
