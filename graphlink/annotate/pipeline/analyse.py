@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graphlink.annotate.pipeline.causes import account
-from graphlink.annotate.pipeline.records import Definitions, Idle, Phase, Pipeline, StageRun, Step
-from graphlink.annotate.pipeline.stages import Pipes, pipes
+from graphlink.annotate.pipeline.measured import measure
+from graphlink.annotate.pipeline.order import UNKNOWN
+from graphlink.annotate.pipeline.recognise import Recognised, recognise
+from graphlink.annotate.pipeline.records import Definitions, Idle, Parts, Phase, Pipeline, StageRun, Step, Theory
+from graphlink.annotate.pipeline.stages import Pipes, members, pipes, with_stages
+from graphlink.annotate.pipeline.theory import theory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +57,60 @@ def analyse(runs: Sequence[StageRun]) -> Pipeline | None:
     return _analysed(whole)
 
 
-def _analysed(whole: Pipes) -> Pipeline:
+def _analysed(raw: Pipes) -> Pipeline:
+    """``raw``: with the stages of the recording, which the schedule may tell better."""
+    groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
+    found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
+    one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
+    whole = with_stages(raw, found if one.schedule != UNKNOWN else [replace(f, steps=()) for f in found])
     accounted = account(whole)
-    microbatches = max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
+    microbatches = one.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
+    chunks = one.chunks if one.schedule != UNKNOWN else whole.chunks
     return Pipeline(
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
         steps=accounted.steps,
         stages=whole.length,
         microbatches=microbatches,
-        chunks=whole.chunks,
-        schedule="unknown",
-        nearest="",
+        chunks=chunks,
+        schedule=one.schedule,
+        nearest=_nearest(found, one),
         idle=accounted.idle,
-        definitions=definitions(accounted.steps, whole.length, microbatches, whole.chunks),
-        theory=None,
-        warnings=whole.warnings,
+        definitions=definitions(accounted.steps, whole.length, microbatches, chunks),
+        theory=_theory(whole, groups, found, accounted.steps) if one.schedule != UNKNOWN else None,
+        warnings=(*whole.warnings, *_left_out(found)),
     )
+
+
+def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
+    """Of an unknown schedule the nearest, and the first difference, in words."""
+    if one.schedule != UNKNOWN:
+        return ""
+    if len({f.schedule for f in found}) > 1:
+        return "pipelines differ: " + ", ".join(f.schedule for f in found[:4])
+    return f"{one.nearest}: {one.difference}" if one.nearest else one.difference
+
+
+def _left_out(found: Sequence[Recognised]) -> list[str]:
+    """Steps that could not be compared with schedules."""
+    return list(dict.fromkeys(f"step {step} was not compared with schedules: {why}" for f in found for step, why in f.left_out.items()))
+
+
+def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[Step]) -> Theory | None:
+    """Of several pipelines the parts are added up, and the definitions are those of the first."""
+    out: Theory | None = None
+    for group, one in zip(groups, found, strict=True):
+        own = [replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
+        inside = not all(whole.runs[i].sees_device for i in group)
+        mine = theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own)
+        if mine is None:
+            return None
+        out = mine if out is None else Theory(out.definitions, _added(out.parts, mine.parts))
+    return out
+
+
+def _added(a: Parts, b: Parts) -> Parts:
+    return Parts(*(getattr(a, name) + getattr(b, name) for name in Parts.__slots__))
 
 
 def definitions(steps: Sequence[Step], stages: int, microbatches: int, chunks: int) -> Definitions:

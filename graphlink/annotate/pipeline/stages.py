@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphlink.annotate.pipeline.records import Phase, StageRun
+from graphlink.annotate.pipeline.recognise import Recognised
+from graphlink.annotate.pipeline.records import Phase, Ranges, StageRun
 from graphlink.model import I64, NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """``runs`` with stages filled in, sorted by rank. ``pipe`` and ``position``: of each run the pipeline (replica), and its place in it.
+    """``runs`` sorted by rank. ``pipe`` and ``position``: of each run the pipeline (replica), and its place in it.
 
-    ``length`` is p, ``chunks`` v. ``steps``: numbers of the recording that all ranks have, in order; ranges of others are left out.
+    ``length`` is p, ``chunks`` v. ``steps``: numbers of the recording that all ranks have, in order; ranges of others are left out, and
+    the ranges count steps from 0. Their stages are those of the recording.
     """
 
     runs: tuple[StageRun, ...]
@@ -35,6 +37,10 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     left = sorted({s for run in runs for s in _steps(run)} - set(steps))
     if left:
         warnings.append(f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}")
+    ranks = {run.rank for run in runs}
+    missing = sorted({int(r) for run in runs for r in np.unique(run.exchanges.peer).tolist()} - ranks - {NOWHERE})
+    if missing:
+        warnings.append(f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}")
     chunks = max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1
     order = _by_sources(runs) or _by_stages(runs)
     if order is None:
@@ -43,7 +49,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
             warnings.append("stages are in the order of the ranks' first forwards: neither names nor communication tell it")
     length = max((position for _, position in order), default=0) + 1
     pipe, position = tuple(p for p, _ in order), tuple(q for _, q in order)
-    kept = tuple(_staged(run, place, length, steps) for run, place in zip(runs, position, strict=True))
+    kept = tuple(_of_steps(run, steps) for run in runs)
     return Pipes(kept, pipe, position, length, chunks, tuple(steps), tuple(warnings))
 
 
@@ -52,13 +58,33 @@ def _steps(run: StageRun) -> list[int]:
     return out
 
 
-def _staged(run: StageRun, position: int, length: int, steps: list[int]) -> StageRun:
+def _of_steps(run: StageRun, steps: list[int]) -> StageRun:
     r = run.ranges
     keep = np.isin(r.step, steps)
-    stage = np.where((r.stage == NOWHERE) & (r.phase != Phase.OPT), np.maximum(r.chunk, 0) * length + position, r.stage)
-    columns = {name: getattr(r, name) for name in type(r).__slots__ if name != "rules"}
-    columns["stage"], columns["step"] = stage, np.searchsorted(steps, r.step)
-    return replace(run, ranges=type(r)(**{name: column[keep] for name, column in columns.items()}, rules=r.rules))
+    columns = {name: getattr(r, name)[keep] for name in Ranges.__slots__ if name != "rules"}
+    return replace(run, ranges=Ranges(**{**columns, "step": np.searchsorted(steps, columns["step"])}, rules=r.rules))
+
+
+def members(pipes: Pipes, pipe: int) -> list[int]:
+    """The runs of one pipeline, in the order of their places."""
+    return sorted((i for i, p in enumerate(pipes.pipe) if p == pipe), key=lambda i: pipes.position[i])
+
+
+def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
+    """Virtual stages filled in: those of the schedule (and its microbatches) where one was recognised, ``recognised`` having one entry a
+    pipeline; else of the recording, else chunk * p + place."""
+    runs = list(pipes.runs)
+    for pipe, found in enumerate(recognised):
+        for place, i in enumerate(members(pipes, pipe)):
+            r = runs[i].ranges
+            plain = np.maximum(r.chunk, 0) * pipes.length + pipes.position[i]
+            stage = np.where((r.stage == NOWHERE) & (r.phase != Phase.OPT), plain, r.stage)
+            microbatch = r.microbatch.copy()
+            for step in found.steps:
+                stage[step.rows[place]] = step.orders[place].stage
+                microbatch[step.rows[place]] = step.orders[place].microbatch
+            runs[i] = replace(runs[i], ranges=replace(r, stage=stage, microbatch=microbatch))
+    return replace(pipes, runs=tuple(runs))
 
 
 def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
