@@ -387,9 +387,11 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """The jobs of one Paddle worker, sorted by start. ``type`` points into ``strings``; ``microbatch`` is -1 where the line gives none.
+    """The jobs of one Paddle worker, sorted by start, then end; one entry a job in each column.
 
+    ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
     ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.
+    What concerns the whole folder is in the warnings of its first log.
     """
 
     path: str
@@ -400,6 +402,7 @@ class JobLog:
     microbatch: I64
     start_ns: I64
     end_ns: I64
-    first_step: int | None  # of "Schedule Profiler start at step N"
+    first_step: int | None  # of "Schedule Profiler start at step N and end at step M"
+    stop_step: int | None  # M: the first step that is not in the log
     left_out: dict[str, int]
     warnings: tuple[str, ...]
