@@ -1,0 +1,143 @@
+"""Paddle's jobs -> one ``StageRun`` a rank. How stages, steps, chunks and clocks are decided: ``docs/paddle.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.pipeline.paddle_clocks import clocks_of
+from graphlink.annotate.pipeline.paddle_jobs import NO_PHASE, RULES, Jobs, codes, jobs_of
+from graphlink.annotate.pipeline.paddle_stages import Stages, passages, stages_of
+from graphlink.annotate.pipeline.records import Exchanges, Hints, Phase, Ranges, Spans, StageRun
+from graphlink.errors import InputError
+from graphlink.model import I64, NOWHERE, JobLog
+
+LOWER_BOUND: Final = (
+    "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
+)
+_MOST_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleRuns:
+    """What a folder of logs says of its pipelines.
+
+    ``runs``: one a worker that ran a forward or a backward, by rank. ``pipelines``: ranks that form one, in stage order, ``stages`` of
+    them. With data or tensor parallelism there are several, and the logs do not tell which of the two it is; p of the contract
+    is ``stages``, and its identities hold for each pipeline alone.
+    """
+
+    runs: tuple[StageRun, ...]
+    stages: int
+    pipelines: tuple[tuple[int, ...], ...]
+    clock_uncertainty_ns: int  # of times of different machines
+    warnings: tuple[str, ...]  # of the whole folder; those of a rank are in its run
+
+
+def stage_runs(logs: Sequence[JobLog]) -> PaddleRuns:
+    """Steps, chunks, stages and a common clock for the jobs of ``logs``. O(n log n) in jobs.
+
+    Raises:
+        InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
+    """
+    workers = jobs_of(logs)
+    if not workers:
+        types = sorted({text for log in logs for text in log.strings if text})
+        raise InputError(
+            f"its logs hold no forward or backward job, only {', '.join(types[:_MOST_NAMED]) or 'none at all'}",
+            path=logs[0].path if logs else None,
+            todo="record steps of pipeline-parallel training",
+        )
+    seen = passages(workers)
+    stages = stages_of(workers, seen)
+    clocks = clocks_of(workers, seen, stages)
+    first_step, warnings = _first_step(workers)
+    idle = [log for log in logs if log.rank not in {jobs.log.rank for jobs in workers}]
+    if idle:
+        warnings.append(f"ranks {_ranks([log.rank for log in idle])} ran no forward or backward and are left out")
+    if len(stages.pipelines) > 1:
+        named = "; ".join(_ranks([workers[w].log.rank for w in pipeline]) for pipeline in stages.pipelines[:_MOST_NAMED])
+        warnings.append(f"{len(stages.pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
+    warnings += [text for log in idle for text in log.warnings]
+    runs = [_run(jobs, stages, worker, int(clocks.shift_ns[worker]), first_step) for worker, jobs in enumerate(workers)]
+    return PaddleRuns(
+        runs=tuple(runs),
+        stages=stages.count,
+        pipelines=tuple(tuple(workers[w].log.rank for w in pipeline) for pipeline in stages.pipelines),
+        clock_uncertainty_ns=clocks.uncertainty_ns,
+        warnings=(LOWER_BOUND, *warnings, *stages.warnings, *clocks.warnings),
+    )
+
+
+def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
+    """What the first logged step is called."""
+    said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
+    if not said:
+        return 0, []
+    if len(said) > 1:
+        return 0, [f"logs begin at different steps ({', '.join(map(str, sorted(said)[:_MOST_NAMED]))}): steps are numbered from 0"]
+    return next(iter(said)), []
+
+
+def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int) -> StageRun:
+    log = jobs.log
+    start, end = log.start_ns + shift_ns, log.end_ns + shift_ns
+    other = Counter(log.strings[kind] for kind in log.type[jobs.phase == NO_PHASE].tolist())
+    none, no_rows = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    return StageRun(
+        rank=log.rank,
+        ranges=_ranges(jobs, stages, worker, start, end, first_step),
+        work=_union(start[jobs.work], end[jobs.work]),
+        exchanges=Exchanges(none, none, none.astype(np.uint8), none, none, none, no_rows, none, no_rows, (), ()),
+        hints=Hints(none, none, none.astype(np.uint8), no_rows, ()),
+        sees_device=True,
+        sees_causes=False,
+        left_out={**log.left_out, **{f"{kind} jobs, which have no phase": n for kind, n in sorted(other.items())}},
+        warnings=(*log.warnings, *jobs.warnings),
+    )
+
+
+def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64, first_step: int) -> Ranges:
+    """A range a job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no microbatch."""
+    chosen = np.flatnonzero(jobs.phase != NO_PHASE)
+    phase, part = jobs.phase[chosen], jobs.part[chosen]
+    step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]
+    whole = np.where(part == NOWHERE, np.arange(len(chosen)), NOWHERE)
+    code = codes(step, phase.astype(np.int64), chunk, microbatch, whole)
+    first = np.unique(code, return_index=True)[1]
+    start, end, busy = start_ns[chosen][first], np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
+    np.maximum.at(end, code, end_ns[chosen])
+    np.add.at(busy, code, (end_ns - start_ns)[chosen])
+    order = np.lexsort((end, start, step[first]))
+    kept = first[order]
+    optimizer = phase[kept] == Phase.OPT
+    return Ranges(
+        phase=phase[kept],
+        step=step[kept] + first_step,
+        stage=stages.stage(worker, np.where(optimizer, 0, chunk[kept])),
+        chunk=np.where(optimizer, NOWHERE, chunk[kept]),
+        microbatch=np.where(optimizer, NOWHERE, microbatch[kept]),
+        start_ns=start[order],
+        end_ns=end[order],
+        busy_ns=busy[order],
+        device_ops=np.zeros(len(kept), np.int64),  # the logs name none
+        rule=np.full(len(kept), jobs.rule, np.int32),
+        rules=RULES,
+    )
+
+
+def _union(start_ns: I64, end_ns: I64) -> Spans:
+    """Of intervals in the order of their starts."""
+    reach = np.maximum.accumulate(end_ns)
+    opens = np.append(True, start_ns[1:] > reach[:-1])
+    closes = np.append(opens[1:], True)
+    start, end = start_ns[opens], reach[closes]
+    return Spans(start[start < end], end[start < end])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")

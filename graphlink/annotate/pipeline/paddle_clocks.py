@@ -1,0 +1,166 @@
+"""Clocks of several machines, aligned by what cannot have been otherwise.
+
+A forward cannot start before the same microbatch's forward on the stage before has ended, nor a backward before that on the stage
+behind. Across two machines the first bounds the difference of their clocks from one side, the second from the other. All bounds together
+form a system of differences, which shortest paths solve; the middle of what they leave open is taken, half of it is the uncertainty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.pipeline.paddle_jobs import TOLERANCE_NS, Jobs
+from graphlink.annotate.pipeline.paddle_stages import Passages, Stages
+from graphlink.model import I64
+
+_OPEN: Final = 1 << 60  # ns: no bound
+_MOST_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """``shift_ns[w]`` is added to the times of a worker. ``uncertainty_ns``: of the shift between any two machines, where bounded."""
+
+    shift_ns: I64
+    uncertainty_ns: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """Worker and chunk (as a position in ``Passages.chunks``) of a virtual stage, and those of the next."""
+
+    worker: int
+    chunk: int
+    next_worker: int
+    next_chunk: int
+
+
+def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks:
+    """Shifts onto the clock of the first machine. O(hops x microbatches + machines^3)."""
+    numbers = sorted({jobs.log.machine for jobs in workers})
+    machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
+    hops = _hops(seen, stages)
+    bound = np.full((len(numbers), len(numbers)), _OPEN)
+    np.fill_diagonal(bound, 0)
+    for hop in hops:
+        here, there = int(machine[hop.worker]), int(machine[hop.next_worker])
+        if here != there:
+            bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, hop)))
+            bound[here, there] = min(bound[here, there], _least(_back_gap(seen, hop)))
+    slack, closed = _solved(bound)
+    shift, warnings = _middle(closed, slack, numbers)
+    if slack > TOLERANCE_NS:
+        warnings.append(
+            f"no shift of the machines' clocks fits all jobs: some would have to start up to {_ms(slack)} ms before what they need"
+        )
+    shifts = shift[machine]
+    warnings += _early(workers, seen, hops, shifts)
+    width = (closed + closed.T)[closed + closed.T < _OPEN // 2]
+    return Clocks(shifts, int(width.max(initial=0)) // 2 + slack, tuple(warnings))
+
+
+def _hops(seen: Passages, stages: Stages) -> list[_Hop]:
+    """From each virtual stage to the next, of every pipeline."""
+    out = []
+    for pipeline in stages.pipelines:
+        holders = []
+        for at, chunk in enumerate(seen.chunks):
+            row = reversed(pipeline) if chunk in stages.reversed_chunks else pipeline
+            holders += [(worker, at) for worker in row]
+        out += [_Hop(*here, *there) for here, there in pairwise(holders)]
+    return out
+
+
+def _forth_gap(seen: Passages, hop: _Hop) -> I64:
+    """From the end of each forward to the start of the next stage's, as the clocks say."""
+    both = seen.forth[hop.worker, hop.chunk] & seen.forth[hop.next_worker, hop.next_chunk]
+    gap: I64 = (seen.forth_start_ns[hop.next_worker, hop.next_chunk] - seen.forth_end_ns[hop.worker, hop.chunk])[both]
+    return gap
+
+
+def _back_gap(seen: Passages, hop: _Hop) -> I64:
+    both = seen.back[hop.worker, hop.chunk] & seen.back[hop.next_worker, hop.next_chunk]
+    gap: I64 = (seen.back_start_ns[hop.worker, hop.chunk] - seen.back_end_ns[hop.next_worker, hop.next_chunk])[both]
+    return gap
+
+
+def _least(gap: I64) -> int:
+    return int(np.clip(gap, -_OPEN // 4, _OPEN // 4).min(initial=_OPEN))
+
+
+def _solved(bound: I64) -> tuple[int, I64]:
+    """The least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that follow."""
+    closed = _closed(bound)
+    if (np.diagonal(closed) >= 0).all():
+        return 0, closed
+    low, high = 0, int(-bound.min())
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = (np.diagonal(_closed(_loosened(bound, middle))) >= 0).all()
+        low, high = (low, middle) if fits else (middle, high)
+    return high, _closed(_loosened(bound, high))
+
+
+def _loosened(bound: I64, slack: int) -> I64:
+    out: I64 = np.where((bound < _OPEN) & ~np.eye(len(bound), dtype=np.bool_), bound + slack, bound)
+    return out
+
+
+def _closed(bound: I64) -> I64:
+    """``out[i, j]``: the most that the clock of j may be shifted against that of i, by all chains of bounds."""
+    out = bound.copy()
+    for k in range(len(out)):
+        out = np.clip(np.minimum(out, out[:, k, None] + out[None, k, :]), -_OPEN, _OPEN)
+    return out
+
+
+def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, list[str]]:
+    """Shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their mean."""
+    high, low = closed[0], -closed[:, 0]
+    bounded, least = high < _OPEN // 2, low > -_OPEN // 2
+    shift = np.where(bounded & least, low + (high - low) // 2, np.where(bounded, high, np.where(least, low, 0)))
+    said, unknown = [], []
+    for at in range(1, len(numbers)):
+        if bounded[at] and least[at]:
+            said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (within {_ms((high[at] - low[at] + 1) // 2 + slack_ns)} ms)")
+        elif bounded[at] or least[at]:
+            said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (bounded on one side only)")
+        else:
+            unknown.append(f"machine{numbers[at]}")
+    out = [f"clocks are shifted onto that of machine{numbers[0]}: {_some(said)}"] if said else []
+    if unknown:
+        out.append(f"the clocks of {_some(unknown)} are taken as they are: nothing passed between them and machine{numbers[0]}")
+    return shift, out
+
+
+def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[_Hop], shift_ns: I64) -> list[str]:
+    """Forwards that began before those they follow had ended: waits inside a job, or stages in a wrong order."""
+    count = every = worst = 0
+    example = ""
+    for hop in hops:
+        gap = _forth_gap(seen, hop) + int(shift_ns[hop.next_worker] - shift_ns[hop.worker])
+        count += int(np.count_nonzero(gap < -TOLERANCE_NS))
+        every += len(gap)
+        if len(gap) and -gap.min() > max(worst, TOLERANCE_NS):
+            worst = int(-gap.min())
+            example = f"rank {workers[hop.next_worker].log.rank} after rank {workers[hop.worker].log.rank}"
+    if not count:
+        return []
+    return [
+        f"{count} of {every} forwards began before the same microbatch had left the stage before, by up to {_ms(worst)} ms ({example}): "
+        "either they waited inside their jobs, which counts as work, or the stages are not in this order"
+    ]
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.3f}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
