@@ -15,6 +15,7 @@ from graphlink.cli.progress import reporting
 from graphlink.cli.ranks import naming_limits, run_ranks
 from graphlink.emit import publish, summary
 from graphlink.link.steps import parse_steps
+from graphlink.run_paddle import run_paddle
 
 log: Final = logging.getLogger("graphlink")
 
@@ -50,15 +51,7 @@ def link(arguments: argparse.Namespace) -> int:
 
 def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:
     """All files of the job into ``folder``; returns what their summary says."""
-    if arguments.folder:
-        inputs = of_folder(Path(arguments.folder[0]), arguments.rank)
-    else:
-        inputs = of_files(arguments.kineto, arguments.et, arguments.rank)
-    if len(inputs) == 1:
-        with naming_limits(inputs[0].kineto):
-            result = run.run_rank(inputs[0], options, folder)
-    else:
-        result = run_ranks(inputs, options, folder, arguments.jobs)
+    result = _run(arguments, options, folder)
     whole = summary.Summary(
         options=summary.Options(
             step=options.step,
@@ -72,3 +65,16 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
     )
     publish.write(folder / summary.NAME, summary.encode(whole))
     return whole
+
+
+def _run(arguments: argparse.Namespace, options: run.Options, folder: Path) -> run.RunResult:
+    if arguments.paddle_logs is not None:
+        return run_paddle(Path(arguments.paddle_logs), options.step, folder)
+    if arguments.folder:
+        inputs = of_folder(Path(arguments.folder[0]), arguments.rank)
+    else:
+        inputs = of_files(arguments.kineto, arguments.et, arguments.rank)
+    if len(inputs) == 1:
+        with naming_limits(inputs[0].kineto):
+            return run.run_rank(inputs[0], options, folder)
+    return run_ranks(inputs, options, folder, arguments.jobs)

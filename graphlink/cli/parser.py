@@ -27,6 +27,7 @@ examples:
   graphlink --kineto kineto_0.json
   graphlink --et 'et_*.json' --kineto 'kineto_*.json' --out out
   graphlink traces/ --out out
+  graphlink --paddle-logs log_dir --out out
 
 exit status: 0 done, 1 the input is at fault, 2 wrong usage, 3 some ranks of several failed, 130 interrupted
 """
@@ -62,7 +63,9 @@ def link_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        usage="graphlink [link] --et ET --kineto KINETO [options]\n       graphlink [link] FOLDER [options]",
+        usage="\n       ".join(
+            f"graphlink [link] {given} [options]" for given in ("--et ET --kineto KINETO", "FOLDER", "--paddle-logs DIR")
+        ),
     )
     parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
     inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content)")
@@ -74,7 +77,7 @@ def link_parser() -> argparse.ArgumentParser:
         "--kineto", action="append", default=[], nargs="+", metavar="FILE", help="Kineto traces: files or quoted globs, repeatable"
     )
     inputs.add_argument("--nsys", action="append", default=[], metavar="FILE", help="nsys sqlite exports: not in this version")
-    inputs.add_argument("--paddle-logs", metavar="DIR", help="Paddle worker logs: not in this version")
+    inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
     inputs.add_argument(
         "--rank", type=_count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
     )
@@ -139,13 +142,13 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.kineto = [name for names in arguments.kineto for name in names]
     if arguments.nsys:
         raise UsageError("--nsys: reading nsys exports is not in this version", todo="give Kineto traces with --kineto")
-    if arguments.paddle_logs is not None:
-        raise UsageError("--paddle-logs: reading Paddle logs is not in this version", todo="give Kineto traces with --kineto")
     if arguments.folder and (arguments.et or arguments.kineto):
         raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et and --kineto, not both")
     if len(arguments.folder) > 1:
         raise UsageError(f"{arguments.folder[1]}: give one folder, or files with --et and --kineto")
-    if not arguments.folder and not arguments.kineto:
+    if arguments.paddle_logs is not None:
+        _check_paddle(arguments)
+    elif not arguments.folder and not arguments.kineto:
         raise UsageError("no Kineto trace given", todo="graphlink --et ET.json --kineto KINETO.json; see graphlink --help")
     if not arguments.out:
         raise UsageError("--out: names no folder")
@@ -153,6 +156,18 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--name {arguments.name!r}: must be the beginning of a file name")
     if arguments.linked and arguments.kineto and not arguments.et:
         raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
+
+
+def _check_paddle(arguments: argparse.Namespace) -> None:
+    if not arguments.paddle_logs:
+        raise UsageError("--paddle-logs: names no folder")
+    traces = ((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto"), (arguments.nsys, "--nsys"))
+    for given, name in traces:
+        if given:
+            raise UsageError(f"--paddle-logs and {name}: give one of them")
+    for given, name in ((arguments.linked, "--linked"), (arguments.rank is not None, "--rank"), (arguments.range_rule, "--range-rule")):
+        if given:
+            raise UsageError(f"{name} is not for --paddle-logs: they hold jobs, not traces, and the names of files say the ranks")
 
 
 def _count(text: str) -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
+from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.paddle_clocks import clocks_of
 from graphlink.annotate.pipeline.paddle_jobs import NO_PHASE, RULES, Jobs, codes, jobs_of
 from graphlink.annotate.pipeline.paddle_stages import Stages, passages, stages_of
-from graphlink.annotate.pipeline.records import Exchanges, Hints, Phase, Ranges, Spans, StageRun
-from graphlink.errors import InputError
+from graphlink.annotate.pipeline.records import Exchanges, Holds, Phase, Ranges, StageRun
+from graphlink.errors import InputError, UsageError
+from graphlink.link.steps import Steps
 from graphlink.model import I64, NOWHERE, JobLog
 
 LOWER_BOUND: Final = (
@@ -26,9 +28,9 @@ _MOST_NAMED: Final = 8
 class PaddleRuns:
     """What a folder of logs says of its pipelines.
 
-    ``runs``: one a worker that ran a forward or a backward, by rank. ``pipelines``: ranks that form one, in stage order, ``stages`` of
-    them. With data or tensor parallelism there are several, and the logs do not tell which of the two it is; p of the contract
-    is ``stages``, and its identities hold for each pipeline alone.
+    ``runs``: one a worker that belongs to a pipeline, by rank. ``pipelines``: the ranks of each, in stage order, ``stages`` of them.
+    With data or tensor parallelism there are several side by side (the logs do not tell which of the two it is): p of schedules and
+    closed forms is ``stages``, and the identity holds for every rank: work + idle = makespan, over all ranks of all pipelines.
     """
 
     runs: tuple[StageRun, ...]
@@ -38,11 +40,12 @@ class PaddleRuns:
     warnings: tuple[str, ...]  # of the whole folder; those of a rank are in its run
 
 
-def stage_runs(logs: Sequence[JobLog]) -> PaddleRuns:
-    """Steps, chunks, stages and a common clock for the jobs of ``logs``. O(n log n) in jobs.
+def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns:
+    """Steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
 
     Raises:
         InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
+        UsageError: no worker logged any of ``steps``.
     """
     workers = jobs_of(logs)
     if not workers:
@@ -56,18 +59,29 @@ def stage_runs(logs: Sequence[JobLog]) -> PaddleRuns:
     stages = stages_of(workers, seen)
     clocks = clocks_of(workers, seen, stages)
     first_step, warnings = _first_step(workers)
-    idle = [log for log in logs if log.rank not in {jobs.log.rank for jobs in workers}]
+    ranks = [jobs.log.rank for jobs in workers]
+    idle = [log for log in logs if log.rank not in ranks]
     if idle:
-        warnings.append(f"ranks {_ranks([log.rank for log in idle])} ran no forward or backward and are left out")
-    if len(stages.pipelines) > 1:
-        named = "; ".join(_ranks([workers[w].log.rank for w in pipeline]) for pipeline in stages.pipelines[:_MOST_NAMED])
-        warnings.append(f"{len(stages.pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
-    warnings += [text for log in idle for text in log.warnings]
-    runs = [_run(jobs, stages, worker, int(clocks.shift_ns[worker]), first_step) for worker, jobs in enumerate(workers)]
+        warnings.append(f"ranks {_some([log.rank for log in idle])} ran no forward or backward and are left out")
+        warnings += [text for log in idle for text in log.warnings]
+    pipelines = tuple(tuple(ranks[w] for w in pipeline) for pipeline in stages.pipelines)
+    if len(pipelines) > 1:
+        named = "; ".join(map(_some, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
+        warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
+    previous = {here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)}
+    chosen = [_of_steps(jobs, steps, first_step) for jobs in workers] if steps else workers
+    if not any(len(jobs.phase) for jobs in chosen):
+        last = max(int(jobs.step[-1]) for jobs in workers) + first_step
+        raise UsageError(f"--step: the logs hold steps {first_step} to {last}", path=logs[0].path)
+    runs = [
+        _run(jobs, stages, worker, int(clocks.shift_ns[worker]), first_step, previous[jobs.log.rank])
+        for worker, jobs in enumerate(chosen)
+        if jobs.log.rank in previous and len(jobs.phase)
+    ]
     return PaddleRuns(
         runs=tuple(runs),
         stages=stages.count,
-        pipelines=tuple(tuple(workers[w].log.rank for w in pipeline) for pipeline in stages.pipelines),
+        pipelines=pipelines,
         clock_uncertainty_ns=clocks.uncertainty_ns,
         warnings=(LOWER_BOUND, *warnings, *stages.warnings, *clocks.warnings),
     )
@@ -79,21 +93,35 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
     if not said:
         return 0, []
     if len(said) > 1:
-        return 0, [f"logs begin at different steps ({', '.join(map(str, sorted(said)[:_MOST_NAMED]))}): steps are numbered from 0"]
+        return 0, [f"logs begin at different steps ({_some(sorted(said))}): steps are numbered from 0"]
     return next(iter(said)), []
 
 
-def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int) -> StageRun:
+def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
+    keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
+    log = jobs.log
+    others = {"jobs of other steps": int(np.count_nonzero(~keep))}
+    columns: dict[str, Any] = {name: getattr(log, name)[keep] for name in ("type", "microbatch", "start_ns", "end_ns")}
+    log = replace(log, **columns, left_out={**log.left_out, **{reason: n for reason, n in others.items() if n}})
+    mine: dict[str, Any] = {name: getattr(jobs, name)[keep] for name in ("phase", "chunk", "part", "microbatch", "step")}
+    return replace(jobs, log=log, **mine)
+
+
+def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
     log = jobs.log
     start, end = log.start_ns + shift_ns, log.end_ns + shift_ns
     other = Counter(log.strings[kind] for kind in log.type[jobs.phase == NO_PHASE].tolist())
-    none, no_rows = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    none, none_u8, none_i32 = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
+    optimizer = jobs.phase == Phase.OPT
     return StageRun(
         rank=log.rank,
+        previous=previous,
+        recorded_from_ns=int(start[0]),
         ranges=_ranges(jobs, stages, worker, start, end, first_step),
-        work=_union(start[jobs.work], end[jobs.work]),
-        exchanges=Exchanges(none, none, none.astype(np.uint8), none, none, none, no_rows, none, no_rows, (), ()),
-        hints=Hints(none, none, none.astype(np.uint8), no_rows, ()),
+        work=spans.union(start[jobs.work], end[jobs.work]),
+        optimizer=spans.union(start[optimizer], end[optimizer]),
+        exchanges=Exchanges(none, none, none_u8, none, none, none, none_i32, none, none_i32, np.zeros(0, np.bool_), (), ()),
+        holds=Holds(none, none, none_u8, none_i32, none_i32, ("",)),
         sees_device=True,
         sees_causes=False,
         left_out={**log.left_out, **{f"{kind} jobs, which have no phase": n for kind, n in sorted(other.items())}},
@@ -130,14 +158,5 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
     )
 
 
-def _union(start_ns: I64, end_ns: I64) -> Spans:
-    """Of intervals in the order of their starts."""
-    reach = np.maximum.accumulate(end_ns)
-    opens = np.append(True, start_ns[1:] > reach[:-1])
-    closes = np.append(opens[1:], True)
-    start, end = start_ns[opens], reach[closes]
-    return Spans(start[start < end], end[start < end])
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")

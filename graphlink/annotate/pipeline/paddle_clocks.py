@@ -3,6 +3,9 @@
 A forward cannot start before the same microbatch's forward on the stage before has ended, nor a backward before that on the stage
 behind. Across two machines the first bounds the difference of their clocks from one side, the second from the other. All bounds together
 form a system of differences, which shortest paths solve; the middle of what they leave open is taken, half of it is the uncertainty.
+
+Machines that nothing passed between may still hold workers of one stage, in pipelines side by side. Those exchange gradients: no
+optimizer ends before the last backward of the step on each of them has ended. These bounds are wide; they serve where there are no others.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 
 from graphlink.annotate.pipeline.paddle_jobs import TOLERANCE_NS, Jobs
 from graphlink.annotate.pipeline.paddle_stages import Passages, Stages
+from graphlink.annotate.pipeline.records import Phase
 from graphlink.model import I64
 
 _OPEN: Final = 1 << 60  # ns: no bound
@@ -54,6 +58,8 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
             bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, hop)))
             bound[here, there] = min(bound[here, there], _least(_back_gap(seen, hop)))
     slack, closed = _solved(bound)
+    if (closed >= _OPEN // 2).any():
+        slack, closed = _solved(np.where(closed < _OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages))))
     shift, warnings = _middle(closed, slack, numbers)
     if slack > TOLERANCE_NS:
         warnings.append(
@@ -88,6 +94,40 @@ def _back_gap(seen: Passages, hop: _Hop) -> I64:
     both = seen.back[hop.worker, hop.chunk] & seen.back[hop.next_worker, hop.next_chunk]
     gap: I64 = (seen.back_start_ns[hop.worker, hop.chunk] - seen.back_end_ns[hop.next_worker, hop.next_chunk])[both]
     return gap
+
+
+def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
+    """From workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
+    out = np.full((int(machine.max()) + 1,) * 2, _OPEN)
+    ends = [_ends(jobs) for jobs in workers]
+    for position in range(stages.count):
+        for a, b in pairwise(np.flatnonzero(stages.position == position).tolist()):
+            steps, in_a, in_b = np.intersect1d(ends[a].step, ends[b].step, assume_unique=True, return_indices=True)
+            if len(steps) and machine[a] != machine[b]:
+                here, there = int(machine[a]), int(machine[b])
+                out[here, there] = min(out[here, there], _least(ends[a].optimizer_ns[in_a] - ends[b].work_ns[in_b]))
+                out[there, here] = min(out[there, here], _least(ends[b].optimizer_ns[in_b] - ends[a].work_ns[in_a]))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Of each step with an optimizer: the last end of its work, and of its optimizer."""
+
+    step: I64
+    work_ns: I64
+    optimizer_ns: I64
+
+
+def _ends(jobs: Jobs) -> _Ends:
+    last = []
+    for which in (jobs.work, jobs.phase == Phase.OPT):
+        ends = np.zeros(int(jobs.step[-1]) + 1, np.int64)
+        np.maximum.at(ends, jobs.step[which], jobs.log.end_ns[which])
+        last.append(ends)
+    work, optimizer = last
+    steps = np.flatnonzero((work > 0) & (optimizer > 0))
+    return _Ends(steps, work[steps], optimizer[steps])
 
 
 def _least(gap: I64) -> int:

@@ -67,7 +67,8 @@ def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
         InputError: jobs of a worker overlap by more than 1 us.
     """
     read = [_typed(log) for log in logs]
-    return _numbered(_matched(_cut([jobs for jobs in read if jobs.work.any()])))
+    with_work = _dense(_dense([jobs for jobs in read if jobs.work.any()], "chunk"), "microbatch")
+    return _numbered(_matched(_cut(with_work)))
 
 
 def codes(*columns: I64) -> I64:
@@ -84,6 +85,25 @@ def _typed(log: JobLog) -> Jobs:
     kinds = [_kind(text) for text in log.strings]
     phase, chunk, part = (np.array([kind[i] for kind in kinds], np.int64)[log.type] for i in range(3))
     return Jobs(log, phase.astype(np.uint8), chunk, part, log.microbatch, np.zeros(len(phase), np.int64), 0, ())
+
+
+def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
+    """``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
+    used = [np.unique(getattr(jobs, column)[jobs.work]) for jobs in workers]
+    numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
+    numbers = numbers[numbers != NOWHERE]
+    if not len(numbers) or numbers[-1] == len(numbers) - 1:
+        return workers
+    said = (
+        f"the {column}s of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
+    )
+    out: list[Jobs] = []
+    for jobs in workers:
+        values = getattr(jobs, column)
+        place = np.where(values == NOWHERE, NOWHERE, np.searchsorted(numbers, values))
+        jobs = replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
+        out.append(jobs if out else replace(jobs, warnings=(*jobs.warnings, said)))
+    return out
 
 
 def _kind(text: str) -> tuple[int, int, int]:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from graphlink.annotate.pipeline.paddle_jobs import TOLERANCE_NS, Jobs, codes
 from graphlink.annotate.pipeline.records import Phase
-from graphlink.model import I64, Bool
+from graphlink.model import I64, NOWHERE, Bool
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
 MOST_SHORT: Final = 0.05  # of all microbatches and stages: what may be at odds with a pipeline before it counts as none
+MOST_FREE: Final = 4  # ranks of a mesh for each that was logged
 _MOST_NAMED: Final = 8
 
 
@@ -93,50 +94,62 @@ def passages(workers: Sequence[Jobs]) -> Passages:
 
 def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
     """Orders the workers; ``workers`` by rank. O(workers x microbatches x layouts), of which there are few dozens."""
-    groups, warnings = _groups(workers, seen)
+    rows, warnings = _rows(workers, seen)
     position = np.zeros(len(workers), np.int64)
-    for at, group in enumerate(groups):
-        position[group] = at
-    sizes = [len(group) for group in groups]
-    if len(set(sizes)) > 1:
-        counts = ", ".join(f"stage {at}: {size}" for at, size in enumerate(sizes[:_MOST_NAMED]))
-        warnings.append(
-            f"stages have unequal numbers of workers ({counts}): workers are missing, or stages cannot be told apart; "
-            f"{sum(sizes) - min(sizes) * len(sizes)} workers belong to no pipeline, and the others may be put together wrongly"
-        )
-    pipelines = tuple(zip(*(sorted(group) for group in groups), strict=False))
-    return Stages(len(groups), position, pipelines, _reversed(seen, groups), tuple(warnings))
+    for at, column in enumerate(rows.T):
+        position[column[column != NOWHERE]] = at
+    whole = (rows != NOWHERE).all(axis=1)
+    apart = np.sort(rows[~whole], axis=None)
+    if len(apart):
+        ranks = [workers[w].log.rank for w in apart.tolist() if w != NOWHERE]
+        counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:_MOST_NAMED])
+        named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
+        warnings.append(f"stages have unequal numbers of workers ({counts}): ranks {named} are in no whole pipeline and are left out")
+    pipelines = tuple(tuple(row) for row in rows[whole].tolist())
+    heads = [int(column[column != NOWHERE][0]) for column in rows.T]
+    return Stages(rows.shape[1], position, pipelines, _reversed(seen, heads), tuple(warnings))
 
 
-def _groups(workers: Sequence[Jobs], seen: Passages) -> tuple[list[list[int]], list[str]]:
-    """The workers of each stage, from the first stage to the last, and what is to be said of it."""
+def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
+    """Pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be said of it."""
     common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
     if not common.any():
-        return _groups_by_start(seen), _warn_of_starts(workers)
+        return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)
     times = _Away.of(seen, common)
-    alone = [[worker] for worker in times.order(range(len(workers)))]
-    if times.is_possible(alone):
-        return alone, []
-    if [jobs.log.rank for jobs in workers] == list(range(len(workers))):
-        for layout in _layouts(len(workers)):
-            groups = sorted(layout, key=lambda group: -float(times.mean_ns[group].mean()))
-            if times.is_possible(groups):
-                return groups, []
+    one = np.array([times.order(range(len(workers)))])
+    if times.is_possible(one):
+        return one, []
+    for rows in _layouts([jobs.log.rank for jobs in workers]):
+        column = [np.mean(times.mean_ns[c[c != NOWHERE]]) if (c != NOWHERE).any() else 0 for c in rows.T]
+        ordered = rows[:, np.argsort(-np.array(column), kind="stable")]
+        if (rows != NOWHERE).any(axis=0).all() and times.is_possible(ordered):
+            return ordered, []
     groups = times.alike()
     said = "stages are told by how long microbatches are away alone: which workers share one is a guess"
-    return groups, [said] if len(groups) > 1 else []
+    return _side_by_side(groups), [said] if len(groups) > 1 else []
 
 
-def _layouts(count: int) -> Iterator[list[list[int]]]:
-    """Workers by stage in every mesh of ``count`` ranks that has a pipeline dimension, longest pipeline first.
+def _layouts(ranks: Sequence[int]) -> Iterator[I64]:
+    """Rows of every mesh that has a pipeline dimension and as many ranks as the highest says, longest pipelines first.
 
     Ranks stand in a mesh row by row, so those of one stage repeat with a stride: that of its dimension.
     """
-    ranks = np.arange(count)
+    count = ranks[-1] + 1
+    if count > MOST_FREE * len(ranks):
+        return
+    worker = np.full(count, NOWHERE)
+    worker[ranks] = np.arange(len(ranks))
     for p in (p for p in range(count // 2, 1, -1) if count % p == 0):
         for stride in (s for s in range(1, count // p + 1) if count // p % s == 0):
-            stage = ranks // stride % p
-            yield [np.flatnonzero(stage == at).tolist() for at in range(p)]
+            yield worker.reshape(-1, p, stride).transpose(0, 2, 1).reshape(-1, p)
+
+
+def _side_by_side(groups: Sequence[Sequence[int]]) -> I64:
+    """The k-th workers of all groups are a pipeline."""
+    rows = np.full((max(map(len, groups)), len(groups)), NOWHERE)
+    for at, group in enumerate(groups):
+        rows[: len(group), at] = sorted(group)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +171,11 @@ class _Away:
     def order(self, workers: Iterable[int]) -> list[int]:
         return sorted(workers, key=lambda worker: (-self.mean_ns[worker], worker))
 
-    def is_possible(self, groups: Sequence[Sequence[int]]) -> bool:
-        """Whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``groups``."""
-        rows = np.array([sorted(group) for group in groups])
-        here, there = rows[:-1].ravel(), rows[1:].ravel()
+    def is_possible(self, rows: I64) -> bool:
+        """Whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
+        here, there = rows[:, :-1].ravel(), rows[:, 1:].ravel()
+        both = (here != NOWHERE) & (there != NOWHERE)
+        here, there = here[both], there[both]
         least = self.ns[there] + (self.forth_ns[there] + self.back_ns[here])[:, None]
         short = self.ns[here] < least - 2 * TOLERANCE_NS
         return bool(np.count_nonzero(short) <= MOST_SHORT * short.size)
@@ -201,9 +215,8 @@ def _warn_of_starts(workers: Sequence[Jobs]) -> list[str]:
     return [said]
 
 
-def _reversed(seen: Passages, groups: Sequence[Sequence[int]]) -> frozenset[int]:
-    """Chunks of which the last position is first: microbatches are away longest from there, or start there."""
-    heads = [group[0] for group in groups]
+def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
+    """Chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a stage."""
     out = set()
     for at, chunk in enumerate(seen.chunks):
         both: Bool = np.all((seen.forth & seen.back)[heads, at], axis=0)

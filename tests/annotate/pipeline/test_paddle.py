@@ -89,7 +89,7 @@ def test_every_range_of_every_schedule(tmp_path: Path, name: str, duration: Call
         assert (run.work.start_ns[1:] > run.work.end_ns[:-1]).all()
         assert run.ranges.busy_ns.tolist() == (run.ranges.end_ns - run.ranges.start_ns).tolist()
         assert {run.ranges.rules[i] for i in run.ranges.rule.tolist()} == {"paddle"}
-        assert (run.sees_device, run.sees_causes, len(run.exchanges.start_ns), len(run.hints.start_ns)) == (True, False, 0, 0)
+        assert (run.sees_device, run.sees_causes, len(run.exchanges.start_ns), len(run.holds.start_ns)) == (True, False, 0, 0)
 
 
 def test_the_second_chunk_of_a_v_runs_from_the_last_rank_to_the_first(tmp_path: Path) -> None:
@@ -275,15 +275,23 @@ def test_data_parallelism_alone_is_one_stage(tmp_path: Path) -> None:
     assert (runs.stages, runs.pipelines) == (1, ((0,), (1,), (2,), (3,)))
 
 
-def test_a_missing_worker_of_several_that_share_a_stage_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("missing", "whole", "left"), [(5, (0, 2, 4, 6), "1, 3, 7"), (4, (1, 3, 5, 7), "0, 2, 6")])
+def test_a_missing_worker_takes_its_pipeline_away_and_no_other(tmp_path: Path, missing: int, whole: tuple[int, ...], left: str) -> None:
     jobs = copies(simulate(one_f_one_b(4, 8), uneven), 2)
-    jobs[5] = []
+    runs = runs_of([[] if w == missing else mine for w, mine in enumerate(jobs)], tmp_path)
+    assert runs.pipelines == (whole,)
+    assert [rows(run) for run in runs.runs] == truth([jobs[w] for w in whole])
+    assert f"stages have unequal numbers of workers (2, 2, 1, 2): ranks {left} are in no whole pipeline and are left out" in runs.warnings
+    assert f"ranks {missing} ran no forward or backward and are left out" in runs.warnings
+    assert any(f"workerlog.{missing}: holds no job" in warning for warning in runs.warnings)
+
+
+def test_workers_in_no_mesh_are_told_apart_by_likeness_and_this_is_said(tmp_path: Path) -> None:
+    jobs = [*copies(simulate(one_f_one_b(3, 6), uneven), 2), simulate(one_f_one_b(3, 6), uneven)[1]]
     runs = runs_of(jobs, tmp_path)
-    assert [row[2] for run in runs.runs for row in rows(run)[:1]] == [0, 0, 1, 1, 2, 3, 3]
-    assert len(runs.pipelines) == 1
-    assert "stages have unequal numbers of workers (stage 0: 2, stage 1: 2, stage 2: 1, stage 3: 2)" in " ".join(runs.warnings)
-    assert "ranks 5 ran no forward or backward and are left out" in runs.warnings
-    assert any("workerlog.5: holds no job" in warning for warning in runs.warnings)
+    assert runs.pipelines == ((0, 2, 4), (1, 3, 5))
+    assert "stages are told by how long microbatches are away alone: which workers share one is a guess" in runs.warnings
+    assert "stages have unequal numbers of workers (2, 3, 2): ranks 6 are in no whole pipeline and are left out" in runs.warnings
 
 
 def test_logs_of_forwards_alone_are_ordered_by_their_start(tmp_path: Path) -> None:
@@ -353,8 +361,17 @@ def test_the_true_shift_of_any_clocks_lies_within_the_uncertainty(clock_ns: list
     assert not any("fits all jobs" in w or "forwards began before" in w for w in runs.warnings)
 
 
-def test_clocks_of_machines_between_which_nothing_passed_are_left_alone(tmp_path: Path) -> None:
+def test_pipelines_side_by_side_on_two_machines_are_aligned_by_their_optimizers(tmp_path: Path) -> None:
+    """No optimizer ends before the last backward anywhere; where both take as long, the middle is right."""
     jobs = simulate(one_f_one_b(2, 4), equal_times())
+    runs = runs_of([*jobs, *jobs], tmp_path, Variation(machines=2, clock_ns=(0, 3 * MS)))
+    assert runs.pipelines == ((0, 1), (2, 3))
+    assert rows(runs.runs[2])[0][5] == 0
+    assert runs.warnings[2:] == ("clocks are shifted onto that of machine0: machine1 -3.000 ms (within 0.520 ms)",)
+
+
+def test_clocks_of_machines_between_which_nothing_passed_are_left_alone(tmp_path: Path) -> None:
+    jobs = simulate(one_f_one_b(2, 4), equal_times(), optimizer=False)
     runs = runs_of([*jobs, *jobs], tmp_path, Variation(machines=2, clock_ns=(0, 3 * MS)))
     assert runs.pipelines == ((0, 1), (2, 3))
     assert rows(runs.runs[2])[0][5] == 3 * MS
