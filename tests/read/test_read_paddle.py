@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.errors import InputError
@@ -254,6 +255,27 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     assert "holds both workerlog.N and machineM/workerlog.N" in told(tmp_path)
     (tmp_path / "workerlog.0").rename(tmp_path / "machine0" / "workerlog.00")
     assert "workerlog.00: has the number of workerlog.0 beside it" in told(tmp_path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(edits=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=8)), min_size=1, max_size=6))
+def test_damage_is_an_error_or_is_counted_and_adds_no_job(edits: list[tuple[int, int, bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (path,) = write_paddle(JOBS[:1], folder, Variation(other_lines=1))
+        text = path.read_bytes()
+        for at, length, new in edits:
+            at %= len(text)
+            text = text[:at] + new + text[at + length :]
+        path.write_bytes(text)
+        try:
+            (log,) = read_paddle(folder)
+        except InputError as told:
+            assert str(path) in str(told) or str(folder) in str(told)
+            return
+    assert len(log.start_ns) <= len(JOBS[0])
+    assert (np.diff(log.start_ns) >= 0).all()
+    assert (log.end_ns >= log.start_ns).all()
 
 
 def test_hostile_numbers_in_names(tmp_path: Path) -> None:

@@ -94,7 +94,12 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
         return 0, []
     if len(said) > 1:
         return 0, [f"logs begin at different steps ({_some(sorted(said))}): steps are numbered from 0"]
-    return next(iter(said)), []
+    first = next(iter(said))
+    promised = max((jobs.log.stop_step or 0) for jobs in workers) - first
+    held = max(int(jobs.step[-1]) for jobs in workers) + 1
+    if held > promised > 0:
+        return first, [f"logs hold {held} steps where their headers say {promised}: several runs may have written into them"]
+    return first, []
 
 
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:

@@ -233,6 +233,13 @@ def test_workers_that_begin_at_different_steps_are_told(tmp_path: Path) -> None:
     assert "logs begin at different steps (3, 5): steps are numbered from 0" in runs.warnings
 
 
+def test_a_run_written_behind_another_is_told(tmp_path: Path) -> None:
+    jobs = simulate(gpipe(2, 2), equal_times(), steps=4)
+    warning = "logs hold 4 steps where their headers say 2: several runs may have written into them"
+    assert warning in runs_of(jobs, tmp_path, Variation(first_step=5, stop_step=7)).warnings
+    assert warning not in runs_of(jobs, tmp_path, Variation(first_step=5, stop_step=9)).warnings
+
+
 # stages
 
 
