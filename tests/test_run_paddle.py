@@ -27,16 +27,18 @@ def idle_ns(pipeline: Pipeline) -> dict[Cause, int]:
 
 @pytest.mark.parametrize("as_double", [False, True])
 @pytest.mark.parametrize(
-    ("orders", "makespan", "rate"),
+    ("schedule", "orders", "makespan", "rate"),
     [
-        (gpipe(4, 4), 21, 0.4286),
-        (one_f_one_b(4, 8), 33, 0.2727),
-        (one_f_one_b(8, 16), 69, 0.3043),
-        (interleaved(4, 8, 2), 28.5, 0.1579),
-        (interleaved(4, 8, 4), 26.25, 0.0857),
+        ("GPipe", gpipe(4, 4), 21, 0.4286),
+        ("1F1B", one_f_one_b(4, 8), 33, 0.2727),
+        ("1F1B", one_f_one_b(8, 16), 69, 0.3043),
+        ("interleaved", interleaved(4, 8, 2), 28.5, 0.1579),
+        ("interleaved", interleaved(4, 8, 4), 26.25, 0.0857),
     ],
 )
-def test_the_oracles_of_the_schedules(tmp_path: Path, orders: list[list[Op]], makespan: float, rate: float, as_double: bool) -> None:
+def test_the_oracles_of_the_schedules(
+    tmp_path: Path, schedule: str, orders: list[list[Op]], makespan: float, rate: float, as_double: bool
+) -> None:
     """T_F = 1, T_B = 2, chunks shorter by their number; to 1 us, also with the times as Paddle's clock has them."""
     chunks = 1 + max(op.chunk for op in orders[0])
     pipeline = analysed(tmp_path, simulate(orders, equal_times(1000 // chunks, 2000 // chunks), steps=2), Variation(as_double=as_double))
@@ -44,6 +46,7 @@ def test_the_oracles_of_the_schedules(tmp_path: Path, orders: list[list[Op]], ma
     assert pipeline.definitions.bubble_rate_makespan == pytest.approx(rate, abs=1e-4)
     assert pipeline.definitions.bubble_rate_zb == pytest.approx(rate, abs=1e-4)
     assert (pipeline.stages, pipeline.chunks, pipeline.microbatches) == (len(orders), chunks, 1 + max(op.microbatch for op in orders[0]))
+    assert (pipeline.schedule, pipeline.theory is not None) == (schedule, True)
     for rank in range(len(orders)):
         work = sum(s.work_ns[rank] for s in pipeline.steps)
         inside = (pipeline.idle.rank == rank) & (pipeline.idle.cause != Cause.OPTIMIZER_SYNC)
