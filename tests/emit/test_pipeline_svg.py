@@ -390,6 +390,36 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
     assert sum(areas.values()) == pytest.approx(drawn.width(), abs=0.02 * len(flat) + 0.01)
 
 
+def test_thousands_of_boxes_share_pixels_where_they_are() -> None:
+    flat = [Box(Phase(k % 2), 0, k, 50 * k, 50 * k + (20 if k % 2 else 50)) for k in range(20_000)]
+    drawn = Drawn(picture(heading(bubbles.summarised(simple(1, 1))), [computed("", ("a",), boxes_of(flat))]))
+    areas, half = drawn.areas(0), drawn.width() / 2
+    assert areas["p0"] == pytest.approx(half, rel=0.005)
+    assert areas["p1"] == pytest.approx(half * 0.4, rel=0.005)
+    assert areas[name_of(Cause.DEPENDENCY_STALL)] == pytest.approx(half * 0.6, rel=0.005)
+    shapes = re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", " ".join(p.get("d", "") for p in drawn.rows[0].findall(f"{SVG}path")))
+    assert max(float(wide) for _, wide in shapes) <= 2.01
+    assert len({x for x, _ in shapes}) > 0.9 * drawn.width()
+
+
+def test_what_begins_before_the_step_lies_left_of_zero() -> None:
+    boxes = [[Box(Phase.OPT, NOWHERE, NOWHERE, 0, 300), Box(Phase.F, 0, 0, 500, 800), Box(Phase.B, 0, 0, 800, 1500)]]
+    drawn = Drawn(encode(pipeline(boxes, [[]])))
+    first = next(r for r in drawn.own(0) if r.get("class") == "p0")
+    assert float(next(r for r in drawn.own(0) if r.get("class") == "p4").get("x", "")) == 0
+    (axis,) = [g for g in drawn.root.findall(f"{SVG}g") if g.get("class") == "m d"]
+    zero = next(float(t.get("x", "")) for t in axis if t.text == "0")
+    left = float((drawn.rows[0].get("transform") or "").removeprefix("translate(").split(",")[0])
+    assert zero - left == pytest.approx(float(first.get("x", "")), abs=0.06)
+
+
+def test_numbers_of_a_phase_are_there_or_not() -> None:
+    """Not only those of one digit."""
+    drawn = Drawn(encode(simple(16, 64)))
+    assert set(drawn.numbers()) == {str(k) for k in range(64)}
+    assert Counter(drawn.numbers())["5"] == Counter(drawn.numbers())["55"] == 16
+
+
 def test_ticks_are_round_and_in_a_unit_that_fits() -> None:
     for scale, unit in ((1, "ns"), (1000, "us"), (10**6, "ms"), (10**9, "s")):
         boxes = [[Box(Phase.F, 0, 0, 0, 37 * scale), Box(Phase.B, 0, 0, 37 * scale, 91 * scale)]]
