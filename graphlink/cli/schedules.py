@@ -1,0 +1,135 @@
+"""Schedules computed on the measured times of an earlier run: what they would give, and their picture above the recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from graphlink.annotate.pipeline.records import Definitions
+from graphlink.emit import publish
+from graphlink.emit.bubbles import Bubbles
+from graphlink.emit.bubbles_records import idle_of, ranges_of, steps_of
+from graphlink.emit.pipeline_panels import Boxes, Panel, computed, recorded
+from graphlink.emit.pipeline_svg import heading, picture
+from graphlink.errors import UsageError
+from graphlink.model import I64, U8
+
+
+class Order(Protocol):
+    """What one rank runs in a step, one entry an action."""
+
+    @property
+    def phase(self) -> U8: ...
+    @property
+    def stage(self) -> I64: ...
+    @property
+    def microbatch(self) -> I64: ...
+
+
+class Timed(Protocol):
+    """Start and end of each action, from 0, one array a rank."""
+
+    @property
+    def start_ns(self) -> tuple[I64, ...]: ...
+    @property
+    def end_ns(self) -> tuple[I64, ...]: ...
+    @property
+    def makespan_ns(self) -> int: ...
+
+
+class Played(Protocol):
+    """A computed step; one order a rank."""
+
+    @property
+    def orders(self) -> Sequence[Order]: ...
+    @property
+    def timed(self) -> Timed: ...
+
+
+class Offer(Played, Protocol):
+    """What another schedule gives. ``activations``: the most a rank holds, of one microbatch in one rank's share of the model."""
+
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def microbatches(self) -> int: ...
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def definitions(self) -> Definitions: ...
+    @property
+    def activations(self) -> tuple[float, ...]: ...
+    @property
+    def assumed(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The schedule asked for; None: as recorded, or what the schedule has."""
+
+    schedule: str
+    microbatches: int | None
+    chunks: int | None
+    input_share: float | None
+
+
+def offer(file: Bubbles, wanted: Wanted) -> Offer:
+    """What the schedule would give on the times of ``file``.
+
+    Raises:
+        UsageError: there is no such schedule for these numbers.
+    """
+    raise UsageError("--schedule: computing other schedules is not in this version")
+
+
+def own(file: Bubbles) -> Played:
+    """The recorded schedule itself: equal stages, no transfers.
+
+    Raises:
+        UsageError: it was not recognised.
+    """
+    raise UsageError("--compare: computing schedules is not in this version")
+
+
+def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
+    """Draws ``other``, or else the schedule of the run itself, above what was recorded.
+
+    Raises:
+        UsageError, OutputError
+    """
+    if other is None:
+        above = drawn(own(file), f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers")
+    else:
+        above = drawn(other, f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed")
+    ranks = [stage.rank for stage in file.stages]
+    panels = recorded(ranks, ranges_of(file), idle_of(file), steps_of(file))
+    publish.write(path, picture(heading(file.pipeline), [above, *panels]))
+
+
+def drawn(played: Played, caption: str) -> Panel:
+    """A computed step as a panel of the picture."""
+    orders, timed = played.orders, played.timed
+    sizes = [len(order.stage) for order in orders]
+    labels = tuple(f"rank {rank}" for rank in range(len(orders)))
+    none = np.zeros(0, np.int64)
+    return computed(
+        caption,
+        labels,
+        Boxes(
+            row=np.repeat(np.arange(len(orders)), sizes),
+            phase=np.concatenate([none, *(order.phase for order in orders)]).astype(np.uint8),
+            stage=np.concatenate([none, *(order.stage for order in orders)]),
+            chunk=np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)]),
+            microbatch=np.concatenate([none, *(order.microbatch for order in orders)]),
+            start_ns=np.concatenate([none, *timed.start_ns]),
+            end_ns=np.concatenate([none, *timed.end_ns]),
+            rule=np.zeros(sum(sizes), np.int32),
+            rules=("",),
+        ),
+    )
