@@ -67,6 +67,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """What the figures of the file mean."""
 
     work: str
+    sees_device: bool  # False: ranges and work are those of the host
     bubble_rate_makespan: Rate
     bubble_rate_zb: Rate
     bubble_ratio_ideal: Rate
@@ -230,8 +231,10 @@ def _definition(pipeline: Pipeline) -> Definition:
     steps = [s.number for s in pipeline.steps]
     known = _known(pipeline.definitions)
     hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
+    sees_device = all(run.sees_device for run in pipeline.runs)
     return Definition(
-        work=_WORK if all(run.sees_device for run in pipeline.runs) else _HOST_WORK,
+        work=_WORK if sees_device else _HOST_WORK,
+        sees_device=sees_device,
         causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
         **{name: Rate(name=name, formula=formula, value=known[name], steps=steps) for name, formula in _FORMULAS.items()},
     )

@@ -131,6 +131,7 @@ def test_what_logs_cannot_know_is_absent_and_said_so() -> None:
     assert not any("device_ops" in entry for entry in file["ranges"])
     assert "optimizer_sync_ns" not in file["stages"][0]
     assert "no device" in file["definition"]["work"]
+    assert (file["definition"]["sees_device"], full["definition"]["sees_device"]) == (False, True)
     for entry in full["ranges"]:
         del entry["device_ops"]
     assert file["ranges"] == full["ranges"]
