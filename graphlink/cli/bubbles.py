@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
-_RATES: Final = ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal")
+_RATES: Final = ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal")  # the last by formula, not by what was idle
 _PARTS: Final = {
     "schedule": "lost by the schedule itself: equal stages, no transfers",
     "imbalance": "added by stages of unequal times",
@@ -90,7 +90,7 @@ def what_if(file: Bubbles, offer: Offer) -> list[str]:
         ("makespan", f"{_ms(computed_ns)} ms", f"{_ms(measured_ns)} ms"),
         ("per microbatch", _per(computed_ns, offer.microbatches), _per(measured_ns, recorded.microbatches)),
     ]
-    rows += [(name, _rate(getattr(offer.definitions, name)), _rate(getattr(recorded, name))) for name in _RATES]
+    rows += [(name, _rate(getattr(offer.definitions, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
     lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
@@ -181,7 +181,7 @@ def _theory(file: Bubbles) -> list[str]:
         ns = getattr(parts, name)
         lines.append(f"  {name:<13}  {_ms(ns):>12} ms  {_percent(ns, whole):>8}  {about}")
     lines.append(f"  {'measured':<13}  {_ms(whole):>12} ms  {_percent(whole, whole):>8}")
-    rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATES)
+    rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATES[:2])
     return [*lines, f"  the schedule itself: {rates}"]
 
 

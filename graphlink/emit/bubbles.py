@@ -46,7 +46,7 @@ _FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_
 _FORMULAS: Final = {
     "bubble_rate_makespan": "1 - work of all stages / (stages x makespan); makespan = first start to last end of F, B, I and W ranges",
     "bubble_rate_zb": "1 - work of all stages / (stages x cost); cost = longest own window of a stage, last end - first start of work",
-    "bubble_ratio_ideal": "(stages - 1) / (chunks x microbatches): bubble over ideal time of 1F1B, or interleaved 1F1B, of equal stages",
+    "bubble_ratio_ideal": "(stages - 1) / (chunks x microbatches): bubble over ideal time of GPipe, 1F1B or interleaved with equal stages",
 }
 _WORK: Final = "union of the compute kernels, and of the copies that ranges issued, inside the F, B, I and W ranges of the stage"
 _HOST_WORK: Final = "host time of the F, B, I and W ranges of the stage, without waits: the run shows no device"

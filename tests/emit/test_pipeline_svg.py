@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -444,6 +445,10 @@ def test_it_is_light_and_dark() -> None:
     dark = text[text.index("@media") :]
     assert all(f".a{c.value}{{" in dark for c in Cause)
     assert ".bg{" in dark
+
+
+def test_the_picture_of_the_docs_is_drawn_so() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "pipeline.svg").read_bytes() == encode(simple(transfer_ns=200_000))
 
 
 # Machado, Oliveira, Fernandes 2009, severity 1: linear RGB of who sees no red, no green, no blue

@@ -159,8 +159,8 @@ def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None
     assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
     assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"
     assert " ".join(lines[3].split()) == "bubble_rate_makespan 0.1000 (measured 0.1111)"
-    assert " ".join(lines[5].split()) == "bubble_ratio_ideal unknown (measured 0.1250)"
-    assert "2, 1.5" in lines[6]
+    assert " ".join(lines[4].split()) == "bubble_rate_zb 0.0500 (measured 0.1111)"
+    assert "2, 1.5" in lines[5]
     assert lines[-1] == "  assumed: weights\\x1b take a third"
 
 
