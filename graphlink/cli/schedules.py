@@ -10,12 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from graphlink.annotate.pipeline.records import Definitions
-from graphlink.emit import publish
 from graphlink.emit.bubbles import Bubbles
 from graphlink.emit.bubbles_records import idle_of, ranges_of, steps_of
 from graphlink.emit.pipeline_panels import Boxes, Panel, computed, recorded
 from graphlink.emit.pipeline_svg import heading, picture
-from graphlink.errors import UsageError
+from graphlink.errors import OutputError, UsageError
 from graphlink.model import I64, U8
 
 
@@ -109,7 +108,13 @@ def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
         above = drawn(other, f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed")
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), steps_of(file))
-    publish.write(path, picture(heading(file.pipeline), [above, *panels]))
+    drawing = picture(heading(file.pipeline), [above, *panels])
+    try:
+        path.write_bytes(drawing)
+    except OSError as problem:
+        raise OutputError(
+            f"cannot be written: {problem.strerror or problem}", path=path, todo="make room, or name another file with --compare"
+        ) from None
 
 
 def drawn(played: Played, caption: str) -> Panel:

@@ -15,6 +15,7 @@ from graphlink.annotate.pipeline.records import Cause, Definitions, Phase, Pipel
 from graphlink.cli import schedules
 from graphlink.cli.bubbles import bubbles_parser, what_if
 from graphlink.emit import bubbles
+from graphlink.errors import OutputError
 from tests.cli.conftest import Ran
 from tests.emit.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -172,6 +173,13 @@ def test_the_picture_has_the_computed_schedule_above(tmp_path: Path) -> None:
     assert len(lanes) == 2 * 3
     captions = ["ZB-H1 on the measured times, 4 microbatches, computed, 15 ms", "step 0, 27 ms", "step 1, 27 ms"]
     assert [text.index(f">{c}<") for c in captions] == sorted(text.index(f">{c}<") for c in captions)
+
+
+def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 4)) / bubbles.NAME)
+    with pytest.raises(OutputError, match="cannot be written") as said:
+        schedules.compare(file, offer(), tmp_path / "out")
+    assert "--compare" in said.value.text()
 
 
 OPTIONS = "-h --help --top --compare --schedule --microbatches --chunks --input-share"
