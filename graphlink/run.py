@@ -25,7 +25,7 @@ from graphlink.annotate.pipeline.stagerun import Staged, stage_run
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build
 from graphlink.depend.fold import fold
-from graphlink.emit import chakra, groups, path, publish, summary, timeline
+from graphlink.emit import bubbles, chakra, groups, path, pipeline_svg, publish, summary, timeline
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
 from graphlink.errors import GraphlinkError
@@ -110,7 +110,7 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
         files = (*files, groups.NAME)
     if options.timeline != "none":
-        files = (*files, timeline.join(folder, [prepared.rank]))
+        files = (*files, timeline.join(folder, [prepared.rank], pipeline))
     return RunResult((result.summary,), pipeline, (*files, *write_pipeline(pipeline, folder)))
 
 
@@ -118,7 +118,11 @@ def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
     """``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
     if pipeline is None:
         return ()
-    return ()
+    log.info("writing the pipeline")
+    with publish.writing(folder / bubbles.NAME) as out:
+        out.writelines(bubbles.blocks(pipeline))
+    publish.write(folder / pipeline_svg.NAME, pipeline_svg.encode(pipeline))
+    return bubbles.NAME, pipeline_svg.NAME
 
 
 def prepare(inputs: Inputs, options: Options) -> Prepared:

@@ -62,6 +62,12 @@ def _run(argv: Sequence[str]) -> int:
 
         say(critical(arguments))
         return 0
+    if arguments.verb == "bubbles":
+        from graphlink.cli.bubbles import bubbles
+        from graphlink.cli.out import say
+
+        say(bubbles(arguments))
+        return 0
     from graphlink.cli.job import link
 
     return link(arguments)

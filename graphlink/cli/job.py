@@ -13,7 +13,7 @@ from graphlink.cli.inputs import of_files, of_folder
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
 from graphlink.cli.ranks import naming_limits, run_ranks
-from graphlink.emit import publish, summary
+from graphlink.emit import bubbles, publish, summary
 from graphlink.link.steps import parse_steps
 from graphlink.run_paddle import run_paddle
 
@@ -61,6 +61,7 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
             gap_us=arguments.gap_us,
         ),
         ranks=list(result.ranks),
+        pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
         files=sorted({*result.files, summary.NAME}),
     )
     publish.write(folder / summary.NAME, summary.encode(whole))

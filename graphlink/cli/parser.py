@@ -6,13 +6,14 @@ import argparse
 import math
 from collections.abc import Sequence
 
+from graphlink.cli.bubbles import bubbles_parser
 from graphlink.cli.check import check_parser
 from graphlink.cli.critical import critical_parser
 from graphlink.cli.replay import replay_parser
 from graphlink.errors import UsageError
 from graphlink.version import __version__
 
-VERBS = ("link", "show", "check", "replay", "critical-path")
+VERBS = ("link", "show", "check", "replay", "critical-path", "bubbles")
 _DESCRIPTION = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
 _EPILOG = """verbs:
   graphlink [link] ...             link an execution trace (ET) and a Kineto trace: the main job, options above
@@ -20,6 +21,7 @@ _EPILOG = """verbs:
   graphlink show FILE.et --node ID print a node with its attributes and its edges both ways
   graphlink replay DIR             replay graphs, compare with the recording, ask what if
   graphlink critical-path DIR      print what holds a rank up, and what would be gained from whom
+  graphlink bubbles DIR            print where the bubbles of a pipeline come from, and what another schedule would give
   graphlink check DIR|FILE.et      say what ASTRA-sim would make of any Chakra graph
 
 examples:
@@ -49,6 +51,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments = replay_parser().parse_args(rest)
     elif verb == "critical-path":
         arguments = critical_parser().parse_args(rest)
+    elif verb == "bubbles":
+        arguments = bubbles_parser().parse_args(rest)
     else:
         arguments = link_parser().parse_args(rest)
         _check(arguments)

@@ -99,7 +99,7 @@ def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, 
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
         files.append(groups.NAME)
     if options.timeline != "none":
-        files.append(timeline.join(folder, sorted(r.rank for r in ready)))
+        files.append(timeline.join(folder, sorted(r.rank for r in ready), pipeline))
     files += run.write_pipeline(pipeline, folder)
     return run.RunResult(tuple(sorted((r.summary for r in results), key=lambda s: s.rank)), pipeline, tuple(files))
 

@@ -21,7 +21,7 @@ from graphlink.emit.slices import Events, Slices, events, nested
 from graphlink.model import I32, I64, U8, Bool
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
-RANKS: Final = 1 << 16  # ranks that are so many apart would share tracks
+RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
 SEQUENCES: Final = 1 << 16  # of a rank
 FLOWS_OF_RANK: Final = 1 << 44
 KIND_OF_FLOW: Final = 1 << 60  # a flow's id is divided by this for its kind
@@ -139,7 +139,7 @@ def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: li
     for number, arg in enumerate(_arg_names(trace), start=1):
         packet.interned_data.debug_annotation_names.add(iid=number, name=arg)
     for code in texts:
-        packet.interned_data.debug_annotation_string_values.add(iid=code + 1, str=trace.texts[code].encode())
+        packet.interned_data.debug_annotation_string_values.add(iid=code + 1, str=trace.texts[code].encode("utf-8", "backslashreplace"))
     yield framed(packet)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine)
     packet.clock_snapshot.clocks.add(clock_id=CLOCK, timestamp=0, is_incremental=True)

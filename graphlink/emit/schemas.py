@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from graphlink.emit.bubbles import Bubbles
 from graphlink.emit.linked import LinkedFile
 from graphlink.emit.path import PathFile
 from graphlink.emit.summary import Summary
@@ -22,6 +23,7 @@ FILES: Final[dict[str, Any]] = {
     "comm_group.schema.json": CommGroups,
     "critical_path.schema.json": PathFile,
     "linked.schema.json": LinkedFile,
+    "bubbles.schema.json": Bubbles,
 }
 
 

@@ -46,6 +46,14 @@ class Slices:
         )
 
 
+def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
+    """Slices that follow each other on their tracks, none in another."""
+    n = len(track)
+    key = np.empty(n, np.int64)
+    key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
+    return Slices(track, start_ns, end_ns, key, np.full(n, NOWHERE, np.int32), name)
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """Begins and ends of slices in the order of a file: by time, and in an order at one time that nests. Two a slice."""

@@ -15,15 +15,17 @@ import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.names import Names
+from graphlink.annotate.pipeline.records import Pipeline
 from graphlink.annotate.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.emit import details, perfetto, publish
+from graphlink.emit import details, perfetto, pipeline_tracks, publish
 from graphlink.emit.groups import GroupIds
 from graphlink.emit.perfetto import Arg, Flows, Process, Track
-from graphlink.emit.slices import Slices
+from graphlink.emit.slices import Slices, flat
 from graphlink.emit.tracks import Lanes, lanes_of
 from graphlink.model import I32, I64, NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
 
 NAME: Final = "timeline.perfetto-trace"
+PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
 DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
@@ -73,13 +75,19 @@ def part_name(rank: int) -> str:
     return f"timeline.{rank}.part"
 
 
-def join(folder: Path, ranks: Sequence[int]) -> str:
+def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -> str:
     """Puts the parts of ``ranks`` in ``folder`` together, in this order, and removes them; returns the name of the file.
+
+    What there is of a pipeline comes before them.
 
     Raises:
         OutputError: it cannot be written.
     """
     first, *others = (folder / part_name(rank) for rank in ranks)
+    if pipeline is not None:
+        first, others = folder / PIPELINE_PART, [first, *others]
+        with publish.writing(first) as out:
+            pipeline_tracks.write(out, pipeline)
     with publish.naming(folder / NAME):
         with first.open("ab") as out:
             for path in others:
@@ -159,19 +167,11 @@ def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end
 
 def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
     node = shown.critical.node
-    return _flat(np.full(len(node), track, np.int32), shown.times.start_ns[node], shown.times.end_ns[node], code[node])
+    return flat(np.full(len(node), track, np.int32), shown.times.start_ns[node], shown.times.end_ns[node], code[node])
 
 
 def _replayed_slices(lanes: Lanes, start_ns: I64, end_ns: I64, code: I32, first_track: int) -> Slices:
-    return _flat(first_track + lanes.track, start_ns, end_ns, code)
-
-
-def _flat(track: I32, start_ns: I64, end_ns: I64, code: I32) -> Slices:
-    """Slices that follow each other on their tracks, none in another."""
-    n = len(track)
-    key = np.empty(n, np.int64)
-    key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
-    return Slices(track, start_ns, end_ns, key, np.full(n, NOWHERE, np.int32), code)
+    return flat(first_track + lanes.track, start_ns, end_ns, code)
 
 
 def _flows(graph: Graph) -> Flows:

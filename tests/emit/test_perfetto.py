@@ -189,7 +189,7 @@ def test_ranks_share_no_ids() -> None:
     ranks = [0, 1, 2, 1000, perfetto.RANKS - 1]
     tracks = range(-1, 70)
     assert len({perfetto.sequence(r, t) for r in ranks for t in tracks}) == len(ranks) * len(tracks)
-    assert max(perfetto.sequence(r, perfetto.SEQUENCES - 3) for r in ranks) < 1 << 32
+    assert max(perfetto.sequence(r, perfetto.SEQUENCES - 3) for r in ranks) < 1 << 31
     everything = [*range(70), *range(perfetto.SEQUENCES, perfetto.SEQUENCES + 2)]
     assert len({perfetto.uuid(r, t) for r in ranks for t in everything}) == len(ranks) * len(everything)
     ids = np.concatenate([perfetto.flow_ids(r, flows) for r in ranks])

@@ -66,7 +66,7 @@ def _analysed(raw: Pipes) -> Pipeline:
     accounted = account(whole)
     microbatches = one.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
     chunks = one.chunks if one.schedule != UNKNOWN else whole.chunks
-    return Pipeline(
+    pipeline = Pipeline(
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
         steps=accounted.steps,
@@ -80,6 +80,15 @@ def _analysed(raw: Pipes) -> Pipeline:
         theory=_theory(whole, groups, found, accounted.steps) if one.schedule != UNKNOWN else None,
         warnings=(*whole.warnings, *_left_out(found)),
     )
+    return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
+
+
+def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
+    """Steps as the recording numbers them, no longer counted from 0."""
+    number = np.array(steps, np.int64)
+    runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
+    named = tuple(replace(step, number=steps[step.number]) for step in pipeline.steps)
+    return replace(pipeline, runs=runs, steps=named, idle=replace(pipeline.idle, step=number[pipeline.idle.step]))
 
 
 def _nearest(found: Sequence[Recognised], one: Recognised) -> str:

@@ -1,0 +1,248 @@
+"""``graphlink bubbles``: where the bubbles of an earlier run come from, and what another schedule would make of its times."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphlink.cli.show import plain
+from graphlink.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from graphlink.cli.schedules import Offer
+    from graphlink.emit.bubbles import Bubbles, IdleEntry, StageEntry
+
+MOST: Final = 10_000
+_TEXT: Final = 100  # characters of an evidence that are shown
+_RATES: Final = ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal")  # the last by formula, not by what was idle
+_PARTS: Final = {
+    "schedule": "lost by the schedule itself: equal stages, no transfers",
+    "imbalance": "added by stages of unequal times",
+    "communication": "added by transfers between stages",
+    "rest": "added by all else: jitter, host, collectives",
+}
+_ABOUT: Final = """Times are summed over the steps of the run. Communication is not work, and the optimizer is outside.
+docs/bubbles.md has the definitions, the causes, and how to read the picture."""
+
+
+def bubbles_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink bubbles",
+        description="Prints the idle time of a pipeline by stage and cause, as an earlier run found it, and what its schedule must lose.",
+        epilog=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
+    parser.add_argument("--top", type=_number, default=10, metavar="N", help="how many of the longest idle intervals to print (default 10)")
+    parser.add_argument("--compare", metavar="FILE.svg", help="also draw the computed schedule above the recorded one")
+    other = parser.add_argument_group("what if")
+    other.add_argument("--schedule", metavar="NAME", help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v")
+    other.add_argument("--microbatches", type=_number, metavar="M", help="of a step (default: as recorded)")
+    other.add_argument("--chunks", type=_number, metavar="V", help="model chunks a rank (default: what the schedule has)")
+    other.add_argument(
+        "--input-share", type=_share, metavar="X", help="of a backward, what its input gradient takes (0 to 1), where the run did not split"
+    )
+    return parser
+
+
+def bubbles(arguments: argparse.Namespace) -> str:
+    """The text to print. With ``--compare`` the picture is written first.
+
+    Raises:
+        InputError: there is no ``bubbles.json``, or it is none of ours.
+        UsageError: an option is out of range, or there is no such schedule for these numbers.
+        OutputError: the picture cannot be written.
+    """
+    from graphlink.cli import schedules
+    from graphlink.emit import bubbles as file_of
+
+    _check(arguments)
+    folder = Path(arguments.what)
+    if not folder.is_dir():
+        raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    file = file_of.load(folder / file_of.NAME)
+    blocks = [*report(file, arguments.top)]
+    offer = None
+    if arguments.schedule is not None:
+        wanted = schedules.Wanted(arguments.schedule, arguments.microbatches, arguments.chunks, arguments.input_share)
+        offer = schedules.offer(file, wanted)
+        blocks.append(what_if(file, offer))
+    if arguments.compare is not None:
+        schedules.compare(file, offer, Path(arguments.compare))
+        blocks.append([f"wrote {arguments.compare}"])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def report(file: Bubbles, top: int) -> list[list[str]]:
+    """The blocks of the report."""
+    blocks = [_head(file), _stages(file), _longest(file, top) if top else [], _theory(file), _notes(file)]
+    return [block for block in blocks if block]
+
+
+def what_if(file: Bubbles, offer: Offer) -> list[str]:
+    """What another schedule gives, beside what was measured."""
+    recorded, steps = file.pipeline, max(len(file.steps), 1)
+    measured_ns = sum(s.end_ns - s.start_ns for s in file.steps) / steps
+    computed_ns = offer.timed.makespan_ns
+    rows = [
+        ("makespan", f"{_ms(computed_ns)} ms", f"{_ms(measured_ns)} ms"),
+        ("per microbatch", _per(computed_ns, offer.microbatches), _per(measured_ns, recorded.microbatches)),
+    ]
+    rows += [(name, _rate(getattr(offer.definitions, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
+    first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
+    size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
+    lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
+    lines += [f"  {name:<{first}}  {computed:>{second}}  (measured {said})" for name, computed, said in rows]
+    lines.append(f"  activations at their peak, by rank: {', '.join(f'{a:g}' for a in offer.activations)}")
+    lines.append("    of one microbatch in one rank's share of the model")
+    return [*lines, *(f"  assumed: {plain(text)}" for text in offer.assumed)]
+
+
+def _head(file: Bubbles) -> list[str]:
+    from msgspec import UNSET
+
+    from graphlink.emit.summary import shape
+
+    pipeline, definition = file.pipeline, file.definition
+    steps = [s.number for s in file.steps]
+    lines = [shape(pipeline), *([f"  nearest schedule: {plain(pipeline.nearest)}"] if pipeline.nearest is not UNSET else [])]
+    spans = ", ".join(_ms(s.end_ns - s.start_ns) for s in file.steps[:8]) + (", ..." if len(steps) > 8 else "")
+    numbered = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps ({steps[0]} to {steps[-1]})" if steps else "no step"
+    lines.append(f"  {numbered}, makespan {spans or '-'} ms; communication is not work, the optimizer is outside")
+    for name in _RATES:
+        rate = getattr(definition, name)
+        lines.append(f"  {name:<20}  {_rate(rate.value)}  {rate.formula}")
+    return lines
+
+
+def _stages(file: Bubbles) -> list[str]:
+    """A row a rank: work, idle, and each cause that took any time, ``unknown`` always."""
+    causes = [c for c in file.pipeline.causes_ns if c == "unknown" or file.pipeline.causes_ns[c]]
+    wide = {c: max(len(c), len(_ms(file.pipeline.causes_ns[c]))) for c in causes}
+    lines = [
+        "idle time by stage, ms",
+        f"  {'rank':>5} {'stage':>5}  {'work':>12}  {'idle':>12} {'share':>7}  " + "  ".join(f"{c:>{wide[c]}}" for c in causes),
+    ]
+    for entry in file.stages:
+        cells = "  ".join(_cell(entry, c, wide[c]) for c in causes)
+        lines.append(f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, sum(entry.idle_ns.values()))}  {cells}".rstrip())
+    idle = sum(file.pipeline.causes_ns.values())
+    work = sum(entry.work_ns for entry in file.stages)
+    whole = "  ".join(f"{_ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
+    parts = "  ".join(f"{_percent(file.pipeline.causes_ns[c], idle):>{wide[c]}}" for c in causes)
+    return [*lines, f"  {'all':>11}  {_idle(work, idle)}  {whole}", f"  {'of the idle time':<49}{parts}"]
+
+
+def _cell(entry: StageEntry, cause: str, width: int) -> str:
+    ns = {str(name): ns for name, ns in entry.idle_ns.items()}.get(cause)
+    return f"{'-' if ns is None else _ms(ns):>{width}}"
+
+
+def _idle(work_ns: int, idle_ns: int) -> str:
+    return f"{_ms(work_ns):>12}  {_ms(idle_ns):>12} {_percent(idle_ns, work_ns + idle_ns):>7}"
+
+
+def _longest(file: Bubbles, top: int) -> list[str]:
+    from msgspec import UNSET
+
+    inside = [e for e in file.idle if e.cause != "optimizer_sync"]
+    if not inside:
+        return ["no idle intervals"]
+    starts = {s.number: s for s in file.steps}
+    order = sorted(inside, key=lambda e: (e.start_ns - e.end_ns, e.start_ns, e.rank))[:top]
+    lines = [
+        f"longest idle intervals ({len(order)} of {len(inside):,})",
+        f"  {'ms':>11}  {'of its step':>11}  {'rank':>5} {'stage':>5} {'step':>5}  {'from ms':>11}  {'cause':<21}  evidence",
+    ]
+
+    def line(e: IdleEntry) -> str:
+        step = None if e.step is UNSET else starts.get(e.step)
+        share = _percent(e.end_ns - e.start_ns, step.end_ns - step.start_ns) if step else "-"
+        since = _ms(e.start_ns - step.start_ns) if step else "-"
+        place = f"{e.rank:>5} {e.stage:>5} {'-' if e.step is UNSET else e.step:>5}"
+        return f"  {_ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {_short(e.evidence)}".rstrip()
+
+    return [*lines, *map(line, order)]
+
+
+def _theory(file: Bubbles) -> list[str]:
+    from msgspec import UNSET
+
+    pipeline = file.pipeline
+    if pipeline.theory is UNSET:
+        why = "the schedule is unknown" if pipeline.schedule == "unknown" else "this run gives too little to compute it"
+        return [f"theory against measured: none, as {why}"]
+    parts = pipeline.theory.parts_ns
+    whole = parts.measured
+    lines = ["theory against measured: what the idle time is made of"]
+    for name, about in _PARTS.items():
+        ns = getattr(parts, name)
+        lines.append(f"  {name:<13}  {_ms(ns):>12} ms  {_percent(ns, whole):>8}  {about}")
+    lines.append(f"  {'measured':<13}  {_ms(whole):>12} ms  {_percent(whole, whole):>8}")
+    rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATES[:2])
+    return [*lines, f"  the schedule itself: {rates}"]
+
+
+def _notes(file: Bubbles) -> list[str]:
+    from msgspec import UNSET
+
+    lines = []
+    sync, optimizer = file.pipeline.optimizer_sync_ns, sum(entry.optimizer_ns for entry in file.stages)
+    if optimizer or (sync is not UNSET and sync):
+        waited = "" if sync is UNSET else f", optimizer_sync {_ms(sync)} ms"
+        lines.append(f"after the makespan, all ranks: optimizer {_ms(optimizer)} ms{waited}")
+    if file.definition.causes_not_seen:
+        lines.append(f"this recording cannot show, so their time is elsewhere: {', '.join(file.definition.causes_not_seen)}")
+    for rank, reasons in file.left_out.items():
+        lines.append(f"rank {rank} left out: {', '.join(f'{plain(reason)} {n:,}' for reason, n in sorted(reasons.items()))}")
+    return [*lines, *(f"warning: {plain(text)}" for text in file.warnings)]
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.top > MOST:
+        raise UsageError(f"--top {arguments.top}: at most {MOST}")
+    for name in ("microbatches", "chunks"):
+        if getattr(arguments, name) == 0:
+            raise UsageError(f"--{name} 0: at least 1")
+    asked = [f"--{name.replace('_', '-')}" for name in ("microbatches", "chunks", "input_share") if getattr(arguments, name) is not None]
+    if asked and arguments.schedule is None:
+        raise UsageError(f"{asked[0]} is for another schedule", todo="name it with --schedule")
+
+
+def _short(text: str) -> str:
+    text = plain(text)
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 40]}...{text[-37:]}"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:,.3f}"
+
+
+def _per(ns: float, count: int) -> str:
+    return f"{_ms(ns / count)} ms" if count else "-"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _rate(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else "unknown"
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
+    return value

@@ -1,0 +1,162 @@
+"""Schedules computed on the measured times of an earlier run: what they would give, and their picture above the recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from graphlink.annotate.pipeline.measured import measure
+from graphlink.annotate.pipeline.recognise import recognise
+from graphlink.annotate.pipeline.records import Definitions
+from graphlink.annotate.pipeline.theory import rebuild
+from graphlink.annotate.pipeline.whatif import what_if
+from graphlink.emit.bubbles import Bubbles
+from graphlink.emit.bubbles_records import idle_of, ranges_of, steps_of
+from graphlink.emit.pipeline_panels import Boxes, Panel, computed, recorded
+from graphlink.emit.pipeline_svg import heading, picture
+from graphlink.errors import OutputError, UsageError
+from graphlink.model import I64, U8
+
+
+class Order(Protocol):
+    """What one rank runs in a step, one entry an action."""
+
+    @property
+    def phase(self) -> U8: ...
+    @property
+    def stage(self) -> I64: ...
+    @property
+    def microbatch(self) -> I64: ...
+
+
+class Timed(Protocol):
+    """Start and end of each action, from 0, one array a rank."""
+
+    @property
+    def start_ns(self) -> tuple[I64, ...]: ...
+    @property
+    def end_ns(self) -> tuple[I64, ...]: ...
+    @property
+    def makespan_ns(self) -> int: ...
+
+
+class Played(Protocol):
+    """A computed step; one order a rank."""
+
+    @property
+    def orders(self) -> Sequence[Order]: ...
+    @property
+    def timed(self) -> Timed: ...
+
+
+class Offer(Played, Protocol):
+    """What another schedule gives. ``activations``: the most a rank holds, of one microbatch in one rank's share of the model."""
+
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def microbatches(self) -> int: ...
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def definitions(self) -> Definitions: ...
+    @property
+    def activations(self) -> tuple[float, ...]: ...
+    @property
+    def assumed(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The schedule asked for; None: as recorded, or what the schedule has."""
+
+    schedule: str
+    microbatches: int | None
+    chunks: int | None
+    input_share: float | None
+
+
+def offer(file: Bubbles, wanted: Wanted) -> Offer:
+    """What the schedule would give on the times of ``file``.
+
+    Raises:
+        UsageError: there is no such schedule for these numbers.
+    """
+    ranges = ranges_of(file)
+    measured = measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device)
+    microbatches = file.pipeline.microbatches if wanted.microbatches is None else wanted.microbatches
+    try:
+        return what_if(wanted.schedule, microbatches, measured, chunks=wanted.chunks, input_share=wanted.input_share)
+    except ValueError as problem:
+        raise UsageError(f"--schedule {wanted.schedule}: {problem}", todo="see graphlink bubbles --help") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    orders: Sequence[Order]
+    timed: Timed
+
+
+def own(file: Bubbles) -> Played:
+    """The recorded schedule itself: equal stages, no transfers.
+
+    Raises:
+        UsageError: it was not recognised.
+    """
+    ranges = ranges_of(file)
+    recognised = recognise(ranges)
+    if not recognised.steps:
+        raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
+    measured = measure(ranges, recognised, waits_inside=not file.definition.sees_device)
+    orders = recognised.steps[0].orders
+    return _Own(orders, rebuild(orders, measured).equal)
+
+
+def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
+    """Draws ``other``, or else the schedule of the run itself, above what was recorded.
+
+    Raises:
+        UsageError, OutputError
+    """
+    if other is None:
+        above = drawn(own(file), f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers")
+    else:
+        above = drawn(other, f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed")
+    ranks = [stage.rank for stage in file.stages]
+    panels = recorded(ranks, ranges_of(file), idle_of(file), steps_of(file))
+    drawing = picture(heading(file.pipeline), [above, *panels])
+    try:
+        path.write_bytes(drawing)
+    except OSError as problem:
+        raise OutputError(
+            f"cannot be written: {problem.strerror or problem}", path=path, todo="make room, or name another file with --compare"
+        ) from None
+
+
+def drawn(played: Played, caption: str) -> Panel:
+    """A computed step as a panel of the picture."""
+    orders, timed = played.orders, played.timed
+    sizes = [len(order.stage) for order in orders]
+    labels = tuple(f"rank {rank}" for rank in range(len(orders)))
+    none = np.zeros(0, np.int64)
+    return computed(
+        caption,
+        labels,
+        Boxes(
+            row=np.repeat(np.arange(len(orders)), sizes),
+            phase=np.concatenate([none, *(order.phase for order in orders)]).astype(np.uint8),
+            stage=np.concatenate([none, *(order.stage for order in orders)]),
+            chunk=np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)]),
+            microbatch=np.concatenate([none, *(order.microbatch for order in orders)]),
+            start_ns=np.concatenate([none, *timed.start_ns]),
+            end_ns=np.concatenate([none, *timed.end_ns]),
+            rule=np.zeros(sum(sizes), np.int32),
+            rules=("",),
+        ),
+    )

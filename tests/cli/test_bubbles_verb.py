@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from graphlink.annotate.pipeline.records import Cause, Definitions, Phase, Pipeline
+from graphlink.cli import schedules
+from graphlink.cli.bubbles import bubbles_parser, what_if
+from graphlink.emit import bubbles
+from graphlink.errors import OutputError
+from tests.cli.conftest import Ran
+from tests.emit.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
+
+Run = Callable[..., Ran]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def folder(path: Path, given: Pipeline) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / bubbles.NAME).write_bytes(bubbles.encode(given))
+    return path
+
+
+def ms(ns: float) -> str:
+    return f"{ns / 1e6:,.3f}"
+
+
+def block(text: str, heading: str) -> list[list[str]]:
+    """The words of each line under a heading."""
+    return [line.split() for line in text[text.index(heading) :].split("\n\n")[0].splitlines()[1:]]
+
+
+RUNS = {
+    "1F1B": simple(),
+    "steps": simple(8, 16, steps=3),
+    "chunks": simple(chunks=2),
+    "delay": simple(transfer_ns=300_000),
+}
+
+
+@pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)
+def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, given: Pipeline) -> None:
+    ran = graphlink("bubbles", folder(tmp_path / "out", given), "--top", "5")
+    assert (ran.status, ran.err) == (0, "")
+    file = json.loads((tmp_path / "out" / bubbles.NAME).read_text())
+    head = ran.out.splitlines()
+    assert head[0].startswith(f"{given.schedule}: {given.stages} stages, {given.microbatches} microbatches, {given.chunks} chunk")
+    assert "communication is not work, the optimizer is outside" in head[1]
+    for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):
+        rate = file["definition"][name]
+        assert any(line.split()[:2] == [name, f"{rate['value']:.4f}"] and rate["formula"] in line for line in head)
+    columns, *rows = block(ran.out, "idle time by stage")
+    causes = columns[5:]
+    assert causes == ["warmup", "cooldown", "dependency_stall", "unknown"]
+    for entry, row in zip(file["stages"], rows, strict=False):
+        idle = sum(entry["idle_ns"].values())
+        shown = [entry["rank"], entry["stage"], ms(entry["work_ns"]), ms(idle), f"{100 * idle / entry['makespan_ns']:.1f}", "%"]
+        assert row == [*map(str, shown), *(ms(entry["idle_ns"][c]) for c in causes)]
+    longest = block(ran.out, "longest idle intervals")[1:]
+    lengths = sorted((e["end_ns"] - e["start_ns"] for e in file["idle"] if e["cause"] != "optimizer_sync"), reverse=True)
+    assert [row[0] for row in longest] == [ms(ns) for ns in lengths[:5]]
+    parts = file["pipeline"]["theory"]["parts_ns"]
+    told = block(ran.out, "theory against measured")
+    assert [(row[0], row[1]) for row in told[:5]] == [(name, ms(ns)) for name, ns in parts.items()]
+    assert f"optimizer_sync {ms(file['pipeline']['optimizer_sync_ns'])} ms" in ran.out
+
+
+def test_every_cause_that_took_time_is_a_column(graphlink: Run, tmp_path: Path) -> None:
+    boxes, gaps = with_optimizer(played(one_f_one_b(2, 2), {Phase.F: 40_000_000, Phase.B: 80_000_000}))
+    inside = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
+    stall = next(g for g in gaps[0] if g.cause == Cause.DEPENDENCY_STALL)
+    bounds = np.linspace(stall.start_ns, stall.end_ns, len(inside) + 1).astype(np.int64).tolist()
+    gaps[0].remove(stall)
+    gaps[0] += [Gap(a, b, c, "x") for a, b, c in zip(bounds, bounds[1:], inside, strict=False)]
+    ran = graphlink("bubbles", folder(tmp_path / "out", pipeline(boxes, gaps)))
+    columns, *_ = block(ran.out, "idle time by stage")
+    assert columns[5:] == [c.name.lower() for c in inside]
+
+
+def test_top_counts(graphlink: Run, tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", simple())
+    assert len(block(graphlink("bubbles", out, "--top", "1000").out, "longest idle")) == 1 + 15
+    assert "longest idle" not in graphlink("bubbles", out, "--top", "0").out
+
+
+def test_what_is_unknown_is_said(graphlink: Run, tmp_path: Path) -> None:
+    unknown = pipeline(played(one_f_one_b(2, 3), EQUAL), schedule="unknown", sees_device=False, sees_causes=False)
+    unknown = replace(unknown, definitions=Definitions(0.25, None, None))
+    ran = graphlink("bubbles", folder(tmp_path / "out", unknown))
+    assert ran.status == 0
+    assert ran.out.startswith("schedule unknown: 2 stages")
+    assert "nearest schedule: 1F1B; rank 1 runs B0 where 1F1B runs F2" in ran.out
+    assert re.search(r"bubble_rate_zb +unknown ", ran.out)
+    assert "theory against measured: none, as the schedule is unknown" in ran.out
+    assert "this recording cannot show" in ran.out
+    assert "straggler_wait" in ran.out
+    assert "warning: schedule not recognised" in ran.out
+    assert "rank 0 left out: ranges without device work 2" in ran.out
+
+
+def test_no_idle_time_at_all(graphlink: Run, tmp_path: Path) -> None:
+    given = pipeline([[Box(Phase.F, 0, 0, 0, 10), Box(Phase.B, 0, 0, 10, 30)]])
+    ran = graphlink("bubbles", folder(tmp_path / "out", given))
+    assert (ran.status, "no idle intervals" in ran.out) == (0, True)
+
+
+def test_names_do_not_act_on_the_terminal(graphlink: Run, tmp_path: Path) -> None:
+    boxes = played(one_f_one_b(2, 2), EQUAL)
+    gaps = [[Gap(b.start_ns, b.end_ns, Cause.UNKNOWN, "\x1b[31m\n" + "long " * 50)] for b in (boxes[0][0], boxes[1][0])]
+    ran = graphlink("bubbles", folder(tmp_path / "out", pipeline(boxes, gaps)))
+    assert "\x1b" not in ran.out
+    assert "\\x1b[31m\\nlong " in ran.out
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """ZB-H1 by hand on two stages."""
+
+    orders: tuple[SimpleNamespace, ...]
+    timed: SimpleNamespace
+    schedule: str = "ZB-H1"
+    stages: int = 2
+    microbatches: int = 4
+    chunks: int = 1
+    definitions: Definitions = field(default_factory=lambda: Definitions(0.1, 0.05, None))
+    activations: tuple[float, ...] = (2.0, 1.5)
+    assumed: tuple[str, ...] = ("weights\x1b take a third",)
+
+
+def offer() -> _Offer:
+    by_rank = played(one_f_one_b(2, 4), EQUAL)
+    orders = tuple(
+        SimpleNamespace(
+            phase=np.array([b.phase for b in mine], np.uint8),
+            stage=np.array([b.stage for b in mine], np.int64),
+            microbatch=np.array([b.microbatch for b in mine], np.int64),
+        )
+        for mine in by_rank
+    )
+    timed = SimpleNamespace(
+        start_ns=tuple(np.array([b.start_ns for b in mine]) for mine in by_rank),
+        end_ns=tuple(np.array([b.end_ns for b in mine]) for mine in by_rank),
+        makespan_ns=15_000_000,
+    )
+    return _Offer(orders, timed)
+
+
+def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
+    lines = what_if(file, offer())
+    assert lines[0] == "what if: ZB-H1, 2 stages, 4 microbatches, 1 chunk, on the measured times of a step"
+    assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
+    assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"
+    assert " ".join(lines[3].split()) == "bubble_rate_makespan 0.1000 (measured 0.1111)"
+    assert " ".join(lines[4].split()) == "bubble_rate_zb 0.0500 (measured 0.1111)"
+    assert "2, 1.5" in lines[5]
+    assert lines[-1] == "  assumed: weights\\x1b take a third"
+
+
+def test_the_picture_has_the_computed_schedule_above(tmp_path: Path) -> None:
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
+    schedules.compare(file, offer(), tmp_path / "both.svg")
+    text = (tmp_path / "both.svg").read_text()
+    lanes = [r for r in ElementTree.fromstring(text).iter(f"{SVG}rect") if r.get("class") == "lane"]
+    assert len(lanes) == 2 * 3
+    captions = ["ZB-H1 on the measured times, 4 microbatches, computed, 15 ms", "step 0, 27 ms", "step 1, 27 ms"]
+    assert [text.index(f">{c}<") for c in captions] == sorted(text.index(f">{c}<") for c in captions)
+
+
+def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    file = bubbles.load(folder(tmp_path / "out", simple(2, 4)) / bubbles.NAME)
+    with pytest.raises(OutputError, match="cannot be written") as said:
+        schedules.compare(file, offer(), tmp_path / "out")
+    assert "--compare" in said.value.text()
+
+
+OPTIONS = "-h --help --top --compare --schedule --microbatches --chunks --input-share"
+
+
+def test_the_options_are_these() -> None:
+    assert {s for action in bubbles_parser()._actions for s in action.option_strings} == set(OPTIONS.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--microbatches", "4"], "--schedule"),
+        (["--chunks", "2"], "--schedule"),
+        (["--input-share", "0.5"], "--schedule"),
+        (["--schedule", "1F1B", "--microbatches", "0"], "at least 1"),
+        (["--top", "10001"], "at most"),
+        (["--top", "-1"], "no number"),
+        (["--schedule", "1F1B", "--input-share", "1.5"], "no share"),
+    ],
+)
+def test_wrong_usage(graphlink: Run, tmp_path: Path, arguments: list[str], word: str) -> None:
+    ran = graphlink("bubbles", folder(tmp_path / "out", simple(2, 2)), *arguments)
+    assert (ran.status, ran.out, word in ran.err) == (2, "", True)
+
+
+def test_folders_that_hold_none(graphlink: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for where, what in (("none", "no such folder"), ("file", "is no folder"), ("", "no pipeline was found in the run")):
+        ran = graphlink("bubbles", tmp_path / where)
+        assert (ran.status, ran.out, what in ran.err) == (1, "", True)
+        assert len(ran.err.splitlines()) <= 5
+    assert "do: name the --out folder of a run with pipeline ranges" in graphlink("bubbles", tmp_path).err
+
+
+def test_a_broken_file_is_one_message(graphlink: Run, tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", simple(2, 2))
+    (out / bubbles.NAME).write_bytes((out / bubbles.NAME).read_bytes()[:-30])
+    ran = graphlink("bubbles", out)
+    assert (ran.status, ran.out) == (1, "")
+    assert "bubbles.json: is no bubbles.json of this version of graphlink" in ran.err
+    assert 1 <= len(ran.err.splitlines()) <= 5
+
+
+def test_the_recorded_schedule_on_its_own_times_takes_as_long(graphlink: Run, tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", simple(4, 8, transfer_ns=400_000))
+    ran = graphlink("bubbles", out, "--schedule", "1f1b")
+    assert (ran.status, ran.err) == (0, "")
+    (makespan,) = re.findall(r"makespan +([\d.]+) ms  \(measured ([\d.]+) ms\)", ran.out)
+    assert makespan[0] == makespan[1]
+    assert "by rank: 4, 3, 2, 1" in ran.out
+
+
+def test_zero_bubble_on_these_times(graphlink: Run, tmp_path: Path) -> None:
+    """Equal times of one unit, p 4, m 8: makespan 27 units against 33, rate .1111."""
+    out = folder(tmp_path / "out", simple(4, 8))
+    ran = graphlink("bubbles", out, "--schedule", "ZB-H1", "--input-share", "0.5", "--compare", tmp_path / "both.svg")
+    assert re.search(r"makespan +27\.000 ms  \(measured 33\.000 ms\)", ran.out)
+    assert re.search(r"bubble_rate_makespan +0\.1111  \(measured 0\.2727\)", ran.out)
+    assert "ZB-H1 on the measured times, 8 microbatches, computed, 27 ms" in (tmp_path / "both.svg").read_text()
+
+
+def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", simple(4, 8, transfer_ns=400_000))
+    ran = graphlink("bubbles", out, "--compare", tmp_path / "both.svg")
+    assert ran.out.endswith(f"wrote {tmp_path / 'both.svg'}\n")
+    assert "1F1B itself: all stages at their mean times, no transfers, 33 ms" in (tmp_path / "both.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--schedule", "nope"], "there is no schedule 'nope'; there are GPipe"),
+        (["--schedule", "zb-h1"], "what share of a backward"),
+        (["--schedule", "dualpipe", "--input-share", "0.5", "--microbatches", "7"], "even number"),
+    ],
+)
+def test_schedules_that_do_not_exist(graphlink: Run, tmp_path: Path, arguments: list[str], word: str) -> None:
+    ran = graphlink("bubbles", folder(tmp_path / "out", simple()), *arguments)
+    assert (ran.status, ran.out, word in ran.err) == (2, "", True)
+
+
+def test_no_theory_to_draw_of_an_unknown_schedule(graphlink: Run, tmp_path: Path) -> None:
+    boxes = played(one_f_one_b(2, 3), EQUAL)
+    boxes[0] = boxes[0][:-1]
+    ran = graphlink("bubbles", folder(tmp_path / "out", pipeline(boxes, schedule="unknown")), "--compare", tmp_path / "both.svg")
+    assert (ran.status, "name one with --schedule" in ran.err, (tmp_path / "both.svg").exists()) == (2, True, False)
