@@ -11,7 +11,7 @@ from typing import Any
 
 from graphlink.testing.dialects import BASE_NS, DIALECTS, EPOCH_NS, Clock, Dialect, ExternalId, RowIds, row_ids
 from graphlink.testing.machine import CallRow, DeviceOp, Execution, HostOp
-from graphlink.testing.program import Api, CommArgs
+from graphlink.testing.program import Api, CommArgs, thread_tids
 
 Row = dict[str, Any]
 
@@ -302,6 +302,11 @@ class _Writer:
 
     # what is no work
 
+    def overheads(self) -> None:
+        tids = thread_tids(self.execution.program)
+        for row in self.execution.overheads:
+            self.span("overhead", row.name, row.start_ns, row.end_ns, -1, tids[row.thread], {})
+
     def gpu_annotations(self) -> None:
         host = self.execution.host
         spans: dict[tuple[int, int, int], list[int]] = {}  # annotation, device, stream -> first start, last end
@@ -351,6 +356,7 @@ class _Writer:
         self.host_ops()
         self.device_rows()
         self.call_rows()
+        self.overheads()
         if self.vary.gpu_annotations and self.dialect.index_key == "Ev Idx":
             self.gpu_annotations()
         if self.vary.python_rows:
