@@ -54,6 +54,7 @@ class Variation:
     other_rows: bool = True  # memory instants, overhead, spans, metadata
     shuffle_seed: int | None = None
     indent: int | None = None
+    clock_ns: int = 0  # what this recording's clock is ahead of the others'
 
 
 class _Writer:
@@ -72,6 +73,7 @@ class _Writer:
     # times
 
     def ts(self, ns: int) -> float | int:
+        ns += self.vary.clock_ns
         if self.dialect.clock is Clock.INT_US:
             return (EPOCH_NS + ns) // 1000
         if self.dialect.clock is Clock.FLOAT_US:

@@ -18,7 +18,7 @@ from graphlink.testing.pipelines import PipelineRun, pipeline_run
 if TYPE_CHECKING:
     Parsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_TIMES = ("forward", "input", "weight", "transfer", "optimizer", "norm", "gather")
+_TIMES = ("forward", "input", "weight", "transfer", "jitter", "optimizer", "norm", "gather")
 
 
 def add_parser(verbs: Parsers) -> None:

@@ -114,7 +114,7 @@ class RankRun:
             host.begin(self.names.of(slot, stage), annotation=True)
         if threaded:
             host.hand_over()
-        total_ns, busy_ns = training.range_ns(slot.phase, stage), 0
+        total_ns, busy_ns = training.jittered_ns(slot.phase, stage, self.step, position), 0
         starts: list[int] = []
         for kernel in range(training.kernels):
             site = self.step, position, kernel
@@ -245,7 +245,7 @@ class RankRun:
 
     def prepare(self, position: int, slot: Slot, stage: int, arrival_ns: int) -> None:
         """What the main thread does for the losses of a range before it opens it."""
-        share_ns = self.training.range_ns(slot.phase, stage) // self.training.kernels
+        total_ns = self.training.jittered_ns(slot.phase, stage, self.step, position)
         for kernel in range(self.training.kernels if self.losses else 0):
             loss = self.losses.get((self.step, position, kernel))
             if loss is None:
@@ -253,7 +253,7 @@ class RankRun:
             if arrival_ns > self.free_ns:
                 raise ValueError(f"{loss.cause}: the range at {loss.places} waits for its input anyway: choose another place")
             if loss.how in ("stream", "event", "device"):
-                holds.copy_to_host(self.host, self.free_ns, self.free_ns + share_ns * kernel + loss.ns)
+                holds.copy_to_host(self.host, self.free_ns, self.free_ns + total_ns * kernel // self.training.kernels + loss.ns)
             holds.before_range(self.host, loss, self.free_ns)
 
     def lose(self, loss: Loss, at_ns: int) -> Steps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import NamedTuple
 
 from graphlink.testing.pipeline_host import OpenEnd
@@ -19,6 +20,7 @@ class PipelineTraining:
     ``transfer_ns``: delay on each boundary of virtual stages. With ``visible`` a send and a receive kernel show it, on streams of their
     own; else nothing does and nothing occupies the GPU ("pure"). A full backward takes ``input_ns + weight_ns``.
     ``autograd_thread``: backward is launched by a thread of its own while the main thread sits in the range.
+    ``jitter_ns``: each range takes up to that much longer, by its place alone, so a run with a loss has the same jitter as one without.
     Several steps need the barrier that ``norm_ns`` is (an all-reduce before the optimizer), or their ranks start together all the same.
     ``gather_ns``: a parameter all-gather after the optimizer.
     """
@@ -39,6 +41,7 @@ class PipelineTraining:
     gather_ns: int = 0
     names: str = "torch"  # key of ``RANGE_NAMES``
     autograd_thread: bool = True
+    jitter_ns: int = 0
     losses: tuple[Loss, ...] = ()
 
     def __post_init__(self) -> None:
@@ -52,6 +55,12 @@ class PipelineTraining:
             raise ValueError(f"nobody names ranges like {self.names!r}: {', '.join(RANGE_NAMES)}")
         if self.schedule in SPLIT and not RANGE_NAMES[self.names].split:
             raise ValueError(f"{self.names} has no names for the split backward of {self.schedule}")
+        if self.steps < 1 or self.kernels < 1:
+            raise ValueError("a run has 1 or more steps, a range 1 or more kernels")
+        if min(_each(self.forward_ns, 1) + _each(self.input_ns, 1) + _each(self.weight_ns, 1)) < self.kernels:
+            raise ValueError("a kernel takes 1 ns or more")
+        if min(*_each(self.transfer_ns, 1), self.jitter_ns, self.optimizer_ns, self.norm_ns, self.gather_ns) < 0:
+            raise ValueError("nothing takes less than no time")
         if self.visible and min(_each(self.transfer_ns, virtual - 1)) < 1:
             raise ValueError("a visible transfer takes time: transfer_ns is 1 or more")
         if (self.norm_ns or self.gather_ns) and not self.optimizer_ns:
@@ -63,6 +72,11 @@ class PipelineTraining:
             return self.range_ns("I", stage) + self.range_ns("W", stage)
         given = {"F": self.forward_ns, "I": self.input_ns, "W": self.weight_ns}[phase]
         return given if isinstance(given, int) else given[stage]
+
+    def jittered_ns(self, phase: str, stage: int, step: int, position: int) -> int:
+        """The same with its jitter; ``position`` in the order of the rank."""
+        more = Random(f"{stage} {step} {position}").randint(0, self.jitter_ns) if self.jitter_ns else 0
+        return self.range_ns(phase, stage) + more
 
     def boundary_ns(self, stage: int) -> int:
         """Transfer delay between a virtual stage and the next one, either way."""

@@ -28,6 +28,7 @@ from graphlink.testing.pipeline_records import Job, PipelineTraining, TrueIdle, 
 from graphlink.testing.program import Group, Program
 
 _NOTHING = Placed((), {}, {}, {}, 0, False)
+_AS_USUAL = Variation()
 
 
 class PaddleJob(NamedTuple):
@@ -98,15 +99,20 @@ class PipelineRun:
         dialect: str = "2024",
         cuda_sync: bool = True,
         et: bool = False,
-        vary: Variation | None = None,
+        vary: Variation = _AS_USUAL,
+        clocks_ns: Sequence[int] = (),
         suffix: str = ".json",
     ) -> tuple[Path, ...]:
-        """Write ``kineto_R`` of each rank, with ``et`` also ``et_R``, into a folder; returns the Kineto files."""
+        """Write ``kineto_R`` of each rank, with ``et`` also ``et_R``, into a folder; returns the Kineto files.
+
+        ``clocks_ns``: what the clock of each rank is ahead; all agree where it is empty.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = tuple(folder / f"kineto_{rank}{suffix}" for rank in range(len(self.programs)))
         for rank, (path, execution) in enumerate(zip(paths, self.executions, strict=True)):
-            write_kineto(execution, path, dialect=dialect, cuda_sync=cuda_sync, vary=vary)
+            varied = replace(vary, clock_ns=clocks_ns[rank]) if clocks_ns else vary
+            write_kineto(execution, path, dialect=dialect, cuda_sync=cuda_sync, vary=varied)
             if et:
                 write_et(execution, folder / f"et_{rank}{suffix}")
         return paths

@@ -79,6 +79,14 @@ def test_every_dialect_is_read(dialect: str, tmp_path: Path) -> None:
     assert [rank["device"]["linked"] for rank in summary["ranks"]] == [len(execution.device) for execution in run.executions]
 
 
+def test_clocks_of_ranks_may_differ(tmp_path: Path) -> None:
+    run = pipeline_run(SMALL)
+    same, ahead = run.write(tmp_path / "same"), run.write(tmp_path / "ahead", clocks_ns=(0, 3_000_000, -250))
+    for file, late, us in zip(same, ahead, (0, 3_000, -0.25), strict=True):
+        rows = zip(json.loads(file.read_bytes())["traceEvents"], json.loads(late.read_bytes())["traceEvents"], strict=True)
+        assert {round(b["ts"] - a["ts"], 3) for a, b in rows if "ts" in a} == {us}
+
+
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"--schedule": "ZB-H1", "--stages": "4", "--names": "zero-bubble", "--lose": "host_sync:item=300"}
     status = main(["pipeline", str(tmp_path), *[word for pair in options.items() for word in pair], "--gzip"])

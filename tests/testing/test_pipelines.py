@@ -191,6 +191,17 @@ def test_random_trainings_tile_their_makespan_and_equal_the_reference(what: Pipe
             assert (r.start_ns - run.steps[r.step][0], r.end_ns - run.steps[r.step][0]) == (start, end)
 
 
+def test_jitter_makes_ranges_longer_and_leaves_the_rest_true() -> None:
+    run = pipeline_run(PipelineTraining("ZB-H1", 4, 8, transfer_ns=20_000, jitter_ns=90_000, kernels=2))
+    check_identity(run)
+    assert len(run.executions) == 4
+    lengths = {r.busy_ns for r in run.ranges}
+    assert len(lengths) > 50
+    assert MS <= min(lengths) < max(lengths) <= MS + 90_000
+    again = pipeline_run(replace(run.training, losses=(Loss("launch_starved", 300_000),)))
+    assert [r.busy_ns for r in again.ranges] == [r.busy_ns for r in run.ranges]
+
+
 # losses
 
 PLAIN = PipelineTraining("1F1B", 4, 8, optimizer_ns=300_000, norm_ns=50_000)
@@ -344,6 +355,22 @@ def test_every_kernel_is_launched_before_it_starts_inside_its_range(names: str, 
                     assert any(h.name == name and h.thread == 0 and h.start_ns < call.start_ns < h.end_ns for h in execution.host)
 
 
+def test_a_file_says_the_truth_to_the_ns() -> None:
+    run = pipeline_run(replace(PLAIN, kernels=2, transfer_ns=70_001, visible=True, forward_ns=1_000_003))
+    for rank, execution in enumerate(run.executions):
+        rows = [row for row in kineto_document(execution)["traceEvents"] if row["ph"] == "X"]
+        launched = {row["args"]["correlation"]: row["ts"] for row in rows if row["cat"] == "cuda_runtime"}
+        zero_ns = round(min(row["ts"] for row in rows if row["name"] == "ProfilerStep#1") * 1_000) - 50_000
+        compute = [row for row in rows if row["cat"] == "kernel" and row["args"]["stream"] == 7]
+        for r in (r for r in run.ranges if r.rank == rank and r.phase != "OPT"):
+            (mark,) = (row for row in rows if row["name"] == f"PP:{r.stage}{r.phase}{r.microbatch}" and row["cat"] == "user_annotation")
+            until = mark["ts"] + mark["dur"]
+            mine = [row for row in compute if mark["ts"] <= launched[row["args"]["correlation"]] < until]
+            starts = [round(row["ts"] * 1_000) - zero_ns for row in mine]
+            ends = [start + round(row["dur"] * 1_000) for start, row in zip(starts, mine, strict=True)]
+            assert (len(mine), min(starts), max(ends)) == (2, r.start_ns, r.end_ns)
+
+
 def test_names_of_each_framework() -> None:
     def first(names: str, schedule: str) -> list[str]:
         what = PipelineTraining(schedule, 2, 2, 2 if schedule == "interleaved" else 1, names=names, transfer_ns=1_000, visible=True)
@@ -417,6 +444,9 @@ def test_jobs_as_paddle_logs_them() -> None:
         ({"names": "gpipe", "schedule": "ZB-H1"}, "split backward"),
         ({"visible": True}, "takes time"),
         ({"norm_ns": 5}, "need an optimizer"),
+        ({"transfer_ns": -5}, "no time"),
+        ({"input_ns": 2, "kernels": 3}, "a kernel takes"),
+        ({"steps": 0}, "1 or more steps"),
         ({"forward_ns": 3_000, "input_ns": 1_000, "weight_ns": 1_000, "microbatches": 64}, "make ranges longer"),
         ({"losses": (Loss("optimizer_sync", LOST),)}, "needs an optimizer"),
         ({"losses": (Loss("launch_starved", LOST, (Place(2, "F", 0),)),)}, "warm-up"),
