@@ -5,6 +5,8 @@
     write_et(execution, "et_0.json", layout="1.1.0-chakra.0.0.4")
     execution.waits, execution.event_edges  # what waited for what, by index
 
+    pipeline_run(PipelineTraining("1F1B", stages=4, microbatches=8)).write("traces")  # a rank a file; .ranges, .idle say what is true
+
 For tests of tools that read such traces. Needs nothing of graphlink but this package; ``strategies`` needs hypothesis.
 """
 
@@ -12,7 +14,12 @@ from graphlink.testing.build import ThreadBuilder
 from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowIds, row_ids
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
-from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, Structure, run
+from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, Structure, run
+from graphlink.testing.pipeline_losses import HOWS, Loss, Place
+from graphlink.testing.pipeline_names import RANGE_NAMES
+from graphlink.testing.pipeline_orders import SCHEDULES, Slot, order
+from graphlink.testing.pipeline_records import PipelineTraining, TrueIdle, TrueRange
+from graphlink.testing.pipelines import PaddleJob, PipelineRun, pipeline_run
 from graphlink.testing.program import (
     Api,
     Await,
@@ -22,6 +29,7 @@ from graphlink.testing.program import (
     End,
     Group,
     Host,
+    Overhead,
     Program,
     Signal,
     Thread,
@@ -34,7 +42,10 @@ from graphlink.testing.scenarios import SCENARIOS, Scenario
 __all__ = [
     "DIALECTS",
     "EPOCH_NS",
+    "HOWS",
+    "RANGE_NAMES",
     "SCENARIOS",
+    "SCHEDULES",
     "Api",
     "Await",
     "Begin",
@@ -51,19 +62,31 @@ __all__ = [
     "Host",
     "HostOp",
     "Layout",
+    "Loss",
+    "Overhead",
+    "OverheadRow",
+    "PaddleJob",
+    "PipelineRun",
+    "PipelineTraining",
+    "Place",
     "Program",
     "RowIds",
     "Scenario",
     "Shape",
     "Signal",
+    "Slot",
     "Structure",
     "Thread",
     "ThreadBuilder",
     "Training",
+    "TrueIdle",
+    "TrueRange",
     "Variation",
     "Work",
     "et_document",
     "kineto_document",
+    "order",
+    "pipeline_run",
     "random_program",
     "row_ids",
     "run",

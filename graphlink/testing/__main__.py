@@ -1,4 +1,4 @@
-"""``python -m graphlink.testing make DIR``: write an ET and a Kineto file of a simulated program."""
+"""``python -m graphlink.testing make DIR``: write an ET and a Kineto file of a simulated program; ``pipeline DIR``: those of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from graphlink.testing.dialects import DIALECTS
 from graphlink.testing.et import Layout, write_et
 from graphlink.testing.kineto import Variation, write_kineto
 from graphlink.testing.machine import run
+from graphlink.testing.pipeline_cli import add_parser
 from graphlink.testing.programs import Shape, Training, random_program, training_program
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m graphlink.testing", description=__doc__)
-    make = parser.add_subparsers(dest="verb", required=True).add_parser("make", help="write et_R.json and kineto_R.json")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    add_parser(verbs)
+    make = verbs.add_parser("make", help="write et_R.json and kineto_R.json")
+    make.set_defaults(run=_make)
     make.add_argument("folder", type=Path, metavar="DIR")
     make.add_argument("--program", choices=("training", "random"), default="training")
     make.add_argument("--seed", type=int, default=0)
@@ -43,6 +47,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the pair of files; wrong usage raises SystemExit(2) as argparse does."""
     args = _parser().parse_args(argv)
+    status: int = args.run(args)
+    return status
+
+
+def _make(args: argparse.Namespace) -> int:
     if args.program == "training":
         program = training_program(args.seed, Training(args.steps, args.layers, args.ranks, args.rank))
     else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphlink.testing.dialects import BASE_NS, DIALECTS, EPOCH_NS, Clock, Dialect, ExternalId, RowIds, row_ids
 from graphlink.testing.machine import CallRow, DeviceOp, Execution, HostOp
-from graphlink.testing.program import Api, CommArgs
+from graphlink.testing.program import Api, CommArgs, thread_tids
 
 Row = dict[str, Any]
 
@@ -54,6 +54,7 @@ class Variation:
     other_rows: bool = True  # memory instants, overhead, spans, metadata
     shuffle_seed: int | None = None
     indent: int | None = None
+    clock_ns: int = 0  # what this recording's clock is ahead of the others'
 
 
 class _Writer:
@@ -72,6 +73,7 @@ class _Writer:
     # times
 
     def ts(self, ns: int) -> float | int:
+        ns += self.vary.clock_ns
         if self.dialect.clock is Clock.INT_US:
             return (EPOCH_NS + ns) // 1000
         if self.dialect.clock is Clock.FLOAT_US:
@@ -302,6 +304,11 @@ class _Writer:
 
     # what is no work
 
+    def overheads(self) -> None:
+        tids = thread_tids(self.execution.program)
+        for row in self.execution.overheads:
+            self.span("overhead", row.name, row.start_ns, row.end_ns, -1, tids[row.thread], {})
+
     def gpu_annotations(self) -> None:
         host = self.execution.host
         spans: dict[tuple[int, int, int], list[int]] = {}  # annotation, device, stream -> first start, last end
@@ -351,6 +358,7 @@ class _Writer:
         self.host_ops()
         self.device_rows()
         self.call_rows()
+        self.overheads()
         if self.vary.gpu_annotations and self.dialect.index_key == "Ev Idx":
             self.gpu_annotations()
         if self.vary.python_rows:

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Host, Program, Signal, Work
+from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Host, Overhead, Program, Signal, Work
 
 StreamKey = tuple[int, int]  # device, stream
 Site = tuple[int, int]  # thread, position in its actions: the same in every run of a program
@@ -70,6 +70,16 @@ class DeviceOp:
 
 
 @dataclass(frozen=True, slots=True)
+class OverheadRow:
+    """What the profiler itself cost a thread."""
+
+    thread: int
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Handover:
     """``to_thread`` slept and was released by ``from_thread``. ``from_op`` is the last host op that ``from_thread`` had begun,
     ``from_call`` its last call, ``to_op`` the first op that ``to_thread`` began afterwards; None where there is none.
@@ -105,6 +115,7 @@ class Execution:
     handovers: tuple[Handover, ...]
     waits: frozenset[tuple[int, int]]  # (device op, call): what synchronisation calls, ready queries and blocking copies waited for
     event_edges: frozenset[tuple[int, int]]  # (device op, device op) of different streams
+    overheads: tuple[OverheadRow, ...] = ()
 
     @property
     def stream_edges(self) -> frozenset[tuple[int, int]]:
@@ -229,6 +240,7 @@ class _Machine:
         self.signalled: dict[str, tuple[int, int]] = {}  # key -> thread, when
         self.asleep: dict[str, tuple[int, int]] = {}  # key -> thread, wake_ns
         self.waits: set[tuple[int, int]] = set()
+        self.overheads: list[OverheadRow] = []
         self.last_start_ns = -1
         self.ready = [(thread.start_ns, i) for i, thread in enumerate(program.threads)]
         heapq.heapify(self.ready)
@@ -262,6 +274,9 @@ class _Machine:
                 thread.clock_ns += action.ns
             case Call():
                 self.call(thread, action, site)
+            case Overhead():
+                self.overheads.append(OverheadRow(site[0], action.name, thread.clock_ns, thread.clock_ns + action.ns))
+                thread.clock_ns += action.ns
             case Signal():
                 self.signal(thread, action, site[0])
             case Await():
@@ -320,6 +335,9 @@ class _Machine:
             end_ns = max(end_ns, start_ns + blocked_ns + call.return_ns)
         if waits or call.api is Api.EVENT_QUERY:
             self.waits.update((op, index) for op in sources)
+        if call.overhead:
+            margin_ns = (end_ns - start_ns) // 100
+            self.overheads.append(OverheadRow(site[0], call.overhead, start_ns + margin_ns, end_ns - margin_ns))
         op = thread.stack[-1] if thread.stack else None
         self.calls.append(CallRow(site[0], call, start_ns, end_ns, op, sources, blocked_ns, record, site))
         thread.last_call, thread.clock_ns = index, end_ns
@@ -351,7 +369,8 @@ class _Machine:
         )
         device = tuple(self.devices.ops)
         edges = frozenset((source, i) for i, op in enumerate(device) for source in op.sources)
-        return Execution(self.program, host, tuple(self.calls), device, handovers, frozenset(self.waits), edges)
+        waits, overheads = frozenset(self.waits), tuple(self.overheads)
+        return Execution(self.program, host, tuple(self.calls), device, handovers, waits, edges, overheads)
 
 
 def run(

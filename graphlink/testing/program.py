@@ -100,7 +100,7 @@ class Call:
     """A GPU API call of at least ``call_ns``; one that blocks returns ``return_ns`` after the last awaited op ended.
 
     Calls take effect at their start, in the order of starts over all threads. Several ``work`` entries (cudaGraphLaunch) run one
-    after another on the stream.
+    after another on the stream. ``overhead`` names what the profiler did inside the call (it wants ``call_ns`` for itself).
     """
 
     api: Api
@@ -112,6 +112,15 @@ class Call:
     work: tuple[Work, ...] = ()
     blocking: bool = False
     return_ns: int = 0
+    overhead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """The profiler itself holds up the thread for ``ns``: "Buffer Flush", "Activity Buffer Request", "Resource", ..."""
+
+    name: str
+    ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,7 @@ class Await:
     wake_ns: int = 8_000
 
 
-Action: TypeAlias = Begin | End | Host | Call | Signal | Await
+Action: TypeAlias = Begin | End | Host | Call | Overhead | Signal | Await
 
 
 @dataclass(frozen=True, slots=True)
