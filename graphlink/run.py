@@ -103,7 +103,7 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     """The whole job of a rank that stands alone; ``comm_group.json`` is written too if the graph names a group."""
     prepared = prepare(inputs, options)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
-    pipeline = analyse([prepared.staged.run]) if prepared.staged.run is not None else None
+    pipeline = analyse([prepared.staged.run])
     result = finish(prepared, ids[prepared.rank], options, folder, prepared.world_size, rank_pipeline(pipeline, prepared.rank))
     files = result.files
     if prepared.plan.groups:

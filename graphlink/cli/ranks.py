@@ -88,7 +88,7 @@ def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, 
     _refuse_same_rank(ready, inputs)
     ids = groups.assign({r.rank: r.groups for r in ready})
     world_size = max(r.world_size for r in ready)
-    pipeline = analyse([r.staged for r in ready if r.staged is not None])
+    pipeline = analyse([r.staged for r in ready])
     second = [
         _Task(t.inputs, options, folder, r.file, ids[r.rank], world_size, rank_pipeline(pipeline, r.rank))
         for t, r in zip(tasks, ready, strict=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.annotate.pipeline.causes import account
+from graphlink.annotate.pipeline.infer import RULE
 from graphlink.annotate.pipeline.measured import measure
 from graphlink.annotate.pipeline.order import UNKNOWN
 from graphlink.annotate.pipeline.recognise import Recognised, recognise
@@ -46,15 +47,25 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
     )
 
 
-def analyse(runs: Sequence[StageRun]) -> Pipeline | None:
-    """All of it for the ranks that have pipeline ranges; None where not all phases of a step are there on any. O(n log n)."""
-    runs = [run for run in runs if np.isin(run.ranges.phase, (Phase.F, Phase.B, Phase.I)).any()]
-    if not runs:
+def analyse(runs: Sequence[StageRun | None]) -> Pipeline | None:
+    """All of it for the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
+
+    Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
+    """
+    there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Phase.F, Phase.B, Phase.I)).any()]
+    alone = len(runs) - len(there)
+    if not there or (alone and any(_inferred(run) for run in there)):
         return None
-    whole = pipes(runs)
+    whole = pipes(there)
     if not whole.steps:
         return None
+    if alone:
+        whole = replace(whole, warnings=(*whole.warnings, f"{alone} of {len(runs)} ranks have no pipeline ranges and are left out"))
     return _analysed(whole)
+
+
+def _inferred(run: StageRun) -> bool:
+    return any(run.ranges.rules[k] == RULE for k in np.unique(run.ranges.rule).tolist())
 
 
 def _analysed(raw: Pipes) -> Pipeline:
