@@ -11,11 +11,17 @@ ready together with the node of its thread that follows the place where it began
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from graphlink.depend.edges import Edges
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+
+FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
+NAMES: Final = (
+    "host nodes are folded (--host launches): the name of a host op stands for all that was folded into it; --host full tells ops apart"
+)
 
 _CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
