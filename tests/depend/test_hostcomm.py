@@ -86,7 +86,10 @@ def test_the_op_in_which_nothing_nested_ran_has_waited() -> None:
         assert (graph.caller[behind] == NOWHERE) == (name == "")
 
 
-def test_what_ends_behind_the_last_row_of_its_thread_was_not_waited_for() -> None:
-    build = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), Host("elsewhere", 105, 300, tid=2))
-    assert waits(build) == []
-    assert not any("pending" in w for w in build.warnings)
+def test_what_ends_behind_the_last_row_of_its_thread_or_before_the_first_was_not_waited_for() -> None:
+    alone = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100))
+    last = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), Host("elsewhere", 105, 300, tid=2))
+    first = made(gloo("recv", 0, 20), Host("a", 30, 40))
+    for build in (alone, last, first):
+        assert waits(build) == []
+        assert not any("pending" in w for w in build.warnings)
