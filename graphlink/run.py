@@ -24,7 +24,7 @@ from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.annotate.pipeline.stagerun import Staged, stage_run
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build
-from graphlink.depend.fold import fold
+from graphlink.depend.fold import FOLDED, NAMES, fold
 from graphlink.emit import bubbles, chakra, groups, path, pipeline_svg, publish, summary, timeline
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
@@ -149,7 +149,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     log.info("finding dependencies")
     built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
     nodes = len(built.graph.kind)
-    if options.host == "launches":
+    if options.host == FOLDED:
         log.info("folding host nodes")
         built = replace(built, graph=fold(built.graph))
     folded = nodes - len(built.graph.kind)
@@ -188,7 +188,7 @@ def finish(
     graph, rank = prepared.built.graph, prepared.rank
     files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
     log.info("writing %s", files[0])
-    heading = chakra.Heading(rank, world_size, graph.epoch_ns)
+    heading = chakra.Heading(rank, world_size, graph.epoch_ns, FOLDED if prepared.folded else "full")
     noted = notes(graph, prepared.staged.of_device, pipeline.run, pipeline.idle) if pipeline is not None else None
     with publish.writing(folder / files[0]) as out:
         chakra.write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading, noted)
@@ -196,7 +196,7 @@ def finish(
     cost = cost_ns(graph)
     played = replay(graph, cost)
     found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost)
-    publish.write(folder / files[1], path.encode(rank, graph, found, cost))
+    publish.write(folder / files[1], path.encode(rank, graph, found, cost, (NAMES,) if prepared.folded else ()))
     if options.timeline != "none":
         log.info("writing the timeline")
         times = timeline.Times(played.start_ns, played.end_ns)

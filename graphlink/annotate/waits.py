@@ -26,23 +26,17 @@ class WaitSlices:
 def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
     """Times since the epoch of the graph. ``before``: the node before each one on its thread, or ``NOWHERE``. Cost: O(n log n).
 
-    A part or a gap that a device op, or a host communication, releases by a ``sync`` edge opens where such a wait ended. A wait in a
-    call began with the call; one outside any call with the communication, or where the last op before it began or ended.
+    A node carries one stretch of its thread, its own time first and then what it waited: every wait ends in a cut. So a wait lasts from
+    where the node before has spent its duration to where the next one opens, and waits add up to ``wait_ns``, whoever was waited for.
+    Only before a node that another thread woke the time was sleep.
     """
-    part = np.flatnonzero(_released(graph) & np.isin(graph.kind, (NodeKind.HOST_PART, NodeKind.HOST_GAP)))
+    part = np.flatnonzero((before != NOWHERE) & ~_woken(graph))
     part = part[np.lexsort((part, graph.tid[part]))]
-    end_ns = graph.start_ns[part]
-    call = _calls(graph, linked, part)
-    made = call != NOWHERE
-    start_ns = np.where(made, linked.trace.calls.start_ns[call] - graph.epoch_ns if len(linked.trace.calls.start_ns) else 0, 0)
-    start_ns[~made] = np.maximum(_communication(graph, part[~made]), _mark(graph, linked, part[~made]))
     previous = before[part]
-    known = previous != NOWHERE
-    start_ns[known] = np.maximum(start_ns[known], graph.start_ns[previous[known]])
-    again = np.flatnonzero(graph.tid[part][1:] == graph.tid[part][:-1]) + 1  # waits do not overlap
-    start_ns[again] = np.maximum(start_ns[again], end_ns[again - 1])
-    real = start_ns < end_ns
-    return WaitSlices(part[real].astype(np.int32), call[real], start_ns[real], end_ns[real])
+    start_ns, end_ns = graph.start_ns[previous] + graph.duration_ns[previous], graph.start_ns[part]
+    waited = start_ns < end_ns
+    part, start_ns, end_ns = part[waited], start_ns[waited], end_ns[waited]
+    return WaitSlices(part.astype(np.int32), _calls(graph, linked, part), start_ns, end_ns)
 
 
 def before_on_thread(graph: Graph) -> I32:
@@ -55,8 +49,8 @@ def before_on_thread(graph: Graph) -> I32:
     return out
 
 
-def _released(graph: Graph) -> Bool:
-    count = np.concatenate([[0], np.cumsum(graph.edge_kind == EdgeKind.SYNC)])
+def _woken(graph: Graph) -> Bool:
+    count = np.concatenate([[0], np.cumsum(graph.edge_kind == EdgeKind.THREAD)])
     out: Bool = count[graph.first[1:]] > count[graph.first[:-1]]
     return out
 
@@ -80,34 +74,4 @@ def _calls(graph: Graph, linked: Linked, part: I64) -> I32:
         candidate = order[np.maximum(place - back, 0)]
         fits = (place >= back) & (calls.tid[candidate] == tid) & (calls.end_ns[candidate] >= at) & (calls.start_ns[candidate] < at)
         out = np.where((out == NOWHERE) & fits, candidate, out).astype(np.int32)
-    return out
-
-
-def _communication(graph: Graph, part: I64) -> I64:
-    """When the host communication began that each part follows: the last that it has a ``sync`` edge from."""
-    index = np.full(len(graph.kind), NOWHERE, np.int64)
-    index[part] = np.arange(len(part))
-    target = np.repeat(index, np.diff(graph.first))
-    edge = np.flatnonzero((target != NOWHERE) & (graph.edge_kind == EdgeKind.SYNC))
-    out = np.zeros(len(part), np.int64)
-    np.maximum.at(out, target[edge], graph.start_ns[graph.source[edge]])
-    return out
-
-
-def _mark(graph: Graph, linked: Linked, part: I64) -> I64:
-    """When the last op or call before each part began or ended on its thread; ops as recorded, as a graph may be folded."""
-    rows = linked.trace.host
-    row, call = np.flatnonzero(~linked.crossing), np.flatnonzero(graph.kind == NodeKind.HOST_CALL)
-    tid = np.concatenate([rows.tid[row], graph.tid[call]])
-    if not len(tid) or not len(part):
-        return np.zeros(len(part), np.int64)
-    tids = np.unique(tid)
-    start_ns = np.concatenate([rows.start_ns[row] - graph.epoch_ns, graph.start_ns[call]])
-    end_ns = np.concatenate([rows.end_ns[row] - graph.epoch_ns, graph.end_ns[call]])
-    span = int(max(end_ns.max(), graph.end_ns.max())) + 1
-    lane = np.searchsorted(tids, tid) * span
-    marks = np.sort(np.concatenate([lane + start_ns, lane + end_ns]))
-    first = np.searchsorted(tids, graph.tid[part]) * span
-    found = np.searchsorted(marks, first + graph.start_ns[part], side="left") - 1
-    out: I64 = np.where(found >= 0, np.maximum(marks[found] - first, 0), 0)
     return out

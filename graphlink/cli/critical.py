@@ -69,6 +69,7 @@ def report(file: PathFile, top: int) -> str:
         [
             f"rank {file.rank}: critical path {_ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
             *(f"  {line}" for line in sentences(file)),
+            *(f"  Note: {note}." for note in file.notes),
         ],
         _shares(file),
         _table(

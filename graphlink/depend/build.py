@@ -12,6 +12,7 @@ from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import host_side
+from graphlink.depend.hostcomm import WAIT_END_NS, HostCommWaits
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
@@ -55,7 +56,7 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
     device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
-    return Built(graph, _with_inferred(found.dependencies.counts, device), found.warnings)
+    return Built(graph, _with_inferred(found.dependencies.counts, device), (*found.warnings, *_late(host.comm_waits)))
 
 
 def find(linked: Linked, options: BuildOptions) -> Found:
@@ -94,6 +95,15 @@ def find(linked: Linked, options: BuildOptions) -> Found:
         warnings += hta.warnings
         warnings += [f"HTA was not given {n} rows: {reason}" for reason, n in hta.left_out.items()]
     return Found(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings))
+
+
+def _late(waits: HostCommWaits) -> list[str]:
+    if not waits.late:
+        return []
+    return [
+        f"{waits.late} host-side receives or collectives were pending for {waits.late_ns / 1e6:.3f} ms while their thread ran nothing, but "
+        f"its next row began more than {WAIT_END_NS // 1000} us after they ended: that time is not taken as waiting"
+    ]
 
 
 def _no_waits() -> Waits:

@@ -3,16 +3,25 @@
 Only pure chains are folded: nodes of one thread of which each follows the one before alone, and is alone in following it. However the
 time of such a chain is spread over its nodes, what comes before begins and what comes after ends at the same time, whatever else costs
 more or less. So a replay and every what-if are those of the full graph, to the ns.
+
+A machine with one CPU slot starts a node later where another one has the slot: an asynchronous row (host-side communication) stands
+ready together with the node of its thread that follows the place where it began. That node therefore stays as short as it was.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from graphlink.depend.edges import Edges
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+
+FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
+NAMES: Final = (
+    "host nodes are folded (--host launches): the name of a host op stands for all that was folded into it; --host full tells ops apart"
+)
 
 _CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
@@ -36,7 +45,7 @@ def fold(graph: Graph) -> Graph:
     """
     edges = _edges(graph)
     chain = _chain(graph, edges)
-    into = _into(graph, chain, _must_stay(graph, edges, chain))
+    into = _into(graph, chain, _must_stay(graph, edges, chain), _beside_async(graph, edges))
     return _folded(graph, edges, into)
 
 
@@ -78,15 +87,26 @@ def _must_stay(graph: Graph, edges: Edges, chain: _Chain) -> Bool:
     return stay
 
 
-def _into(graph: Graph, chain: _Chain, stay: Bool) -> I64:
-    """For each node the one that carries its time: itself, or a kept one of its run with no gap in between."""
+def _beside_async(graph: Graph, edges: Edges) -> Bool:
+    """Nodes that follow the node before at the place where an asynchronous row attaches."""
+    n = len(graph.kind)
+    host = edges.kind == EdgeKind.HOST
+    begins = np.zeros(n, np.bool_)
+    begins[edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)]] = True
+    out = np.zeros(n, np.bool_)
+    out[edges.target[host & begins[edges.source]]] = True
+    return out
+
+
+def _into(graph: Graph, chain: _Chain, stay: Bool, alone: Bool) -> I64:
+    """For each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with no gap in between."""
     into = np.arange(len(graph.kind))
     node, n = chain.node, len(chain.node)
     if not n:
         return into
-    gap = graph.kind[node] == NodeKind.HOST_GAP
+    apart = (graph.kind[node] == NodeKind.HOST_GAP) | alone[node]
     begins = np.ones(n, np.bool_)
-    begins[1:] = (chain.run[1:] != chain.run[:-1]) | gap[1:] | gap[:-1]
+    begins[1:] = (chain.run[1:] != chain.run[:-1]) | apart[1:] | apart[:-1]
     stretch = np.cumsum(begins) - 1
     kept = stay[node]
     at = np.arange(n)

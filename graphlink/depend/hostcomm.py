@@ -7,19 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.timeline import Marks
-from graphlink.model import I32, I64, CommKind, Communication, Linked
+from graphlink.model import I32, I64, Bool, CommKind, Communication, Linked
 
 WAIT_END_NS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class HostCommWaits:
-    """``comm`` (position in ``Communication.host_row``) was waited for by ``element`` over [from, until) on the axis of the marks."""
+    """``comm`` (position in ``Communication.host_row``) was waited for by ``element`` over [from, until) on the axis of the marks.
+
+    ``late``: receives and collectives that would be waits, had the next row not begun too late; they were pending for ``late_ns`` in all.
+    """
 
     comm: I64
     element: I32
     from_ns: I64
     until_ns: I64
+    late: int
+    late_ns: int
+
+
+def sends(comm: Communication) -> Bool:
+    """Which of ``comm.host_node`` are sends; the peer of some may be unknown."""
+    return np.array([node.recorded == CommKind.SEND.name for node in comm.host_node], np.bool_)
 
 
 def host_comm_waits(linked: Linked, comm: Communication, marks: Marks) -> HostCommWaits:
@@ -29,18 +39,17 @@ def host_comm_waits(linked: Linked, comm: Communication, marks: Marks) -> HostCo
     so the time would be lost. Cost: O(n log n).
     """
     rows = linked.trace.host
-    receives = [i for i, node in enumerate(comm.host_node) if node.kind != CommKind.SEND]
-    at = np.array(receives, np.int64)
+    at = np.flatnonzero(~sends(comm))
     row = comm.host_row[at]
     at, row = at[marks.axis.has(rows.tid[row])], row[marks.axis.has(rows.tid[row])]
     from_ns, until_ns = marks.axis.of(rows.tid[row], rows.start_ns[row]), marks.axis.of(rows.tid[row], rows.end_ns[row])
     mark = marks.behind(until_ns, before=True)
     following = np.append(marks.at_ns[1:], 0)[mark]
-    ends_soon = (marks.axis.thread(following) == marks.axis.thread(until_ns)) & (following >= until_ns)
-    ends_soon &= (following - until_ns <= WAIT_END_NS) & (marks.at_ns[mark] < until_ns)
-    at, from_ns, until_ns, mark = at[ends_soon], from_ns[ends_soon], until_ns[ends_soon], mark[ends_soon]
-    order = np.lexsort((until_ns, mark))
+    ends = (marks.axis.thread(following) == marks.axis.thread(until_ns)) & (following >= until_ns) & (marks.at_ns[mark] < until_ns)
+    order = np.flatnonzero(ends)
+    order = order[np.lexsort((until_ns[order], mark[order]))]
     last = order[np.append(mark[order][1:] != mark[order][:-1], True)] if len(order) else order
-    mark = mark[last]
-    element = marks.owner[mark]
-    return HostCommWaits(at[last], element, np.maximum(from_ns[last], marks.at_ns[mark]), until_ns[last])
+    from_ns, until_ns, mark = np.maximum(from_ns, marks.at_ns[mark])[last], until_ns[last], mark[last]
+    soon = following[last] - until_ns <= WAIT_END_NS
+    late_ns = int((until_ns - from_ns)[~soon].sum())
+    return HostCommWaits(at[last][soon], marks.owner[mark][soon], from_ns[soon], until_ns[soon], int(np.count_nonzero(~soon)), late_ns)

@@ -56,15 +56,15 @@ def sleeps(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -
     threads = _threads(linked, el, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
-        for at, (idle_from, idle_until) in enumerate(zip(a.idle_from[:-1], a.idle_until[:-1], strict=True)):
+        for idle_from, idle_until in zip(a.idle_from[:-1], a.idle_until[:-1], strict=True):
             if idle_from >= a.last_ns:
                 break
             best = (idle_from, 0, 0)  # (release, by, cut)
             for other, b in threads.items():
                 if other != tid:
                     best = max(best, _release(b, other, idle_from, idle_until, best))
-            if best[1] or best[0] > idle_from:
-                is_first = int(at == 0 and idle_from == rank_start_ns and idle_until == a.busy_from[0])
+            if best[0] > idle_from:
+                is_first = int(idle_from == rank_start_ns and idle_until == a.busy_from[0])
                 found.append((tid, idle_from, idle_until, best[1], best[0], best[2], is_first))
     table = np.array(found, np.int64).reshape(-1, 7)
     return Sleeps(*(table[:, i].copy() for i in range(7)))

@@ -28,11 +28,12 @@ FEW: Final = 8  # dependencies of a node up to which its list of kinds is kept f
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the ``GlobalMetadata`` of a rank says."""
+    """What the ``GlobalMetadata`` of a rank says. ``host``: which host nodes there are, of ``--host``; only what is not all is written."""
 
     rank: int
     world_size: int
     epoch_ns: int
+    host: str = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def global_metadata(heading: Heading) -> bytes:
         a(name="rank", int64_val=heading.rank),
         a(name="world_size", int64_val=heading.world_size),
         a(name="graphlink", string_val=__version__),
+        *([a(name="host", string_val=heading.host)] if heading.host != "full" else []),
     ]
     return attr.serialised(pb.GlobalMetadata(version=SCHEMA_VERSION, attr=attributes))
 

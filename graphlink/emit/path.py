@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -93,7 +94,10 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathFile(msgspec.Struct, frozen=True, kw_only=True):
-    """``slack_ns`` has one entry a node of the graph, by id: how much later it could end without anything ending later."""
+    """``slack_ns`` has one entry a node of the graph, by id: how much later it could end without anything ending later.
+
+    ``notes``: what to know of the graph before reading names.
+    """
 
     rank: int
     length_ns: int
@@ -104,9 +108,10 @@ class PathFile(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str]
     nodes: PathNodes
     slack_ns: list[int]
+    notes: list[str] = []
 
 
-def encode(rank: int, graph: Graph, found: Explained, cost_ns: I64) -> bytes:
+def encode(rank: int, graph: Graph, found: Explained, cost_ns: I64, notes: Sequence[str] = ()) -> bytes:
     """The file's bytes; ``cost_ns`` has one entry a node of the graph."""
     path, code = found.path, found.names.code
     at = path.node
@@ -132,6 +137,7 @@ def encode(rank: int, graph: Graph, found: Explained, cost_ns: I64) -> bytes:
             start_delay_ns=graph.start_delay_ns[at].tolist(),
         ),
         slack_ns=found.slack_ns.tolist(),
+        notes=list(notes),
     )
     return msgspec.json.encode(whole) + b"\n"
 

@@ -157,8 +157,9 @@ def _node_slices(graph: Graph, lanes: Lanes, end_ns: I64, code: I32) -> Slices:
 def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
     """In the node that carries the time before the cut; where that one is over, in the op that waited."""
     previous = before[waits.part]
-    known = previous != NOWHERE
-    covers = known & (np.isin(graph.kind[previous], (NodeKind.HOST_PART, NodeKind.HOST_GAP)) | (end_ns[previous] >= waits.end_ns))
+    in_op = (graph.kind[previous] == NodeKind.HOST_PART) & (graph.caller[previous] != NOWHERE)
+    until_ns = np.where(in_op, np.minimum(end_ns[previous], end_ns[graph.caller[previous]]), end_ns[previous])  # a part ends with its op
+    covers = until_ns >= waits.end_ns
     op = np.where(graph.kind[waits.part] == NodeKind.HOST_PART, graph.caller[waits.part], NOWHERE)
     parent = np.where(covers, previous, op).astype(np.int32)
     codes = np.full(len(waits.part), name, np.int32)

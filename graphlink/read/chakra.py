@@ -189,8 +189,8 @@ def _metadata(path: Path, first: bytes) -> Metadata:
             "does not begin with a GlobalMetadata message: readers swallow what stands there", path=path, where="byte 0", todo=_TODO
         )
     ints = {a.name: int(a.int64_val) for a in head.attr if a.WhichOneof("value") == "int64_val"}
-    ours = next((a.string_val for a in head.attr if a.name == "graphlink"), None)
-    return Metadata(head.version, ours, ints.get("epoch_ns"), ints.get("rank"), ints.get("world_size"))
+    texts = {a.name: a.string_val for a in head.attr if a.WhichOneof("value") == "string_val"}
+    return Metadata(head.version, texts.get("graphlink"), ints.get("epoch_ns"), ints.get("rank"), ints.get("world_size"), texts.get("host"))
 
 
 class _Nodes:

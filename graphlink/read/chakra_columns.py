@@ -117,13 +117,17 @@ class OddAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Of ``GlobalMetadata``; what is not there is None. ``graphlink`` is the version that wrote the file."""
+    """Of ``GlobalMetadata``; what is not there is None.
+
+    ``graphlink`` is the version that wrote the file; ``host`` is "launches" where it folded host nodes.
+    """
 
     version: str
     graphlink: str | None
     epoch_ns: int | None
     rank: int | None
     world_size: int | None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

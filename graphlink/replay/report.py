@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.depend.fold import FOLDED, NAMES
 from graphlink.emit.summary import error_pct, share
 from graphlink.replay.drift import Place, places, slot_waits
 from graphlink.replay.ideal import IDEAL, play_ideal
@@ -134,7 +135,7 @@ def replayed(
         drifts=[_drift(work, d) for d in places(work, played, TOP_PLACES)],
         slot_waits=_slot_waits(work, played),
         stuck=_stuck(work, played, joined),
-        notes=list(joined.notes) if joined else [],
+        notes=[*(joined.notes if joined else ()), *([NAMES] if _folded(ranks) else [])],
     )
     if not changes.any:
         return run, None
@@ -162,11 +163,17 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
     ]
     if machine != RANKS and any(r.file.comm_type.max(initial=-1) >= 0 for r in ranks):
         out.append("communication keeps the time that the recording waited for other ranks: --machine ranks lets them meet")
+    if _folded(ranks) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
+        out.append(NAMES)
     if changes.remove_sync:
         out.append("work that was launched after a wait inside one op keeps its event edges to what was awaited")
     if machine == ASTRA_SIM:
         out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")
     return out
+
+
+def _folded(ranks: Sequence[RankFile]) -> bool:
+    return any(r.file.metadata.host == FOLDED for r in ranks)
 
 
 def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Meetings | None, Played]:

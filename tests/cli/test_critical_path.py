@@ -10,12 +10,23 @@ import numpy as np
 import pytest
 
 from graphlink.cli.critical import report, sentences
+from graphlink.depend.fold import NAMES
 from graphlink.emit.path import load
 from graphlink.emit.summary import ShareNs
+from graphlink.read.chakra import read_chakra
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]
 MEGATRON = Path(__file__).parents[2] / "../shared/traces/megatron-tp2-v100"
+
+
+@pytest.fixture(scope="module")
+def folded(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from graphlink.cli import main
+
+    folder = tmp_path_factory.mktemp("folded") / "out"
+    assert main([str(traces), "--host", "launches", "--out", str(folder), "--jobs", "1", "--no-timeline", "-q"]) == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +121,15 @@ def test_megatron_waits_for_its_other_rank(graphlink: Run, tmp_path: Path) -> No
     assert second.share_ns.communication > 0.8 * second.length_ns
     assert second.gains.shares.communication < 0.2 * second.length_ns
     assert np.argmax(msgspec.structs.astuple(first.gains.shares)) == first.shares.index("idle")
+
+
+def test_a_folded_graph_says_what_its_names_stand_for(graphlink: Run, out: Path, folded: Path) -> None:
+    """Folding moves time from op to op, so a host op's name gains what others did; sums, devices and waits stay."""
+    assert [read_chakra(d / "trace.0.et").metadata.host for d in (out, folded)] == [None, "launches"]
+    full, fewer = (load(d / "critical_path.0.json") for d in (out, folded))
+    assert (full.notes, fewer.notes) == ([], [NAMES])
+    assert (full.share_ns, full.gains.shares) == (fewer.share_ns, fewer.gains.shares)
+    assert [NAMES in graphlink("critical-path", d).out for d in (out, folded)] == [False, True]
+    for change, told in (("host:^aten=0.5", True), ("host=0.5", False), ("kernel:.=0.5", False)):
+        texts = [graphlink("replay", d, "--scale", change).out for d in (out, folded)]
+        assert [NAMES in t[t.index("not answered") :] for t in texts] == [False, told], change

@@ -54,6 +54,36 @@ def test_an_op_of_another_stream_that_ended_up_to_30_us_before_explains_a_late_s
     assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
 
 
+@pytest.mark.parametrize(("ready", "late"), [(80, False), (79.999, True)])
+def test_only_a_start_more_than_20_us_late_is_explained_by_an_unseen_wait(ready: float, late: bool) -> None:
+    """However long delays may stay with their op: that limit is another one."""
+    ops = (Device("before", 10, ready, 1), Device("a", 12, 99, 2, stream=9), Device("b", 100, 110, 3))
+    for gap_ns in (20_000, 50_000):
+        graph = graph_of(launches(*ops), gap_ns=gap_ns)
+        assert edges(graph, EdgeKind.EVENT) == ({(op(graph, 12), op(graph, 100))} if late else set())
+        assert graph.start_delay_ns[op(graph, 100)] == (1_000 if late else 20_000)
+
+
+@pytest.mark.parametrize(("ended", "explains"), [(75, False), (75.001, True)])
+def test_what_ended_before_the_op_was_ready_anyway_explains_nothing(ended: float, explains: bool) -> None:
+    graph = graph_of(launches(Device("before", 10, 75, 1), Device("a", 12, ended, 2, stream=9), Device("b", 100, 110, 3)))
+    assert ((op(graph, 12), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explains
+
+
+@pytest.mark.parametrize(("elsewhere", "ended", "explains"), [(95, 90, False), (94.999, 90, True), (95, 95, True), (96, 94.999, False)])
+def test_where_another_device_ended_within_5_us_so_must_what_explains_a_late_start(elsewhere: float, ended: float, explains: bool) -> None:
+    """Waits go across devices as well."""
+    ops = (Device("other", 10, elsewhere, 1, device=1), Device("a", 12, ended, 2, stream=9), Device("b", 100, 110, 3))
+    graph = graph_of(launches(*ops))
+    assert edges(graph, EdgeKind.EVENT) == ({(op(graph, 12), op(graph, 100))} if explains else set())
+
+
+def test_of_several_that_explain_a_late_start_the_last_one_does() -> None:
+    ops = (Device("a", 10, 90, 1, stream=9), Device("c", 11, 98, 2, stream=11), Device("b", 100, 110, 3))
+    graph = graph_of(launches(*ops))
+    assert edges(graph, EdgeKind.EVENT) == {(op(graph, 11), op(graph, 100))}
+
+
 def test_what_was_launched_later_or_ran_on_another_device_explains_no_late_start() -> None:
     later = graph_of(launches(Device("b", 100, 110, 2), Device("a", 12, 99, 1, stream=9)))
     assert edges(later, EdgeKind.EVENT) == set()

@@ -11,11 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink.annotate.communication import communication
 from graphlink.check.check import check
 from graphlink.depend.fold import fold
+from graphlink.emit.chakra import Heading, plan, write_et
 from graphlink.emit.durations import cost_ns
-from graphlink.model import I64, NOWHERE, EdgeKind, Graph, NodeKind
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
+from graphlink.read.chakra import read_chakra
 from graphlink.replay.ideal import replay
+from graphlink.replay.slots import play_slots
+from graphlink.replay.whatif import Changes, apply, parse_scale
+from graphlink.replay.workload import RankFile, workload
 from graphlink.testing import Variation, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, SyncKind, build_trace
 from tests.depend.programs import built, linked_of, shape
@@ -150,3 +158,42 @@ def test_a_graph_with_one_op_a_thread_stays_as_it_is() -> None:
     folded = fold(graph)
     assert folded.kind.tolist() == graph.kind.tolist()
     assert folded.source.tolist() == graph.source.tolist()
+
+
+def gloo(random: Random) -> Linked:
+    """Ops of 40 us to 10 ms, one after the other; rows of gloo begin in some of them, and nobody waits for them."""
+    rows: list[Host] = []
+    at = 0.0
+    for _ in range(12):
+        long = random.choice([40, 200, 10_000])
+        rows.append(Host("op", at, at + long))
+        rows += [Host("view", at + long * k / 4, at + long * k / 4 + random.choice([2, long / 5])) for k in range(1, random.randint(1, 4))]
+        if random.random() < 0.5:
+            begins = at + long * random.random()
+            rows.append(Host(random.choice(["gloo:send", "gloo:recv"]), begins, begins + random.choice([50, 30_000]), annotation=True))
+        at += long + random.choice([0, 15, 50])
+    trace = build_trace(rows)
+    return link(trace, None, match_hosts(trace, None))
+
+
+def communication_starts(graph: Graph, linked: Linked, host: float, folder: Path) -> list[int]:
+    """When each communication starts on ASTRA-sim's machine, and the whole time, with all host work at ``host`` of its time."""
+    comm = communication(linked)
+    with (folder / "trace.et").open("wb") as out:
+        write_et(out, graph, linked, comm, plan(graph, comm, 0, "astra-sim"), {}, Heading(0, 1, graph.epoch_ns))
+    work = workload([RankFile(0, read_chakra(folder / "trace.et"))])
+    played = play_slots(apply(work, Changes((parse_scale(f"host={host}"),)), {}).work)
+    beside = graph.kind == NodeKind.HOST_COMM
+    return [*played.start_ns[beside][np.argsort(graph.row[beside])].tolist(), played.total_ns]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 100_000), host=st.sampled_from([0.5, 1.0, 3.0]))
+def test_communication_of_the_host_starts_as_soon_where_ops_share_one_slot(seed: int, host: float) -> None:
+    linked = gloo(Random(seed))
+    graph = built(linked, sync="cuda").graph
+    folded = fold(graph)
+    assert len(folded.kind) <= len(graph.kind)
+    with TemporaryDirectory() as folder:
+        full, fewer = (np.array(communication_starts(g, linked, host, Path(folder))) for g in (graph, folded))
+    assert np.abs(full - fewer).max() < 3_000, "whole us are written, of sums"

@@ -1,0 +1,95 @@
+"""Waits for gloo's receives and collectives. Times are us."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import NOWHERE, Built, EdgeKind, FoundBy, NodeKind
+from tests.build import Host, build_trace
+from tests.depend.programs import built
+
+
+def made(*rows: Host) -> Built:
+    trace = build_trace(rows)
+    return built(link(trace, None, match_hosts(trace, None)))
+
+
+def waits(build: Built) -> list[tuple[float, float]]:
+    """(start of what goes on, wait before it) of each wait, by its ``sync`` edge and ``wait_ns``."""
+    graph = build.graph
+    out = []
+    for node in range(len(graph.kind)):
+        edges = slice(int(graph.first[node]), int(graph.first[node + 1]))
+        if (graph.edge_kind[edges] == EdgeKind.SYNC).any() and graph.kind[node] != NodeKind.END:
+            assert graph.found_by[edges][graph.edge_kind[edges] == EdgeKind.SYNC].tolist() == [FoundBy.INFERRED]
+            out.append(float(graph.start_ns[node]) / 1e3)
+    waited = [float(ns) / 1e3 for ns in graph.wait_ns.tolist() if ns]
+    assert len(out) == len(waited)
+    return list(zip(out, waited, strict=True))
+
+
+def gloo(kind: str, start: float, end: float, tid: int = 1) -> Host:
+    return Host(f"gloo:{kind}", start, end, annotation=True, tid=tid)
+
+
+@pytest.mark.parametrize(("follows", "waited"), [(0, True), (50, True), (50.001, False)])
+def test_the_next_row_begins_at_most_50_us_after_the_receive_ended(follows: float, waited: bool) -> None:
+    build = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), Host("after", 100 + follows, 300))
+    assert waits(build) == ([(100, 90)] if waited else [])
+    told = [w for w in build.warnings if "pending" in w]
+    assert told == (
+        []
+        if waited
+        else [
+            "1 host-side receives or collectives were pending for 0.090 ms while their thread ran nothing, but "
+            "its next row began more than 50 us after they ended: that time is not taken as waiting"
+        ]
+    )
+
+
+def test_collectives_are_waited_for_and_sends_are_not() -> None:
+    assert waits(made(Host("a", 0, 10), gloo("all_reduce", 5, 100), Host("after", 110, 300))) == [(100, 90)]
+    sent = made(Host("a", 0, 10), gloo("send", 5, 100), Host("after", 110, 300))
+    assert (waits(sent), sent.graph.wait_ns.sum()) == ([], 0)
+    assert sent.graph.duration_ns[sent.graph.kind == NodeKind.HOST_COMM].tolist() == [0]
+    late = made(Host("a", 0, 10), gloo("send", 5, 100), Host("after", 200, 300))
+    assert not any("pending" in w for w in late.warnings)
+
+
+def test_of_several_that_end_in_one_stretch_the_last_counts() -> None:
+    build = made(Host("a", 0, 10), gloo("recv", 5, 70), gloo("recv", 6, 100), Host("after", 110, 300))
+    assert waits(build) == [(100, 90)]
+    assert not any("pending" in w for w in build.warnings), "the first one ended in the wait for the second"
+
+
+def test_a_wait_begins_with_the_receive_or_where_something_nested_ended() -> None:
+    assert waits(made(Host("outer", 0, 400), gloo("recv", 30, 100), Host("after", 110, 300))) == [(100, 70)]
+    assert waits(made(Host("outer", 0, 400), Host("a", 10, 60), gloo("recv", 30, 100), Host("after", 110, 300))) == [(100, 40)]
+    assert waits(made(Host("outer", 0, 400), Host("a", 40, 60), gloo("recv", 30, 100), Host("after", 110, 300))) == [(100, 40)]
+
+
+def test_the_op_in_which_nothing_nested_ran_has_waited() -> None:
+    """The receive ends in an op, in the one around it, and between ops."""
+    inside = made(Host("wait", 0, 120), gloo("recv", 5, 100))
+    around = made(Host("outer", 0, 400), Host("c10d::recv_", 10, 20), gloo("recv", 15, 100), Host("after", 110, 120))
+    between = made(Host("c10d::recv_", 0, 20), gloo("recv", 15, 100), Host("after", 110, 120))
+    for build, name, kind in (
+        (inside, "wait", NodeKind.HOST_PART),
+        (around, "outer", NodeKind.HOST_PART),
+        (between, "", NodeKind.HOST_GAP),
+    ):
+        graph = build.graph
+        (behind,) = [i for i, start in enumerate(graph.start_ns.tolist()) if start == 100_000]
+        assert graph.kind[behind] == kind
+        assert (graph.caller[behind] == NOWHERE) == (name == "")
+
+
+def test_what_ends_behind_the_last_row_of_its_thread_or_before_the_first_was_not_waited_for() -> None:
+    alone = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100))
+    last = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), Host("elsewhere", 105, 300, tid=2))
+    first = made(gloo("recv", 0, 20), Host("a", 30, 40))
+    for build in (alone, last, first):
+        assert waits(build) == []
+        assert not any("pending" in w for w in build.warnings)
