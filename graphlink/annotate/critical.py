@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from graphlink.annotate.blocks import blocks
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 
 
@@ -43,28 +44,34 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """
-    held = _held_by(graph, end_ns)
-    before = np.where(held == NOWHERE, NOWHERE, graph.source[held] if len(graph.source) else NOWHERE).tolist()
-    nodes: list[int] = []
+    held = held_by(graph.first, graph.source, end_ns)
+    path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
-    while at != NOWHERE:
-        nodes.append(at)
-        at = before[at]
-    path = np.array(nodes[::-1], np.int32)
-    return _summed(graph, path, held[path], cost_ns, shares)
+    for nodes, _ in reversed([*blocks(graph.first)]):
+        edges = held[nodes]
+        some = edges != NOWHERE
+        before = np.full(len(edges), NOWHERE)
+        before[some] = graph.source[edges[some]]
+        before_of = before.tolist()
+        while at >= nodes.start:
+            path.append(at)
+            at = before_of[at - nodes.start]
+    node = np.array(path[::-1], np.int32)
+    return _summed(graph, node, held[node], cost_ns, shares)
 
 
-def _held_by(graph: Graph, end_ns: I64) -> I64:
-    """Of every node, the edge from the dependency that ended last (of several the last one); ``NOWHERE`` without dependencies."""
-    held = np.full(len(graph.kind), NOWHERE, np.int64)
-    some = np.flatnonzero(np.diff(graph.first))
-    if not len(some):
-        return held
-    low = graph.first[some]
-    ends = end_ns[graph.source]
-    last = np.maximum.reduceat(ends, low)
-    edges = np.where(ends == np.repeat(last, np.diff(np.append(low, len(ends)))), np.arange(len(ends)), NOWHERE)
-    held[some] = np.maximum.reduceat(edges, low)
+def held_by(first: I64, source: I32, end_ns: I64) -> I64:
+    """Of every node, the edge (CSR by target) from the dependency that ended last, of several the last one; ``NOWHERE`` without any."""
+    held = np.full(len(first) - 1, NOWHERE, np.int64)
+    for nodes, edges in blocks(first):
+        bounds = first[nodes.start : nodes.stop + 1] - edges.start
+        degree = np.diff(bounds)
+        some = np.flatnonzero(degree)
+        if not len(some):
+            continue
+        low, ends = bounds[some], end_ns[source[edges]]
+        is_last = ends == np.repeat(np.maximum.reduceat(ends, low), degree[some])
+        held[nodes.start + some] = edges.start + np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
     return held
 
 

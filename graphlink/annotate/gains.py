@@ -66,21 +66,21 @@ def top_gains(replayed: Replayed, top: int = 100) -> Gains:
     """The ``top`` largest gains of ops and of families, and the gain of each share.
 
     Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
-    rest by passes with a column each, best bound first, until no bound is above the gains found. Cost: O(n log n) in numpy, and up to
+    rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
     ``ROUNDS`` passes.
     """
     graph = replayed.graph
     work = graph.duration_ns
     alone = _single_gains(replayed)
-    groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.name.astype(np.int64), work, replayed.path, alone)]
-    columns = _share_columns(replayed)
+    groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.name, work, replayed.path, alone)]
+    share_bounds = np.array(list(replayed.path.share_ns.values()), np.int64)
     share_gains: I64 | None = None
     for _ in range(ROUNDS):
         wanted = [g.wanted(top) for g in groups]
-        parts = [g.relief(w, work) for g, w in zip(groups, wanted, strict=True)]
+        parts: list[tuple[relief.Relief, ...]] = [(g.relief(w, work),) for g, w in zip(groups, wanted, strict=True)]
         bounds = [g.path_ns[w] for g, w in zip(groups, wanted, strict=True)]
         if share_gains is None:
-            parts, bounds = [*parts, columns], [*bounds, np.array(list(replayed.path.share_ns.values()), np.int64)]
+            parts, bounds = [*parts, _share_relief(replayed)], [*bounds, share_bounds]
         elif not sum(map(len, wanted)):
             break
         found = np.split(relief.gains(graph, replayed.slack, _side_by_side(parts, bounds), np.concatenate(bounds)), _ends(bounds))
@@ -97,30 +97,27 @@ def _ends(bounds: list[I64]) -> list[int]:
     return list(accumulate(len(b) for b in bounds))[:-1]
 
 
-def _side_by_side(parts: list[relief.Relief], bounds: list[I64]) -> relief.Relief:
-    """Sets of several reliefs as sets of one."""
-    offsets = [0, *_ends(bounds)]
+def _side_by_side(parts: list[tuple[relief.Relief, ...]], bounds: list[I64]) -> relief.Relief:
+    """Sets of several reliefs as sets of one; what stands in one tuple is of the same sets."""
+    moved = [(r, offset) for reliefs, offset in zip(parts, (0, *_ends(bounds)), strict=True) for r in reliefs]
     return relief.Relief(
-        np.concatenate([p.column + offset for p, offset in zip(parts, offsets, strict=True)]),
-        np.concatenate([p.node for p in parts]),
-        np.concatenate([p.less_ns for p in parts]),
+        np.concatenate([r.column + np.int32(offset) for r, offset in moved]),
+        np.concatenate([r.node for r, _ in moved]),
+        np.concatenate([r.less_ns for r, _ in moved]),
     )
 
 
 def _single_gains(replayed: Replayed) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
-    path, spans = replayed.path.node, replayed.spans
-    count = len(replayed.graph.kind)
-    on_path = np.zeros(count + 1, np.int64)
-    on_path[path + 1] = 1
-    before = np.cumsum(on_path)  # nodes of the path below each node
-    avoiding = least_over(len(path), before[spans.before + 1], before[spans.after], spans.loss_ns)
-    return np.minimum(replayed.graph.duration_ns[path], avoiding)
+    path = replayed.path.node
+    cost = replayed.graph.duration_ns[path]
+    avoiding = replayed.spans.crossing(path, past=True, below_ns=int(cost.max(initial=0)))
+    return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
 
 
-def _op_of(graph: Graph) -> I64:
+def _op_of(graph: Graph) -> I32:
     """The op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
-    out = np.arange(len(graph.kind))
+    out = np.arange(len(graph.kind), dtype=np.int32)
     out[np.isin(graph.kind, _NO_OPS)] = NOWHERE
     ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
     parts = np.flatnonzero(graph.kind == NodeKind.HOST_PART)
@@ -132,34 +129,32 @@ def _op_of(graph: Graph) -> I64:
     return out
 
 
-def _share_columns(replayed: Replayed) -> relief.Relief:
+def _share_relief(replayed: Replayed) -> tuple[relief.Relief, relief.Relief]:
     """A set a ``Share``: its nodes' work; idle has the start delays too."""
-    work, delay = replayed.graph.duration_ns, np.where(replayed.graph.kind == NodeKind.DEVICE_OP, replayed.graph.start_delay_ns, 0)
-    working, late = np.flatnonzero(work > 0), np.flatnonzero(delay > 0)
-    return relief.Relief(
-        np.concatenate((replayed.share[working].astype(np.int64), np.full(len(late), int(Share.IDLE)))),
-        np.concatenate((working, late)),
-        np.concatenate((work[working], delay[late])),
-    )
+    work, delay = replayed.graph.duration_ns, replayed.graph.start_delay_ns
+    working = np.flatnonzero(work > 0).astype(np.int32)
+    late = np.flatnonzero((replayed.graph.kind == NodeKind.DEVICE_OP) & (delay > 0)).astype(np.int32)
+    idle = np.full(len(late), int(Share.IDLE), np.int32)
+    return relief.Relief(replayed.share[working].astype(np.int32), working, work[working]), relief.Relief(idle, late, delay[late])
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
     """Nodes put together by ``label`` (one entry a node, ``NOWHERE`` for none); the other columns have one entry a label."""
 
-    label: I64
+    label: I32
     working: Bool  # a node: in a group, and costs something
     path_ns: I64
     gain_ns: I64  # NOWHERE where it is not known yet
 
     @classmethod
-    def of(cls, label: I64, work_ns: I64, path: CriticalPath, alone_ns: I64) -> _Groups:
+    def of(cls, label: I32, work_ns: I64, path: CriticalPath, alone_ns: I64) -> _Groups:
         working = (label != NOWHERE) & (work_ns > 0)
         labels = int(label.max(initial=NOWHERE)) + 1
         on_path = path.node[working[path.node]]
         path_ns = np.zeros(labels, np.int64)
         np.add.at(path_ns, label[on_path], work_ns[on_path])
-        gain_ns = np.where(path_ns > 0, NOWHERE, 0).astype(np.int64)
+        gain_ns = np.where(path_ns > 0, np.int64(NOWHERE), np.int64(0))
         single = np.bincount(label[working], minlength=labels) == 1
         mine = np.flatnonzero(working[path.node])
         mine = mine[single[label[path.node[mine]]]]
@@ -175,9 +170,10 @@ class _Groups:
 
     def relief(self, groups: I64, work_ns: I64) -> relief.Relief:
         """A set a group: its nodes cost nothing."""
-        column = np.full(len(self.path_ns) + 1, NOWHERE)
+        column = np.full(len(self.path_ns) + 1, NOWHERE, np.int32)
         column[groups] = np.arange(len(groups))
-        nodes = np.flatnonzero(self.working & (column[self.label] != NOWHERE))  # label NOWHERE finds the last column, which is NOWHERE
+        mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
+        nodes = np.flatnonzero(mine).astype(np.int32)
         return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])
 
     def top(self, top: int, share: U8, work_ns: I64, *, members: bool) -> TopGains:

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.annotate.slack import NEVER, Slack
-from graphlink.model import I64, Bool, EdgeKind, Graph
+from graphlink.annotate.slack import NEVER, Slack, leads_nowhere
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
 
-_ROWS = 2048  # contracted nodes whose relieved costs are spread out at a time
+_ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
     """Which nodes are relieved of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
 
-    column: I64
-    node: I64
+    column: I32
+    node: I32
     less_ns: I64
 
 
@@ -33,7 +33,7 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
     Args:
         graph: nodes in an order in which edges run forward.
         slack: of the replay that is to be shortened.
-        relief: at most what each node costs; a node may be in many sets.
+        relief: at most what each node costs; a node may be in many sets, and several times in one.
         bound_ns: at least the gain of each set, e.g. what it costs on a critical path; shape (sets,).
 
     Cost: O((nodes + edges) (1 + sets)), of which all but O(sets) a contracted node is numpy over columns.
@@ -41,8 +41,8 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
     most = int(bound_ns.max(initial=0))
     if most <= 0:
         return np.zeros(len(bound_ns), np.int64)
-    small = _contracted(_edges(graph, slack, most), relief, len(bound_ns))
-    return np.minimum(_least_loss(small, len(bound_ns)), bound_ns)
+    chains = _contracted(_edges(graph, slack, most))
+    return np.minimum(_least_loss(chains, _by_chain(chains, relief, len(bound_ns)), len(bound_ns)), bound_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class _Edges:
     """
 
     used: Bool
-    source: I64
-    target: I64
+    source: I32
+    target: I32
     gap_ns: I64
     lane: Bool
     end_ns: I64  # what a path that ends in a node loses by it, NEVER where others come after
@@ -62,49 +62,44 @@ class _Edges:
 
 def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
     count = len(graph.kind)
-    kept = np.flatnonzero(slack.edge_ns < most_ns)
-    target = np.repeat(np.arange(count), np.diff(graph.first))[kept]
-    last = np.bincount(graph.source, minlength=count) == 0
-    lane = (graph.edge_kind[kept] == EdgeKind.HOST) | (graph.edge_kind[kept] == EdgeKind.STREAM)
     edges = _Edges(
         used=slack.node_ns < most_ns,
-        source=graph.source[kept].astype(np.int64),
-        target=target,
-        gap_ns=slack.gap_ns[kept],
-        lane=lane,
-        end_ns=np.where(last, slack.node_ns, NEVER),
+        source=graph.source,
+        target=np.repeat(np.arange(count, dtype=np.int32), np.diff(graph.first)),
+        gap_ns=slack.gap_ns,
+        lane=(graph.edge_kind == EdgeKind.HOST) | (graph.edge_kind == EdgeKind.STREAM),
+        end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
     )
-    kept = np.flatnonzero(~_implied(edges, _one_a_node(edges, count)))
+    # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
+    kept = ~_implied(edges, _one_a_node(edges, count)) & (slack.edge_ns < most_ns)
     return _Edges(edges.used, edges.source[kept], edges.target[kept], edges.gap_ns[kept], edges.lane[kept], edges.end_ns)
 
 
-def _one_a_node(edges: _Edges, count: int) -> I64:
+def _one_a_node(edges: _Edges, count: int) -> I32:
     """The node before each on its lane, itself where there is none: at most one lane edge leaves and enters a node."""
-    at = np.flatnonzero(edges.lane)
-    after = np.full(count, -1)
-    after[edges.source[at[::-1]]] = edges.target[at[::-1]]
+    after = np.full(count, -1, np.int32)
+    after[edges.source[edges.lane][::-1]] = edges.target[edges.lane][::-1]
     some = np.flatnonzero(after >= 0)
-    before = np.arange(count)
+    before = np.arange(count, dtype=np.int32)
     before[after[some]] = some
     return before
 
 
-def _heads(before: I64) -> I64:
+def _heads(before: I32) -> I32:
     """The first node of each node's chain; ``before`` is a lower node, or the node itself at the head."""
     head: list[int] = before.tolist()
     for v, b in enumerate(head):
         head[v] = head[b]
-    return np.array(head, np.int64)
+    return np.array(head, np.int32)
 
 
-def _implied(edges: _Edges, before: I64) -> Bool:
+def _implied(edges: _Edges, before: I32) -> Bool:
     """Edges beside which a longer way leads from source to target: later out of the source's lane and earlier into the target's."""
     lane = _heads(before)
-    own = before[edges.target] == edges.source
     from_, to = lane[edges.source], lane[edges.target]
-    out: Bool = (from_ == to) & ~own
+    out: Bool = (from_ == to) & (before[edges.target] != edges.source)
     cross = np.flatnonzero(from_ != to)
-    pair = from_[cross] * len(lane) + to[cross]
+    pair = from_[cross].astype(np.int64) * len(lane) + to[cross]
     order = np.argsort(pair, kind="stable")  # targets ascend inside a pair of lanes, as in the graph
     new = np.diff(pair[order], prepend=-1) != 0
     lifted = edges.source[cross][order] + np.cumsum(new) * len(lane)  # a pair of lanes stands above the one before it
@@ -114,57 +109,63 @@ def _implied(edges: _Edges, before: I64) -> Bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contracted:
-    """A graph of chains, edges by target, without gap first, with what each chain is relieved of, by chain."""
+class _Chains:
+    """A graph of chains, edges by target, without gap first."""
 
+    of_node: I32  # NOWHERE: in none
     first: I64
-    source: I64
+    source: I32
     gap_ns: I64
     last_use: Bool  # an edge: no later one has its source
     end_ns: I64
-    relieved: I64  # chain x sets + set, ascending and unique
-    less_ns: I64
 
 
-def _contracted(edges: _Edges, relief: Relief, sets: int) -> _Contracted:
+def _contracted(edges: _Edges) -> _Chains:
     count = len(edges.used)
-    in_degree = np.bincount(edges.target, minlength=count)
-    out_degree = np.bincount(edges.source, minlength=count)
-    inner = (in_degree[edges.target] == 1) & (out_degree[edges.source] == 1)
-    before = np.arange(count)
+    new = np.diff(edges.target, prepend=-1, append=-1) != 0
+    inner = new[1:] & new[:-1] & (np.bincount(edges.source, minlength=count) == 1)[edges.source]
+    before = np.arange(count, dtype=np.int32)
     before[edges.target[inner]] = edges.source[inner]
     head = _heads(before)
-    is_head = (head == np.arange(count)) & edges.used
-    chain = (np.cumsum(is_head) - 1)[head]
+    is_head = (before == np.arange(count)) & edges.used
+    of_node = np.where(edges.used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
     chains = int(np.count_nonzero(is_head))
     # A chain's edges leave from its last node and enter its first, so chains in the order of their first nodes run forward too.
-    source, target, gap = chain[edges.source[~inner]], chain[edges.target[~inner]], edges.gap_ns[~inner]
-    order = np.argsort(2 * target + (gap > 0), kind="stable")  # targets ascend already: what holds them back comes first
-    source, target = source[order], target[order]
-    last = np.full(chains, -1)
+    outer = ~inner
+    source, target, gap = of_node[edges.source[outer]], of_node[edges.target[outer]], edges.gap_ns[outer]
+    order = np.argsort(2 * target.astype(np.int64) + (gap > 0), kind="stable")  # targets ascend already: what holds them back comes first
+    source = source[order]
+    last = np.full(chains, -1, np.int32)
     last[source] = np.arange(len(source))
     last_use = np.zeros(len(source), np.bool_)
     last_use[last[last >= 0]] = True
     end_ns = np.full(chains, NEVER, np.int64)
     ending = np.flatnonzero(edges.used & (edges.end_ns < NEVER))
-    end_ns[chain[ending]] = edges.end_ns[ending]
-    inside = edges.used[relief.node]
-    key = chain[relief.node[inside]] * sets + relief.column[inside]
-    by_key = np.argsort(key, kind="stable")
-    key, less = key[by_key], relief.less_ns[inside][by_key]
-    starts = np.flatnonzero(np.diff(key, prepend=-1))
-    return _Contracted(
-        first=np.searchsorted(target, np.arange(chains + 1)),
-        source=source,
-        gap_ns=gap[order],
-        last_use=last_use,
-        end_ns=end_ns,
-        relieved=key[starts],
-        less_ns=np.add.reduceat(less, starts) if len(starts) else less,
-    )
+    end_ns[of_node[ending]] = edges.end_ns[ending]
+    return _Chains(of_node, np.searchsorted(target, np.arange(chains + 1)), source, gap[order], last_use, end_ns)
 
 
-def _least_loss(graph: _Contracted, sets: int) -> I64:
+@dataclass(frozen=True, slots=True)
+class _Relieved:
+    """What chains are relieved of, by ``_ROWS`` chains: those of rows k are ``first[k]`` to ``first[k + 1]``; of a cell several entries."""
+
+    first: I64
+    cell: I64  # chain x sets + set
+    less_ns: I64
+
+
+def _by_chain(chains: _Chains, relief: Relief, sets: int) -> _Relieved:
+    rows = -(-len(chains.end_ns) // _ROWS)
+    chain = chains.of_node[relief.node]
+    # Few rows, so that numpy sorts by radix; what is in no chain comes last.
+    row = np.where(chain == NOWHERE, rows, chain // _ROWS).astype(np.uint16 if rows < 1 << 16 else np.int64)
+    order = np.argsort(row, kind="stable")
+    first = np.append(0, np.cumsum(np.bincount(row, minlength=rows + 1)))
+    order = order[: first[rows]]
+    return _Relieved(first, chain[order].astype(np.int64) * sets + relief.column[order], relief.less_ns[order])
+
+
+def _least_loss(graph: _Chains, relieved: _Relieved, sets: int) -> I64:
     """The least loss of a path from a start to an end, a column a set."""
     chains = len(graph.end_ns)
     first, sources = graph.first.tolist(), graph.source.tolist()
@@ -177,13 +178,12 @@ def _least_loss(graph: _Contracted, sets: int) -> I64:
     spread = np.zeros((_ROWS, sets), np.int64)
     flat = spread.reshape(-1)
     add, minimum = np.add, np.minimum
-    for start in range(0, chains, _ROWS):
+    for start, low, high in zip(range(0, chains, _ROWS), relieved.first, relieved.first[1:], strict=False):
         stop = min(start + _ROWS, chains)
-        low, high = np.searchsorted(graph.relieved, (start * sets, stop * sets))
-        at = graph.relieved[low:high] - start * sets
-        flat[at] = graph.less_ns[low:high]
+        at = relieved.cell[low:high] - start * sets
+        np.add.at(flat, at, relieved.less_ns[low:high])
         offset = first[start]
-        gaps = list(wide_gaps[offset : first[stop]])
+        gaps = wide_gaps[offset : first[stop]]
         for i, less in enumerate(spread[: stop - start], start):
             edge, end = first[i], first[i + 1]
             if edge == end:

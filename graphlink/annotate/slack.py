@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, Graph
+from graphlink.annotate.blocks import blocks
+from graphlink.model import I32, I64, NOWHERE, Bool, Graph
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
-
-
-BLOCK = 1 << 15  # few enough numbers to stay in the processor's cache
+_RUN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,86 +35,133 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
     """Slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
     total = int(end_ns.max(initial=0))
     node = total - end_ns - _after_ns(graph, cost_ns)
-    target = np.repeat(np.arange(len(end_ns)), np.diff(graph.first))
     start = end_ns - cost_ns
-    gap = start[target] - end_ns[graph.source]
-    return Slack(total, start, end_ns, node, gap, gap + node[target])
+    gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
+    for nodes, edges in blocks(graph.first):
+        degree = np.diff(graph.first[nodes.start : nodes.stop + 1])
+        gap[edges] = np.repeat(start[nodes], degree) - end_ns[graph.source[edges]]
+        edge[edges] = gap[edges] + np.repeat(node[nodes], degree)
+    return Slack(total, start, end_ns, node, gap, edge)
 
 
 def _after_ns(graph: Graph, cost_ns: I64) -> I64:
-    """The longest way from the end of each node to the end of a graph. Columns become Python numbers a block at a time (``BLOCK``)."""
+    """The longest way from the end of each node to the end of a graph."""
+    out = np.empty(len(cost_ns), np.int64)
     after = [0] * len(cost_ns)
-    for begin in range((len(cost_ns) - 1) // BLOCK * BLOCK, -1, -BLOCK):
-        first = graph.first[begin : begin + BLOCK + 1]
-        sources = graph.source[first[0] : first[-1]].tolist()
-        costs = cost_ns[begin : begin + BLOCK].tolist()
-        bounds = (first[::-1] - first[0]).tolist()
-        v = begin + len(costs)
-        for high, low in pairwise(bounds):
-            v -= 1
+    for nodes, edges in reversed([*blocks(graph.first)]):
+        sources = graph.source[edges].tolist()
+        costs = cost_ns[nodes][::-1].tolist()
+        bounds = (graph.first[nodes.start : nodes.stop + 1][::-1] - edges.start).tolist()
+        for v, cost, (high, low) in zip(range(nodes.stop - 1, nodes.start - 1, -1), costs, pairwise(bounds), strict=True):
             count = high - low
             if count == 1:
-                length = after[v] + costs[v - begin]
+                length = after[v] + cost
                 source = sources[low]
                 if after[source] < length:
                     after[source] = length
             elif count:
-                length = after[v] + costs[v - begin]
+                length = after[v] + cost
                 for source in sources[low:high]:
                     if after[source] < length:
                         after[source] = length
-    return np.array(after, np.int64)
+        out[nodes] = after[nodes]
+        del after[nodes]
+    return out
+
+
+def leads_nowhere(graph: Graph) -> Bool:
+    """Nodes that no edge leaves."""
+    out = np.ones(len(graph.kind), np.bool_)
+    for _, edges in blocks(graph.first):
+        out[graph.source[edges]] = False
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Ways across places that were asked for, each across all from ``low`` to below ``high``; one of them loses ``loss_ns`` or more.
+
+    ``edge`` is a position in ``Graph.source``, ``NOWHERE`` for starts and ends.
+    """
+
+    low: I32
+    high: I32
+    loss_ns: I64
+    edge: I64
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
     """Every way across a place of the node order: the edges, and the free start and end of nodes that nothing comes before or after.
 
-    ``before`` and ``after`` are nodes (-1: from the start; number of nodes: to the end); a path crosses every place between two
-    neighbours of the order by exactly one of them, and is at least ``loss_ns`` shorter than the replay if it uses it. ``edge`` is the
-    position in ``Graph.source``, -1 for starts and ends.
+    A path crosses every place between two neighbours of the order by exactly one of them, and by what that one loses it is shorter
+    than the replay, or by more.
     """
 
-    before: I64
-    after: I64
-    loss_ns: I64
-    edge: I64
+    graph: Graph
+    slack: Slack
+    starts: I64  # nodes
+    ends: I64
+
+    def crossing(self, nodes: I32, *, past: bool, below_ns: int = NEVER) -> Crossing:
+        """The ways across any place right before one of ``nodes`` (ascending), or with ``past`` those that lead past a node.
+
+        Left out are ways that lose ``below_ns`` or more. Linear.
+        """
+        first, source, starts, ends = self.graph.first, self.graph.source, self.starts, self.ends
+        asked = np.zeros(len(first) - 1, np.int32)
+        asked[nodes] = 1
+        low = asked.cumsum(dtype=np.int32)  # of a way that leaves the node
+        high = low - asked if past else low  # of a way that enters it
+
+        def across(low: I32, high: I32, loss_ns: I64, edge: I64) -> tuple[I32, I32, I64, I64]:
+            at = np.flatnonzero((low < high) & (loss_ns < below_ns))
+            return low[at], high[at], loss_ns[at], edge[at]
+
+        before_all, after_all = np.zeros(len(starts), np.int32), np.full(len(ends), len(nodes), np.int32)
+        node_ns, edge_ns = self.slack.node_ns, self.slack.edge_ns
+        parts = [
+            across(before_all, high[starts], node_ns[starts], np.full(len(starts), NOWHERE)),
+            across(low[ends], after_all, node_ns[ends], np.full(len(ends), NOWHERE)),
+        ]
+        for block, edges in blocks(first):
+            highs = np.repeat(high[block], np.diff(first[block.start : block.stop + 1]))
+            parts.append(across(low[source[edges]], highs, edge_ns[edges], np.arange(edges.start, edges.stop)))
+        return Crossing(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def spans(graph: Graph, slack: Slack) -> Spans:
-    """The edges with the starts and ends, in no order."""
-    count = len(graph.kind)
-    in_degree = np.diff(graph.first)
-    starts = np.flatnonzero(in_degree == 0)
-    ends = np.flatnonzero(np.bincount(graph.source, minlength=count) == 0)
-    edges = np.arange(len(graph.source))
-    nowhere = np.full(len(starts) + len(ends), -1)
-    return Spans(
-        before=np.concatenate((graph.source.astype(np.int64), np.full(len(starts), -1), ends)),
-        after=np.concatenate((np.repeat(np.arange(count), in_degree), starts, np.full(len(ends), count))),
-        loss_ns=np.concatenate((slack.edge_ns, slack.node_ns[starts], slack.node_ns[ends])),
-        edge=np.concatenate((edges, nowhere)),
-    )
+    """The edges with the starts and ends."""
+    return Spans(graph, slack, np.flatnonzero(np.diff(graph.first) == 0), np.flatnonzero(leads_nowhere(graph)))
 
 
-def least_over(count: int, low: I64, high: I64, value: I64) -> I64:
+def least_over(count: int, low: I32, high: I32, value: I64) -> I64:
     """The least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none does.
 
-    A sparse table filled from its top: an interval is two runs of a power of two that overlap. n log n in numpy.
+    Of a long interval, what fills whole runs of ``_RUN`` places is asked of the runs, in the same way, and its two ends are short. A
+    short one is two ranges of a power of two that overlap: a sparse table, filled from its top. Linear in places.
     """
     some = np.flatnonzero(low < high)
     low, high, value = low[some], high[some], value[some]
-    level = np.frexp((high - low).astype(np.float64))[1] - 1
-    order = np.argsort(level, kind="stable")
-    bounds = np.searchsorted(level[order], np.arange(int(level.max(initial=0)) + 2))
+    long = np.flatnonzero(high - low >= 2 * _RUN)
+    if not len(long):
+        return _least_over_short(count, low, high, value)
+    begin, end = -(-low[long] // _RUN), high[long] // _RUN
+    over_runs = np.repeat(least_over(-(-count // _RUN), begin, end, value[long]), _RUN)[:count]
+    heads_end = high.copy()
+    heads_end[long] = begin * _RUN
+    lows, highs = np.concatenate((low, end * _RUN)), np.concatenate((heads_end, high[long]))
+    return np.minimum(over_runs, _least_over_short(count, lows, highs, np.concatenate((value, value[long]))))
+
+
+def _least_over_short(count: int, low: I32, high: I32, value: I64) -> I64:
+    level = np.frexp((high - low).astype(np.float64))[1].astype(np.int8) - 1  # -1: empty
     out = np.full(count, NEVER, np.int64)
-    for k in range(len(bounds) - 2, -1, -1):
-        mine = order[bounds[k] : bounds[k + 1]]
+    for k in range(int(level.max(initial=-1)), -1, -1):
+        mine = np.flatnonzero(level == k)
         np.minimum.at(out, low[mine], value[mine])
         np.minimum.at(out, high[mine] - (1 << k), value[mine])
         if k:
             half = 1 << (k - 1)
-            wider = out.copy()
-            np.minimum(wider[half:], out[:-half], out=wider[half:])
-            out = wider
+            out[half:] = np.minimum(out[half:], out[:-half])
     return out

@@ -72,21 +72,21 @@ def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans:
     also precede that target). So the best path without them crosses it on the best of the others, or ends or begins at one of theirs.
     Only a point that holds back the critical path can gain anything.
     """
-    of_edge = np.full(len(graph.source), NOWHERE)
+    of_edge = np.full(len(graph.source), NOWHERE, np.int32)
     for k, point in enumerate(points):
         of_edge[list(point.edge)] = k
     held = path.dependency[1:]
     held = held[of_edge[held] != NOWHERE] if len(points) else held[:0]
     on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
-    place = np.array([points[k].target for k in asked.tolist()], np.int64)
-    low, high = np.searchsorted(place, spans.before, side="right"), np.searchsorted(place, spans.after, side="right")
-    mine = np.where(spans.edge >= 0, of_edge[spans.edge], NOWHERE) if len(of_edge) else np.full(len(low), NOWHERE)
+    place = np.array([points[k].target for k in asked.tolist()], np.int32)
+    ways = spans.crossing(place, past=False)
+    mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
     free = mine == NOWHERE
-    least = least_over(len(asked), low[free], high[free], spans.loss_ns[free])
-    other = np.flatnonzero(~free & (low < high))
-    other = other[np.argsort(low[other], kind="stable")]
-    crossing = zip(low[other].tolist(), high[other].tolist(), spans.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
+    least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
+    other = np.flatnonzero(~free)
+    other = other[np.argsort(ways.low[other], kind="stable")]
+    crossing = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
     best = _least_of_others(asked.tolist(), list(crossing))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
     gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))

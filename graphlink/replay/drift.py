@@ -29,7 +29,7 @@ def places(work: Workload, played: Played, most: int = 10) -> list[Place]:
     """Where the drift (replayed start less recorded start) changes most from what held a node back to the node, largest first.
 
     Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
-    rank, replayed and recorded. n log n; nothing for files without times.
+    rank, replayed and recorded. Linear; nothing for files without times.
     """
     if not len(work) or not all(r.file.timed for r in work.ranks):
         return []
@@ -37,15 +37,20 @@ def places(work: Workload, played: Played, most: int = 10) -> list[Place]:
     drift = start - work.recorded_start_ns()
     held = played.held_by
     change = np.where(played.ran, drift - np.where(held == NOWHERE, 0, drift[held]), 0)
-    order = np.lexsort((np.arange(len(work)), -np.abs(change)))
-    holder = held[order].astype(np.int64)
-    holder = np.where(holder == NOWHERE, -1 - np.arange(len(order)), holder)  # every root is its own place
-    _, once = np.unique(holder, return_index=True)
-    top = order[np.sort(once)[:most]]
+    size = np.abs(change)
+    largest = np.zeros(len(work) + 1, np.int64)  # by holder; NOWHERE finds the last entry
+    np.maximum.at(largest, held, size)
+    roots = np.flatnonzero((held == NOWHERE) & (size > 0))  # each is its own place
+    others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
+    first = np.full(len(work), NOWHERE)
+    first[held[others[::-1]]] = others[::-1]
+    found = np.concatenate((roots, first[first != NOWHERE]))
+    if len(found) > most:
+        found = found[size[found] >= np.partition(size[found], -most)[-most]]
+    top = found[np.lexsort((found, -size[found]))[:most]]
     return [
         Place(i, None if held[i] == NOWHERE else int(held[i]), int(played.held_kind[i]), int(drift[i]), int(change[i]))
         for i in top.tolist()
-        if change[i]
     ]
 
 

@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.blocks import blocks
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.replay.played import FREE, NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload, successors
 
 IDEAL: Final = "ideal"
-BLOCK: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ def measured_ns(graph: Graph) -> int:
 def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
     """When each node ends; every edge (CSR by target) must run from a lower to a higher node.
 
-    Linear. Columns become Python numbers a block at a time, as millions of them at once would not stay in the processor's cache.
+    Linear.
     """
     ends: list[int] = []
     end_of = ends.__getitem__
     add = ends.append
-    for begin in range(0, len(cost_ns), BLOCK):
-        bounds = first[begin : begin + BLOCK + 1]
-        sources = source[bounds[0] : bounds[-1]].tolist()
+    for nodes, edges in blocks(first):
+        sources = source[edges].tolist()
+        highs = (first[nodes.start + 1 : nodes.stop + 1] - edges.start).tolist()
         low = 0
-        for high, cost in zip((bounds[1:] - bounds[0]).tolist(), cost_ns[begin : begin + BLOCK].tolist(), strict=True):
+        for high, cost in zip(highs, cost_ns[nodes].tolist(), strict=True):
             count = high - low
             if count == 1:
                 add(ends[sources[low]] + cost)
@@ -71,15 +71,21 @@ def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
 
 def play_ideal(work: Workload) -> Played:
     """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
-    target = np.repeat(np.arange(len(work)), np.diff(work.first))
-    forward = bool(np.all(work.source < target))
-    end = longest_path(work.first, work.source, work.cost_ns) if forward else _any_order(work)
+    end = longest_path(work.first, work.source, work.cost_ns) if _runs_forward(work) else _any_order(work)
     bound = binding(work.first, work.source, end)
     ran = end != NOT_RUN
     start = np.where(ran, end - work.cost_ns, NOT_RUN)
     kind = np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge] if len(work.kind) else FREE).astype(np.uint8)
     alone = np.full(len(work), NOWHERE, np.int32)
     return Played(IDEAL, start, start, end, bound.node, kind, alone, np.zeros(len(work.ranks), np.int64))
+
+
+def _runs_forward(work: Workload) -> bool:
+    def forward(nodes: slice, edges: slice) -> bool:
+        target = np.repeat(np.arange(nodes.start, nodes.stop), np.diff(work.first[nodes.start : nodes.stop + 1]))
+        return bool(np.all(work.source[edges] < target))
+
+    return all(forward(nodes, edges) for nodes, edges in blocks(work.first))
 
 
 def _any_order(work: Workload) -> I64:

@@ -74,11 +74,18 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[Family]:
     """What of one name and sort takes most of the path, largest first."""
+    files = [r.file for r in work.ranks]
+    texts = [text for file in files for text in file.strings]
+    before = np.cumsum([0, *(len(file.strings) for file in files)])
+    named = np.concatenate([np.zeros(0, np.int64), *(file.name + first for file, first in zip(files, before, strict=False))])
+    key = named[work.offset[work.member[path.node]] + work.position[path.node]] * len(Work) + work.work[path.node]
+    nodes, ns = np.bincount(key, minlength=len(texts) * len(Work)), np.zeros(len(texts) * len(Work), np.int64)
+    np.add.at(ns, key, path.own_ns)
     count: dict[tuple[str, int], list[int]] = {}
-    for node, ns in zip(path.node.tolist(), path.own_ns.tolist(), strict=True):
-        entry = count.setdefault((work.name(node), int(work.work[node])), [0, 0])
-        entry[0] += 1
-        entry[1] += ns
+    for k in np.flatnonzero(nodes).tolist():
+        entry = count.setdefault((texts[k // len(Work)], k % len(Work)), [0, 0])
+        entry[0] += int(nodes[k])
+        entry[1] += int(ns[k])
     order = sorted(count.items(), key=lambda item: (-item[1][1], item[0]))
     return [Family(name, Work(sort), n, ns) for (name, sort), (n, ns) in order[:most]]
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.critical import held_by
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.read.chakra import UNKNOWN_DEP
 
@@ -70,17 +71,9 @@ class Binding:
 
 def binding(first: I64, source: I32, end_ns: I64) -> Binding:
     """The last of the dependencies that ended last, of all nodes at once. Linear."""
-    n = len(first) - 1
-    edge = np.full(n, NOWHERE, np.int64)
-    ready = np.zeros(n, np.int64)
-    node = np.full(n, NOWHERE, np.int32)
-    some = np.diff(first) > 0
-    if some.any():
-        ends = end_ns[source]
-        starts = first[:-1][some]
-        latest = np.maximum.reduceat(ends, starts)
-        is_latest = ends == np.repeat(latest, np.diff(first)[some])
-        edge[some] = np.maximum.reduceat(np.where(is_latest, np.arange(len(source)), NOWHERE), starts)
-        ready[some] = latest
-        node[some] = source[edge[some]]
+    edge = held_by(first, source, end_ns)
+    some = np.flatnonzero(edge != NOWHERE)
+    node, ready = np.full(len(edge), NOWHERE, np.int32), np.zeros(len(edge), np.int64)
+    node[some] = source[edge[some]]
+    ready[some] = end_ns[node[some]]
     return Binding(node, edge, ready)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.annotate import gains, relief
+from graphlink.annotate import blocks, gains, relief
+from graphlink.annotate import slack as slack_module
 from graphlink.annotate.critical import Share, critical_path
 from graphlink.annotate.gains import Replayed, top_gains
 from graphlink.annotate.slack import NEVER, least_over, slack, spans
@@ -94,8 +95,33 @@ def test_the_least_interval_over_each_place(count: int, data: st.DataObject) -> 
     bound = st.integers(0, count)
     given_ = data.draw(st.lists(st.tuples(bound, bound, st.integers(0, 99)), max_size=30))
     low, high, value = (np.array([t[k] for t in given_], np.int64) for k in range(3))
-    found = least_over(count, low, high, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slack_module, "_RUN", data.draw(st.sampled_from((2, 3, 64))))
+        found = least_over(count, low, high, value)
     assert found.tolist() == [min((v for a, b, v in given_ if a <= i < b), default=NEVER) for i in range(count)]
+
+
+@given(graphs(), st.integers(1, 5), st.data())
+def test_passes_by_blocks_are_those_of_the_whole(g: Graph, block: int, data: st.DataObject) -> None:
+    whole = replayed(g)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", block)
+        parts = replayed(g)
+        nodes = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(g.kind)))))), np.int32)
+        crossing = {past: parts.spans.crossing(nodes, past=past, below_ns=9) for past in (False, True)}
+    for column in ("start_ns", "end_ns", "node_ns", "gap_ns", "edge_ns"):
+        assert np.array_equal(getattr(parts.slack, column), getattr(whole.slack, column))
+    assert parts.path.node.tolist() == whole.path.node.tolist()
+    assert parts.path.dependency.tolist() == whole.path.dependency.tolist()
+    assert top_gains(parts) == top_gains(whole)
+    target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
+    for past, found in crossing.items():
+        across = {e: [i for i, v in enumerate(nodes.tolist()) if g.source[e] < v <= target[e] - past] for e in range(len(g.source))}
+        lost = {e: int(whole.slack.edge_ns[e]) for e in across if across[e] and whole.slack.edge_ns[e] < 9}
+        of_edge = found.edge != NOWHERE
+        assert dict(zip(found.edge[of_edge].tolist(), found.loss_ns[of_edge].tolist(), strict=True)) == lost
+        for e, low, high in zip(found.edge[of_edge].tolist(), found.low[of_edge].tolist(), found.high[of_edge].tolist(), strict=True):
+            assert across[e] == list(range(low, high))
 
 
 @settings(max_examples=300)
