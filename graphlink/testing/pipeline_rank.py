@@ -107,6 +107,7 @@ class RankRun:
         host, training = self.host, self.training
         stage = slot.chunk * training.stages + self.rank
         free_ns = self.free_ns
+        sends = bool(self.sent) and self.sent[-1].ready_ns == free_ns
         arrival_ns = yield from self.input(slot, stage, idle=position > 0)
         self.prepare(position, slot, stage, arrival_ns)
         threaded = training.autograd_thread and slot.phase != "F"
@@ -135,7 +136,7 @@ class RankRun:
         self.ranges.append(TrueRange(self.rank, stage, slot.chunk, slot.phase, slot.microbatch, self.step, *times))
         if position:
             place = Place(self.rank, slot.phase, slot.microbatch, slot.chunk, self.step)
-            self.started.append(Started(place, free_ns, arrival_ns, starts[0]))
+            self.started.append(Started(place, free_ns, arrival_ns, starts[0], sends))
         self.output(slot, stage)
 
     def compute(self, slot: Slot, kernel: int, start_ns: int, length_ns: int, requests_buffer: bool) -> None:
