@@ -143,7 +143,7 @@ class RankRun:
         """A kernel and the ops around it: forward on the main thread, backward as autograd runs it, from the last op to the first."""
         host, ops = self.host, 1
         if slot.phase == "F":
-            seq = self.seqs[slot.chunk, slot.microbatch, kernel] = 100 + len(self.seqs)
+            seq = self.seqs[slot.chunk, slot.microbatch, kernel] = 100 + self.count("forward ops")
             host.begin("aten::addmm", seq=seq)
         else:
             seq = self.seqs[slot.chunk, slot.microbatch, self.training.kernels - 1 - kernel]
