@@ -52,7 +52,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """``ns`` lost by ``cause`` at ``places``: one, of a collective several, the late one first. Chosen where none is given."""
+    """``ns`` lost by ``cause`` at ``places``: one, of a collective several, the late one first. Chosen where none is given.
+
+    The truth is who was waited for: a send that is on its way meanwhile does not count.
+    """
 
     cause: str
     ns: int
@@ -76,12 +79,16 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A range of a run without losses: when the stage was free for it, when its input was there (-1: it has none), when it started."""
+    """A range of a run without losses: when the stage was free for it, when its input was there (-1: it has none), when it started.
+
+    ``sends``: a visible transfer of what the rank made before begins when the stage is free.
+    """
 
     place: Place
     free_ns: int
     arrival_ns: int
     start_ns: int
+    sends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,7 @@ def _site(where: Place, position: Sequence[Mapping[Slot, int]], loss: Loss) -> S
 
 
 def _places(loss: Loss, started: Sequence[Started], main_thread: bool) -> tuple[Place, ...]:
-    """Given ones, or some in the middle of the run where nothing is idle without the loss."""
+    """Given ones, or some in the middle of the run where nothing is idle without the loss, and best nothing else goes on either."""
     if loss.places or loss.cause == "optimizer_sync":
         if (len(loss.places) > 1) != loss.is_collective:
             raise ValueError(f"{loss.cause}: {len(loss.places)} places; a collective has 2 or more, everything else has 1")
@@ -159,7 +166,7 @@ def _places(loss: Loss, started: Sequence[Started], main_thread: bool) -> tuple[
     middle_ns = busy[len(busy) // 2].start_ns if busy else 0
     stages = 1 + max(s.place.rank for s in started)
     seen: dict[int, list[Place]] = {}
-    for s in sorted(busy, key=lambda s: (s.arrival_ns == s.start_ns, abs(s.start_ns - middle_ns))):
+    for s in sorted(busy, key=lambda s: (s.sends, s.arrival_ns == s.start_ns, abs(s.start_ns - middle_ns))):
         if not loss.is_collective:
             return (s.place,)
         for late in seen.setdefault(s.start_ns, []):

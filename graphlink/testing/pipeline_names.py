@@ -11,7 +11,7 @@ from graphlink.testing.pipeline_orders import Slot
 class RangeNames:
     """Templates with {stage} (virtual), {phase}, {mb}, {chunk}, {rank} and {step}; "" where a framework has no such range.
 
-    ``split``: it can name I and W. ``letters``: what it calls the phases. ``numbers_chunks``: the chunk follows where a rank has several.
+    ``split``: it can name I and W. ``interleaves``: it runs several chunks a rank. ``letters``: what it calls the phases.
     """
 
     compute: str = ""
@@ -23,6 +23,7 @@ class RangeNames:
     forward: str = "F"
     backward: str = "B"
     split: bool = True
+    interleaves: bool = True
 
     def of(self, slot: Slot, stage: int) -> str:
         """Name of the range of a slot."""
@@ -47,14 +48,15 @@ RANGE_NAMES: dict[str, RangeNames] = {
     "megatron": RangeNames(
         "", _P2P + "send_{way}", _P2P + "recv_{way}", "iteration{step}", forward="forward", backward="backward"
     ),
-    "gpipe": RangeNames("{phase} {mb}", letters=(("F", "Forward"), ("B", "Backward")), split=False),
-    "paddle": RangeNames("{phase}", optimizer="optimizer", letters=_WORDS),
+    "gpipe": RangeNames("{phase} {mb}", letters=(("F", "Forward"), ("B", "Backward")), split=False, interleaves=False),
+    "paddle": RangeNames("{phase}", optimizer="optimizer", letters=_WORDS, interleaves=False),
     "vescale": RangeNames(
         "{phase}-compute", "{way}-send", "{way}-recv", letters=(("F", "forward"), ("B", "backward")), forward="forward",
         backward="backward", split=False,
     ),
     "deepspeed": RangeNames(
-        "DeepSpeedEngine.{phase}", step="", optimizer="DeepSpeedEngine.step", letters=(("F", "forward"), ("B", "backward")), split=False
+        "DeepSpeedEngine.{phase}", step="", optimizer="DeepSpeedEngine.step", letters=(("F", "forward"), ("B", "backward")), split=False,
+        interleaves=False,
     ),
     "none": RangeNames(),
 }  # fmt: skip

@@ -107,6 +107,7 @@ class RankRun:
         host, training = self.host, self.training
         stage = slot.chunk * training.stages + self.rank
         free_ns = self.free_ns
+        sends = bool(self.sent) and self.sent[-1].ready_ns == free_ns
         arrival_ns = yield from self.input(slot, stage, idle=position > 0)
         self.prepare(position, slot, stage, arrival_ns)
         threaded = training.autograd_thread and slot.phase != "F"
@@ -135,14 +136,14 @@ class RankRun:
         self.ranges.append(TrueRange(self.rank, stage, slot.chunk, slot.phase, slot.microbatch, self.step, *times))
         if position:
             place = Place(self.rank, slot.phase, slot.microbatch, slot.chunk, self.step)
-            self.started.append(Started(place, free_ns, arrival_ns, starts[0]))
+            self.started.append(Started(place, free_ns, arrival_ns, starts[0], sends))
         self.output(slot, stage)
 
     def compute(self, slot: Slot, kernel: int, start_ns: int, length_ns: int, requests_buffer: bool) -> None:
         """A kernel and the ops around it: forward on the main thread, backward as autograd runs it, from the last op to the first."""
         host, ops = self.host, 1
         if slot.phase == "F":
-            seq = self.seqs[slot.chunk, slot.microbatch, kernel] = 100 + len(self.seqs)
+            seq = self.seqs[slot.chunk, slot.microbatch, kernel] = 100 + self.count("forward ops")
             host.begin("aten::addmm", seq=seq)
         else:
             seq = self.seqs[slot.chunk, slot.microbatch, self.training.kernels - 1 - kernel]

@@ -55,6 +55,8 @@ class PipelineTraining:
             raise ValueError(f"nobody names ranges like {self.names!r}: {', '.join(RANGE_NAMES)}")
         if self.schedule in SPLIT and not RANGE_NAMES[self.names].split:
             raise ValueError(f"{self.names} has no names for the split backward of {self.schedule}")
+        if self.chunks > 1 and not RANGE_NAMES[self.names].interleaves:
+            raise ValueError(f"{self.names} runs one chunk a rank, not {self.chunks}")
         if self.steps < 1 or self.kernels < 1:
             raise ValueError("a run has 1 or more steps, a range 1 or more kernels")
         if min(_each(self.forward_ns, 1) + _each(self.input_ns, 1) + _each(self.weight_ns, 1)) < self.kernels:
