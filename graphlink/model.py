@@ -328,6 +328,19 @@ class EdgeKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SyncCalls:
+    """Which synchronisation calls the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
+
+    An edge may stand for several calls. Where a wait ended in a part of its own, its edge to that part is here, and the one to the next
+    operator is not.
+    """
+
+    source: I32
+    target: I32
+    call: I32
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
 
@@ -354,6 +367,7 @@ class Graph:
     source: I32
     edge_kind: U8
     found_by: U8  # FoundBy bits of sync and event edges; 0 else
+    sync_calls: SyncCalls
 
 
 @dataclass(frozen=True, slots=True)

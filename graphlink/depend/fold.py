@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.edges import Edges
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
 
 _CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
@@ -141,7 +141,15 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         source=joined.source[by_target].astype(np.int32),
         edge_kind=joined.kind[by_target],
         found_by=joined.found_by[by_target],
+        sync_calls=_sync_calls(graph.sync_calls, new),
     )
+
+
+def _sync_calls(told: SyncCalls, new: I64) -> SyncCalls:
+    """New numbers: both ends of a ``sync`` edge are kept."""
+    source, target = new[told.source], new[told.target]
+    order = np.lexsort((told.call, source, target))
+    return SyncCalls(source[order].astype(np.int32), target[order].astype(np.int32), told.call[order])
 
 
 def _callers(caller: I32, new: I64) -> I32:

@@ -87,7 +87,7 @@ def global_metadata(heading: Heading) -> bytes:
 def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: GroupIds) -> Iterator[list[bytes]]:
     """Serialised ``Node`` messages in id order, some thousands a list."""
     name, tails, texts = _Names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
-    comms = _comm_bytes(comm, plan, ids)
+    comms, calls = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = _int_columns(graph, linked)
     for low in range(0, len(graph.kind), BLOCK):
@@ -119,7 +119,7 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
                 duration_micros=duration,
             ).SerializeToString()
             shapes, schema = texts.of(i)
-            rest = head + shapes + blob + tails.of(i, a + base, b + base) + schema
+            rest = head + shapes + blob + tails.of(i, a + base, b + base) + calls.get(i, b"") + schema
             block.append(rest if written is None else rest + written[1])
         yield block
 
@@ -260,6 +260,22 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
         ("fw_tid", et.fw_tid),
     ):
         yield attr.IntColumn(name, values(of_et), whole)
+
+
+def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
+    """``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel to ``data_deps``."""
+    told, names, strings = graph.sync_calls, linked.trace.calls.name, linked.trace.strings
+    of_node: dict[int, dict[int, dict[str, None]]] = {}
+    for source, node, name in zip(told.source.tolist(), told.target.tolist(), names[told.call].tolist(), strict=True):
+        of_node.setdefault(node, {}).setdefault(source, {})[strings[name]] = None
+    out = {}
+    for node, by_source in of_node.items():
+        edges = slice(int(graph.first[node]), int(graph.first[node + 1]))
+        words = [" ".join(by_source.get(source, ())) for source in graph.source[edges].tolist()]
+        of_sync = {words[i] for i in np.flatnonzero(graph.edge_kind[edges] == EdgeKind.SYNC).tolist()}
+        one = " ".join(of_sync)
+        out[node] = attr.texts("sync_call", words) if len(of_sync) > 1 or " " in one else attr.text("sync_call", one)
+    return out
 
 
 def _comm_bytes(comm: Communication, plan: CommPlan, ids: GroupIds) -> dict[int, tuple[int, bytes]]:

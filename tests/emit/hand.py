@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from graphlink.model import (
     Linked,
     NodeKind,
     ProcessGroup,
+    SyncCalls,
 )
 from tests.build import Call, Device, Host, Node, build_et, build_trace
 
@@ -45,7 +46,8 @@ class N(NamedTuple):
     stream: int = 0
 
 
-def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS) -> Graph:
+def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[int, int, int]] = ()) -> Graph:
+    """``waits``: source, target and call of ``sync`` edges."""
     given = list(nodes)
     edges = [sorted(n.deps) for n in given]
 
@@ -71,6 +73,7 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS) -> Graph:
         source=np.array([s for e in edges for s, _ in e], np.int32),
         edge_kind=np.array([k for e in edges for _, k in e], np.uint8),
         found_by=np.zeros(sum(map(len, edges)), np.uint8),
+        sync_calls=SyncCalls(*(np.array([w[i] for w in waits], np.int32) for i in range(3))),
     )
 
 

@@ -117,6 +117,8 @@ def nodes(draw: Any) -> bytes:
         attr.append(A(name="dep_kinds", string_list=pb.StringList(values=values)))
     if draw(st.integers(0, 9)) == 0:
         attr.append(A(name="sync_call", string_list=pb.StringList(values=["cudaStreamSynchronize"])))
+    if draw(st.integers(0, 4)) == 0:
+        attr.append(A(name="sync_call", string_val=draw(st.sampled_from(["", "cudaMemcpy", "é"]))))
     node = pb.Node(
         id=draw(ids),
         name=draw(st.sampled_from(["", "a", "aten::mm", "ü" * 100])),

@@ -33,6 +33,7 @@ class N(NamedTuple):
     lane: int = 0
     correlation: int = 0
     comm_type: int = CommType.ALL_REDUCE
+    calls: tuple[str, ...] = ()  # sync_call
 
 
 def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_size: int | None = None) -> ChakraFile:
@@ -58,7 +59,7 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
         np.array([k for n in nodes for _, k in n.deps], np.uint8),
         np.zeros(0, np.uint64),
         (),
-        {},
+        {i: n.calls for i, n in enumerate(nodes) if n.calls},
     )
     return assemble(f"hand.{rank}.et", Metadata("0.0.4", "1", epoch_ns, rank, world_size), tuple(names), [block])
 

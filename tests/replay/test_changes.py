@@ -89,6 +89,47 @@ def test_a_wait_after_a_call_outside_any_op_has_the_calls_name() -> None:
     assert [w.names for w in sync_waits(work)] == [{"cudaDeviceSynchronize"}]
 
 
+def three_calls() -> Workload:
+    """A stream synchronisation that blocked, an event and a device synchronisation that found all done, then one operator."""
+    return load(
+        [
+            N(0, CPU, 1, name="aten::mm"),
+            N(1, GPU, 9, ((0, L),)),
+            N(2, GPU, 2, ((0, L),)),
+            N(3, CPU, 1, ((0, H), (1, Y)), name="aten::mm (cont.)", calls=("cudaStreamSynchronize",)),
+            N(4, CPU, 1, ((1, Y), (2, Y), (3, H)), calls=("cudaDeviceSynchronize", "cudaEventSynchronize cudaDeviceSynchronize", "")),
+        ]
+    )
+
+
+def test_waits_for_one_operator_are_told_apart_by_their_calls() -> None:
+    waits = {(w.targets, w.sources, *sorted(w.names)) for w in sync_waits(three_calls())}
+    assert waits == {
+        ((3, 4), (1,), "aten::mm", "cudaStreamSynchronize"),
+        ((4,), (1, 2), "cudaDeviceSynchronize", "op"),
+        ((4,), (2,), "cudaEventSynchronize", "op"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("which", "left"),
+    [
+        (("cudaStreamSynchronize",), [(1, 4), (2, 4)]),  # the device synchronisation waits for the same op
+        (("cudaEventSynchronize",), [(1, 3), (1, 4), (2, 4)]),
+        (("cudaDeviceSynchronize",), [(1, 3), (1, 4), (2, 4)]),
+        (("cudaDeviceSynchronize", "cudaEventSynchronize"), [(1, 3), (1, 4)]),
+        (("cudaDeviceSynchronize", "cudaDeviceSynchronize"), [(1, 3), (1, 4), (2, 4)]),
+        (("cudaStreamSynchronize", "cudaDeviceSynchronize"), [(2, 4)]),
+        (("all",), []),
+    ],
+)
+def test_an_edge_goes_with_the_last_wait_that_it_stands_for(which: tuple[str, ...], left: list[tuple[int, int]]) -> None:
+    work = apply(three_calls(), Changes(remove_sync=which), {}).work
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))
+    of = work.kind == Y
+    assert list(zip(work.source[of].tolist(), target[of].tolist(), strict=True)) == left
+
+
 def test_launches_of_one_graph_are_one_call() -> None:
     assert launches(step()).tolist() == [1, 0, 1, 0, 0, 0, 0, 0]
 
