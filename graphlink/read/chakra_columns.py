@@ -17,6 +17,7 @@ U64 = npt.NDArray[np.uint64]
 
 UNKNOWN_DEP: Final = 255  # kind of a dependency that the file gives no kind for
 NO_GROUP: Final = 0
+TWICE: Final = "twice"  # kind of an odd attribute that stands there again with another value
 BAD_GROUP: Final = -1  # a ``pg_name`` that is no decimal number; the text is in ``odd``
 
 
@@ -108,7 +109,10 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class OddAttribute:
-    """An attribute of another kind than readers expect (or a ``pg_name`` that is no number): ``kind`` is the oneof field it is in."""
+    """An attribute of another kind than readers expect (or a ``pg_name`` that is no number): ``kind`` is the oneof field it is in.
+
+    With kind ``TWICE``: it stands there again with another value; the last is in the columns, both are in ``value``.
+    """
 
     node: int
     name: str

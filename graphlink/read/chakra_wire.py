@@ -241,6 +241,9 @@ def _attributes(
     has = np.zeros(len(rows), np.int64)
     present = np.zeros((len(rows), len(_READ)), np.bool_)
     present[node, code] = True
+    if int(np.count_nonzero(present)) != len(node):  # an attribute twice on a node
+        row, times = np.unique(node * len(_READ) + code, return_counts=True)
+        fields.odd[row[times > 1] // len(_READ)] = True
     has = present @ _BITS
     for kind, key in (("int64_val", _INT64), ("int32_val", _INT32), ("bool_val", _BOOL)):
         k = np.flatnonzero(_OF_KIND[kind][code])

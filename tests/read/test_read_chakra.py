@@ -203,7 +203,7 @@ def test_blocks_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "z.et"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_chakra(packed).data.source.tolist() == list(range(499))
-    assert [o.node for o in whole.odd] == [250]
+    assert [(o.node, o.kind, o.value) for o in whole.odd] == [(250, "twice", "250, then 3"), (250, "int32_val", "3")]
 
 
 @pytest.mark.parametrize(
