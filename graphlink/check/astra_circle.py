@@ -16,7 +16,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.check.astra_groups import Groups
 from graphlink.check.findings import Findings
 from graphlink.check.order import Edges, Reach, cycle, topological
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.chakra import NO_GROUP, ChakraFile
 
 STEPS_SHOWN: Final = 8  # of a circle
@@ -53,8 +53,8 @@ class Waits:
 def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> Waits:
     """The points of one rank. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph has.
 
-    A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could be started in another order (of one group; of one source, target,
-    tag and size) none is taken: which of them meet is a matter of timing.
+    A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one source, target, tag
+    and size) none is taken: which of them meet is a matter of timing.
     """
     n = len(graph.id)
     keys = _keys(graph, rank, ordered, groups)
@@ -91,14 +91,36 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
             same &= c[nodes[1:]] == c[nodes[:-1]]
         row = np.concatenate([[0], np.cumsum(~same)])
         pair = np.flatnonzero(same)
-        chained = ordered.reach(nodes[pair], nodes[pair + 1]).yes
         sure = np.ones(int(row[-1]) + 1, np.bool_)
-        sure[row[pair[~chained]]] = False
+        sure[row[pair[~_starts_first(graph, ordered, nodes[pair], nodes[pair + 1])]]] = False
         turn = np.arange(len(nodes)) - np.searchsorted(row, row)
         for i, node in enumerate(nodes.tolist()):
             if sure[row[i]] and (kind != pb.COMM_COLL_NODE or _couples(graph, node, rank, groups)):
                 out[node] = (kind, *(int(c[node]) for c in columns), int(turn[i]))
     return out
+
+
+def _starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *, deeper: bool = True) -> Bool:
+    """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
+
+    It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
+    """
+    first, source, host = ordered.edges.first, ordered.edges.source, graph.host
+    yes = ordered.reach(before, after).yes
+    close = np.flatnonzero(~yes & (graph.id[before] < graph.id[after]))
+    count = np.diff(first)[before[close]]
+    pair = np.repeat(close, count)
+    offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
+    needs = source[np.repeat(first[before[close]], count) + offset]
+    met = ordered.reach(needs, after[pair]).yes
+    if deeper:
+        some = np.flatnonzero(~met & host[needs] & (first[after[pair] + 1] > first[after[pair]]))
+        last = source[first[after[pair[some]] + 1] - 1]
+        met[some] = host[last] & _starts_first(graph, ordered, needs[some], last, deeper=False)
+    later = np.ones(len(before), np.bool_)
+    later[pair[~met]] = False
+    yes[close] = later[close]
+    return yes
 
 
 def _couples(graph: ChakraFile, node: int, rank: int, groups: Groups | None) -> bool:

@@ -93,6 +93,16 @@ class TestCircles:
         second = [recv(0, comm_src=0), send(1, [0], comm_dst=0), send(2, comm_dst=0), node(3, data=[1, 2])]
         assert found(written(tmp_path, first, second)) == {"no-recv": 1}
 
+    def test_messages_that_start_in_order_though_they_run_beside_each_other(self, tmp_path: Path) -> None:
+        """As gloo's: each is launched by a host node beside its thread, and none waits for the one before."""
+        cpu = {"is_cpu_op": True}
+        first = [node(0, **cpu), node(1, data=[0], **cpu), recv(2, [1], comm_src=1), node(3, data=[0], **cpu), node(4, data=[3], **cpu)]
+        first += [recv(5, [4], comm_src=1), send(6, [5], comm_dst=1), node(7, data=[2, 6])]
+        second = [recv(0, comm_src=0), send(1, [0], comm_dst=0), send(2, [0], comm_dst=0), node(3, data=[1, 2])]
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 6, "cpu-statistics": 4}, "the first RECV waits as well"
+        second[0] = node(0)
+        assert found(written(tmp_path, first, second)) == {"cpu-statistics": 4, "no-recv": 1}
+
     def test_over_ctrl_deps(self, tmp_path: Path) -> None:
         first = [recv(0, comm_src=1), node(1), send(2, [1], comm_dst=1), node(3, data=[0, 2])]
         first[2].ctrl_deps.append(0)
