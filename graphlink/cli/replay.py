@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +81,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[int, tuple[int, ...]]) -> Report:
+    from graphlink.replay.fitting import refuse_unfit
     from graphlink.replay.folder import load
     from graphlink.replay.report import Report, cannot, replayed
     from graphlink.replay.whatif import Changes, parse_scale
@@ -95,16 +96,19 @@ def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[
     runs: list[Run] = []
     what_ifs: list[WhatIf] = []
     limits: list[str] = []
+    refused: list[tuple[Sequence[int], Mapping[str, UsageError]]] = []
     for batch in batches:
         ranks = load(batch)
         empty = next((r.file.path for r in ranks if not len(r.file.id)), None)
         if empty is not None:
             raise InputError("holds no nodes", path=empty)
-        run, what_if = replayed(ranks, arguments.machine, groups, changes, together=arguments.together)
-        runs.append(run)
+        played = replayed(ranks, arguments.machine, groups, changes, together=arguments.together)
+        runs.append(played.run)
+        refused.append(([*batch], played.refused))
         limits += [c for c in cannot(ranks, arguments.machine, changes) if c not in limits]
-        if what_if is not None:
-            what_ifs.append(what_if)
+        if played.what_if is not None:
+            what_ifs.append(played.what_if)
+    refuse_unfit(refused, changes)
     return Report(machine=arguments.machine, runs=runs, what_if=what_ifs, cannot=limits)
 
 
@@ -167,8 +171,7 @@ def _path(path: PathEntry) -> list[str]:
 
 
 def _what_ifs(report: Report) -> list[str]:
-    done = dict.fromkeys(d for w in report.what_if for d in w.done)
-    lines = ["what if", *(f"  {d}" for d in done), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
+    lines = ["what if", *(f"  {d}" for d in _done(report)), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
     for run, w in zip(report.runs, report.what_if, strict=True):
         for a, b in zip(run.ranks, w.ranks, strict=True):
             lines.append(_row(f"rank {a.rank}", a, b))
@@ -177,6 +180,19 @@ def _what_ifs(report: Report) -> list[str]:
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
     return [*lines, "", "  not answered:", *(f"  - {c}" for c in report.cannot)]
+
+
+def _done(report: Report) -> list[str]:
+    """What was changed, where several ranks were replayed one by one with the ranks of which that is true."""
+    from graphlink.replay.fitting import told_ranks
+
+    if len(report.what_if) == 1:
+        return report.what_if[0].done
+    ranks: dict[str, list[int]] = {}
+    for w in report.what_if:
+        for line in (*w.done, *(f"as recorded, nothing there is named by {n}" for n in w.not_here)):
+            ranks.setdefault(line, []).extend(r.rank for r in w.ranks)
+    return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 
 def _row(name: str, a: RankEntry, b: RankEntry) -> str:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from graphlink.emit.summary import error_pct, share
+from graphlink.errors import UsageError
 from graphlink.replay.drift import Place, places, slot_waits
+from graphlink.replay.fitting import fit
 from graphlink.replay.ideal import IDEAL, play_ideal
 from graphlink.replay.meetings import Meetings, meetings
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played, held_word
 from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
 from graphlink.replay.stuck import stuck
-from graphlink.replay.whatif import Changes, apply
+from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import RankFile, Work, Workload, measured_ns, workload
 from graphlink.version import __version__
 
@@ -98,7 +101,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The same run with changes. ``done``: what each change did."""
+    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks."""
 
     ranks: list[RankEntry]
     before_ns: int
@@ -106,6 +109,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     gain_pct: float
     path: PathEntry
     done: list[str]
+    not_here: list[str]
     stuck: list[StuckEntry]
 
 
@@ -117,13 +121,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cannot: list[str]  # what a what-if does not answer
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """``refused``: the changes that fit none of these ranks, as on the command line, and why."""
+
+    run: Run
+    what_if: WhatIf | None
+    refused: dict[str, UsageError]
+
+
 def replayed(
     ranks: Sequence[RankFile], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
-) -> tuple[Run, WhatIf | None]:
-    """One run of ``machine`` on ``ranks``, and with ``changes`` another.
+) -> Replayed:
+    """One run of ``machine`` on ``ranks``, and with those of ``changes`` that fit them another.
 
     Raises:
-        UsageError: as ``apply``.
+        UsageError: as ``fit``.
     """
     work = workload(ranks)
     joined, played = _played(work, machine, groups, together)
@@ -137,8 +150,8 @@ def replayed(
         notes=list(joined.notes) if joined else [],
     )
     if not changes.any:
-        return run, None
-    changed = apply(work, changes, groups)
+        return Replayed(run, None, {})
+    changed = fit(work, changes, groups)
     joined, after = _played(changed.work, machine, groups, together)
     what_if = WhatIf(
         ranks=_ranks(changed.work, after, joined),
@@ -147,9 +160,10 @@ def replayed(
         gain_pct=round(100 * (1 - after.total_ns / played.total_ns), 6) if played.total_ns else 0.0,
         path=_path(changed.work, after),
         done=list(changed.done),
+        not_here=list(changed.refused),
         stuck=_stuck(changed.work, after, joined),
     )
-    return run, what_if
+    return Replayed(run, what_if, changed.refused)
 
 
 def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[str]:

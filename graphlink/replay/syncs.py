@@ -14,7 +14,7 @@ from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.replay.workload import Work, Workload, names_found, work_bounds
 
 ALL: Final = "all"
-_NUMBER: Final = re.compile(r"\d{1,20}")
+NUMBER: Final = re.compile(r"\d{1,20}")
 _PART: Final = " (cont.)"
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
@@ -126,7 +126,7 @@ def _threads(work: Workload) -> I64:
 
 
 def _answers(work: Workload, wait: SyncWait, what: str) -> bool:
-    if _NUMBER.fullmatch(what):
+    if NUMBER.fullmatch(what):
         return int(what) in {work.id(i) for i in (*wait.sources, *wait.targets)}
     return what in wait.names
 
@@ -144,3 +144,11 @@ def _without(work: Workload, gone: Bool) -> Workload:
     first = np.zeros(len(work) + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=len(work)), out=first[1:])
     return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone])
+
+
+def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:
+    """The ranks on which the node of this id waits or is waited for."""
+    sync = work.kind == EdgeKind.SYNC
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))
+    ends = np.unique(np.concatenate([work.source[sync], target[sync]]))
+    return tuple(sorted({work.rank(i) for i in ends.tolist() if work.id(i) == node_id}))
