@@ -131,11 +131,7 @@ def text(report: Report, what: str) -> str:
 
 
 def _run(run: Run) -> list[str]:
-    lines = [
-        f"rank {r.rank}: measured {_ms(r.measured_ns)}, replayed {_ms(r.replayed_ns)}, {r.error_pct:+.3f} % (self-consistency), "
-        f"{r.nodes:,} nodes"
-        for r in run.ranks
-    ]
+    lines = [f"rank {r.rank}: {_replayed(r)}, {r.nodes:,} nodes" for r in run.ranks]
     lines += _stuck(run.stuck)
     if len(run.ranks) > 1:
         lines.append(f"  all ranks      {_ms(run.total_ns)}")
@@ -158,6 +154,14 @@ def _run(run: Run) -> list[str]:
     return lines + [f"  note           {note}" for note in run.notes]
 
 
+def _replayed(r: RankEntry) -> str:
+    measured = "no recorded times" if r.measured_ns is None else f"measured {_ms(r.measured_ns)}"
+    if not r.finished:
+        return f"{measured}, replayed until nothing could run, at {_ms(r.replayed_ns)}"
+    error = "" if r.error_pct is None else f", {r.error_pct:+.3f} % (self-consistency)"
+    return f"{measured}, replayed {_ms(r.replayed_ns)}{error}"
+
+
 def _path(path: PathEntry) -> list[str]:
     whole = path.length_ns or 1
     parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in path.work_ns.items() if ns)
@@ -174,12 +178,12 @@ def _what_ifs(report: Report) -> list[str]:
     lines = ["what if", *(f"  {d}" for d in _done(report)), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
     for run, w in zip(report.runs, report.what_if, strict=True):
         for a, b in zip(run.ranks, w.ranks, strict=True):
-            lines.append(_row(f"rank {a.rank}", a, b))
+            lines.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
         if len(run.ranks) > 1:
-            lines.append(f"  {'all':<10}{_ms(w.before_ns):>14}{_ms(w.after_ns):>14}{_ms(w.before_ns - w.after_ns):>14}{w.gain_pct:>9.2f} %")
+            lines.append(_row("all", w.before_ns, w.after_ns, finished=w.gain_pct is not None))
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
-    return [*lines, "", "  not answered:", *(f"  - {c}" for c in report.cannot)]
+    return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]
 
 
 def _done(report: Report) -> list[str]:
@@ -195,10 +199,10 @@ def _done(report: Report) -> list[str]:
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 
-def _row(name: str, a: RankEntry, b: RankEntry) -> str:
-    gain = a.replayed_ns - b.replayed_ns
-    part = 100 * gain / a.replayed_ns if a.replayed_ns else 0.0
-    return f"  {name:<10}{_ms(a.replayed_ns):>14}{_ms(b.replayed_ns):>14}{_ms(gain):>14}{part:>9.2f} %"
+def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> str:
+    gain = before_ns - after_ns
+    gained = f"{_ms(gain):>14}{100 * gain / before_ns if before_ns else 0.0:>9.2f} %" if finished else "  does not finish"
+    return f"  {name:<10}{_ms(before_ns):>14}{_ms(after_ns):>14}{gained}"
 
 
 def _stuck(entries: Sequence[StuckEntry]) -> list[str]:
