@@ -16,6 +16,7 @@ from graphlink.replay.workload import Work, Workload, names_found, work_bounds
 ALL: Final = "all"
 NUMBER: Final = re.compile(r"\d{1,20}")
 _PART: Final = " (cont.)"
+_END: Final = re.compile(r"\Aend\Z")
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
 
@@ -36,8 +37,9 @@ def without_syncs(work: Workload, wanted: Sequence[str]) -> Changed:
     """
     waits = sync_waits(work)
     if not waits:
-        raise UsageError("--remove-sync: the graph has no synchronisation edges")
+        raise UsageError("--remove-sync: the host waits for nothing in this graph (no sync edges but those that close it)")
     left = np.bincount([e for w in waits for e in w.edges], minlength=len(work.kind))
+    owned = left > 0
     hit = np.zeros(len(waits), np.bool_)
     done = []
     for what in wanted:
@@ -52,7 +54,7 @@ def without_syncs(work: Workload, wanted: Sequence[str]) -> Changed:
             left[list(waits[i].edges)] -= 1
         hit |= named
         done.append(f"without sync {what}: {np.count_nonzero(named):,} waits, {before - np.count_nonzero(left):,} edges")
-    return Changed(_without(work, (work.kind == EdgeKind.SYNC) & (left == 0)), tuple(done))
+    return Changed(_without(work, owned & (left == 0)), tuple(done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,14 @@ class SyncWait:
 def sync_waits(work: Workload) -> list[SyncWait]:
     """The waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the cut, and one from the same
     device op to the next operator of the thread: both are one wait. A wait that found all done was not cut and has the latter alone; so
-    an edge to an operator may stand for several. n log n in ``sync`` edges.
+    an edge to an operator may stand for several. ``end`` follows every leaf: it waits only where the graph names a call whose wait ended
+    there.
+    n log n in ``sync`` edges.
     """
     target_of = np.repeat(np.arange(len(work)), np.diff(work.first))
     edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
     cut = names_found(work, _CUT) | (work.work == Work.GAP)
+    end = names_found(work, _END) & (work.work == Work.HOST)
     thread = _threads(work)
     order = sorted(edges.tolist(), key=lambda e: (int(work.source[e]), int(thread[target_of[e]]), int(target_of[e])))
     waits: dict[tuple[int, str], list[int]] = {}  # by the node that follows and the call
@@ -91,7 +96,7 @@ def sync_waits(work: Workload) -> list[SyncWait]:
             owners = [opened := (target, calls)]
         else:
             owners = [(target, call) for call in calls.split()]
-            owners += [opened] if opened else [] if owners else [(target, "")]
+            owners += [opened] if opened else [] if owners or end[target] else [(target, "")]
             opened = None
         for owner in owners:
             waits.setdefault(owner, []).append(e)

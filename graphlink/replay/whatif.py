@@ -15,6 +15,7 @@ from graphlink.read.chakra import CommType, NodeType
 from graphlink.replay.syncs import Changed, without_syncs
 from graphlink.replay.workload import Slot, Work, Workload, names_found, work_bounds
 
+MOST_FACTOR: Final = 1_000_000
 SORTS: Final = {w.name.lower(): w for w in Work}
 
 
@@ -56,8 +57,8 @@ def parse_scale(text: str) -> Scale:
         factor = float(number)
     except ValueError:
         factor = -1.0
-    if not 0 <= factor <= 1e6:
-        raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0", todo=todo)
+    if not 0 <= factor <= MOST_FACTOR:
+        raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
     try:
         return Scale(SORTS[sort], re.compile(pattern) if colon else None, factor)
     except re.error as problem:
@@ -105,17 +106,17 @@ def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
     mine = named & (work.work == scale.work)
     what = f"{scale.work.name.lower()}{':' + scale.pattern.pattern if scale.pattern else ''} x {scale.factor:g}"
     before = int(cost.sum())
-    if scale.work == Work.DELAY:
-        late = named & (fixed > 0) & ~mine
+    late = named & (fixed > 0) & ~mine & (scale.work == Work.DELAY)
+    if late.any():
         less = np.rint(fixed[late] * scale.factor).astype(np.int64)
         cost[late] += less - fixed[late]
         fixed[late] = less
-    if not mine.any() and scale.work != Work.DELAY:
+    if not mine.any() and not late.any():
         raise UsageError(
             f"--scale {what}: no such node", todo="see the names with graphlink show FILE.et --node ID, or leave the pattern out"
         )
     cost[mine] = np.rint((cost[mine] - fixed[mine]) * scale.factor).astype(np.int64) + fixed[mine]
-    return f"{what}: {np.count_nonzero(mine):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
+    return f"{what}: {np.count_nonzero(mine | late):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
 
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:

@@ -182,6 +182,24 @@ def test_a_recorded_wait_is_one_and_other_machines_know_nothing_of_waking_up() -
     assert play_slots(apply(waking(), Changes((parse_scale("kernel=0"),)), {}).work).total_ns == 26_000
 
 
+def test_the_edges_that_close_a_rank_are_no_wait() -> None:
+    """``end`` follows every leaf; it waits where a call is named whose wait ended there."""
+    nodes = [N(0, CPU, 1), N(1, GPU, 9, ((0, L),)), N(2, CPU, 0, ((0, H), (1, Y)), name="end")]
+    with pytest.raises(UsageError, match="waits for nothing"):
+        apply(load(nodes), Changes(remove_sync=("all",)), {})
+    named = [*nodes[:2], nodes[2]._replace(calls=("cudaDeviceSynchronize",))]
+    assert apply(load(named), Changes(remove_sync=("all",)), {}).done == ("without sync all: 1 waits, 1 edges",)
+    both = [*nodes[:2], N(2, CPU, 1, ((0, H), (1, Y)), name="aten::item"), N(3, GPU, 5, ((2, L),))]
+    both.append(N(4, CPU, 0, ((2, H), (3, Y)), name="end"))
+    changed = apply(load(both), Changes(remove_sync=("all",)), {})
+    assert changed.done == ("without sync all: 1 waits, 1 edges",)
+    assert changed.work.source[changed.work.first[4] : changed.work.first[5]].tolist() == [2, 3], "what closes the rank stays"
+
+
+def test_delays_that_are_part_of_a_node_are_counted() -> None:
+    assert apply(step(), Changes((parse_scale("delay=0"),)), {}).done == ("delay x 0: 1 nodes, -0.003 ms of work",)
+
+
 def test_launches_of_one_graph_are_one_call() -> None:
     assert launches(step()).tolist() == [1, 0, 1, 0, 0, 0, 0, 0]
 
@@ -205,7 +223,9 @@ def test_bytes_on_the_wire() -> None:
     assert wire_share(kinds, np.full(5, 4.0)).tolist() == [1.5, 3.0, 0.75, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("text", ["", "kernel", "kernels=2", "kernel=", "kernel=-1", "kernel=nan", "kernel:(=1", "=1"])
+@pytest.mark.parametrize(
+    "text", ["", "kernel", "kernels=2", "kernel=", "kernel=-1", "kernel=nan", "kernel=inf", "kernel=1e7", "kernel:(=1", "=1"]
+)
 def test_wrong_scales(text: str) -> None:
     with pytest.raises(UsageError, match="--scale"):
         parse_scale(text)
@@ -216,6 +236,7 @@ def test_wrong_scales(text: str) -> None:
     [
         (Changes((parse_scale("comm=2"),)), "no such node"),
         (Changes((parse_scale("kernel:xyz=2"),)), "no such node"),
+        (Changes((parse_scale("delay:xyz=0"),)), "no such node"),
         (Changes(remove_sync=("aten::nothing",)), "the most frequent are aten::item"),
         (Changes(remove_sync=("0",)), "no wait"),
         (Changes(bytes_per_s=1e9), "no communication"),

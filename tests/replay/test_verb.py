@@ -41,7 +41,7 @@ def test_what_if_as_text_and_data(out: Path, tmp_path: Path, capsys: pytest.Capt
     changes = ["--scale", "kernel=0.5", "--remove-sync", "all", "--launch-cost", "-1.5"]
     assert main(["replay", str(out), *changes, "--json", str(data)]) == 0
     text = capsys.readouterr().out
-    assert "before" in text and "not answered" in text and "event edges" in text and "launches -1.5 us each" in text
+    assert "before" in text and "launches -1.5 us each" in text
     report = json.loads(data.read_bytes())
     (run,), (what_if,) = report["runs"], report["what_if"]
     assert run["ranks"][0]["replayed_ns"] == run["total_ns"] == what_if["before_ns"] > what_if["after_ns"] == what_if["path"]["length_ns"]
