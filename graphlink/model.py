@@ -338,6 +338,19 @@ class EdgeKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SyncCalls:
+    """Which synchronisation calls the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
+
+    An edge may stand for several calls. Where a wait ended in a part of its own, its edge to that part is here, and the one to the next
+    operator is not.
+    """
+
+    source: I32
+    target: I32
+    call: I32
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
 
@@ -354,6 +367,7 @@ class Graph:
     duration_ns: I64  # what the node costs (device ops: how long it ran less overlap; start_delay_ns costs on top)
     self_ns: I64
     wait_ns: I64
+    wake_ns: I64  # what of duration_ns is only spent because the call whose wait ended here had to wait
     start_delay_ns: I64
     overlap_ns: I64
     tid: I64  # host nodes; 0 else
@@ -364,6 +378,7 @@ class Graph:
     source: I32
     edge_kind: U8
     found_by: U8  # FoundBy bits of sync and event edges; 0 else
+    sync_calls: SyncCalls
 
 
 @dataclass(frozen=True, slots=True)

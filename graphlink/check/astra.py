@@ -12,13 +12,14 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.message import DecodeError
 
+from graphlink.check.astra_circle import Ordered
 from graphlink.check.astra_comm import INTEGERS, CommRules
 from graphlink.check.astra_groups import Groups
 from graphlink.check.findings import Findings
 from graphlink.check.order import Edges, Reach, cycle, topological
 from graphlink.errors import InputError
 from graphlink.model import I64, Bool
-from graphlink.read.chakra import ChakraFile, Deps, Fault, Has, frames, read_chakra
+from graphlink.read.chakra import TWICE, ChakraFile, Deps, Fault, Has, frames, read_chakra
 from graphlink.read.source import open_source
 
 WIDE: Final = 4_000  # nodes ready at once, from where ASTRA-sim takes seconds
@@ -59,6 +60,7 @@ class RankRules:
     def __init__(self, file: RankFile, graph: ChakraFile, groups: Groups | None, world: int, findings: Findings):
         self.file, self.graph, self._groups, self._world, self._out = file, graph, groups, world, findings
         self.rank = rank_of(file, graph)
+        self.ordered: Ordered | None = None  # once judged, of a graph without cycles
 
     def add(self, key: str, broken: Bool) -> None:
         self._out.add(key, int(np.count_nonzero(broken)), map(self.told, np.flatnonzero(broken).tolist()))
@@ -130,6 +132,7 @@ class RankRules:
         if len(mixed) < n:
             self._out.add("cycle-mixed", n - len(mixed), [self._circle(both, mixed, "mixed")])
         reach = Reach(data, order, _lanes(graph))
+        self.ordered = Ordered(both, mixed, reach) if len(mixed) == n else Ordered(data, order, reach)
         self._implied(reach)
         self._chained(reach)
 
@@ -206,13 +209,15 @@ class RankRules:
             self.add("start-order", late)
 
     def _attribute_kinds(self) -> None:
-        throws, zero = [], []
+        throws, zero, twice = [], [], []
         for odd in self.graph.odd:
             kind_of_node = int(self.graph.type[odd.node])
             if odd.name not in _CPU_ATTRIBUTES and kind_of_node not in _READ_BY.get(odd.name, ()):
                 continue
             text = f"{self.told(odd.node)}: {odd.name} is {odd.kind or 'without value'} {odd.value}".rstrip()
-            if odd.name == "pg_name":
+            if odd.kind == TWICE:
+                twice.append(f"{self.told(odd.node)}: {odd.name} is {odd.value}")
+            elif odd.name == "pg_name":
                 if odd.kind != "string_val":
                     throws.append(text)
             elif odd.kind not in INTEGERS:
@@ -221,6 +226,7 @@ class RankRules:
                 zero.append(text)
         self._out.add("kind-throws", len(throws), throws)
         self._out.add("kind-zero", len(zero), zero)
+        self._out.add("attribute-twice", len(twice), twice)
         if np.any(self.graph.has & Has.INVOLVED_DIM):
             bad = [self.told(node) for node in _bad_dimensions(self.file.path)]
             self._out.add("involved-dim", len(bad), bad)

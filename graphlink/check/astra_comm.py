@@ -11,7 +11,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.check.astra_groups import Groups
 from graphlink.model import Bool
-from graphlink.read.chakra import BAD_GROUP, NO_GROUP, ChakraFile, Has
+from graphlink.read.chakra import BAD_GROUP, NO_GROUP, TWICE, ChakraFile, Has
 
 SUPPORTED: Final = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER, pb.BROADCAST)
 INTEGERS: Final = frozenset(
@@ -28,7 +28,7 @@ class CommRules:
     def __init__(self, graph: ChakraFile, rank: int, world: int, groups: Groups | None, add: Callable[[str, Bool], None]):
         self._graph, self._rank, self._world, self._groups, self._add = graph, rank, world, groups, add
         self._negative_group = np.zeros(len(graph.id), np.bool_)
-        self._unreadable = {(odd.name, odd.node) for odd in graph.odd if odd.kind not in INTEGERS}
+        self._unreadable = {(odd.name, odd.node) for odd in graph.odd if odd.kind not in (*INTEGERS, TWICE)}
         self._coll = graph.type == pb.COMM_COLL_NODE
         self._send = graph.type == pb.COMM_SEND_NODE
         self._recv = graph.type == pb.COMM_RECV_NODE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.check.astra import RankFile, RankRules, rank_of, read_or_judge
+from graphlink.check.astra import RankFile, RankRules, read_or_judge
+from graphlink.check.astra_circle import Waits, judge_circles, waits_of
 from graphlink.check.astra_groups import Groups, read_groups
 from graphlink.check.findings import Findings, Judgement
 from graphlink.check.order import Edges, cycle, topological
@@ -48,7 +49,8 @@ class RankOps:
 
 
 def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[RankFile] | None = None) -> Judgement:
-    """What ASTRA-sim would make of ``files``, rank files of one run. Linear in nodes; one graph is in memory at a time.
+    """What ASTRA-sim would make of ``files``, rank files of one run. Linear in nodes; one graph is in memory at a time, and what each
+    says about its communication.
 
     ``run``: all rank files of the run, where ``files`` are some of them that are judged alone. ``groups_path``: the communicator groups;
     None takes ``comm_group.json`` beside the files if it is there.
@@ -65,13 +67,17 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
     highest = max(ranks, default=0)
     world, nodes = max(len(run), highest + 1), 0
     ops: dict[int, RankOps] = {}
+    waits: list[Waits] = []
     for file in files:
         graph = read_or_judge(file, findings)
         if graph is None:
             continue
         world = max(world, graph.metadata.world_size or 0)
-        RankRules(file, graph, groups, world, findings).judge()
-        ops[rank_of(file, graph)] = rank_ops(graph)
+        rules = RankRules(file, graph, groups, world, findings)
+        rules.judge()
+        ops[rules.rank] = rank_ops(graph)
+        if rules.ordered is not None and len(files) > 1:
+            waits.append(waits_of(graph, rules.rank, rules.ordered, groups))
         nodes += len(graph.id)
     if len(run) > 1:
         missing = sorted(set(range(highest + 1)) - set(ranks))
@@ -79,7 +85,8 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
     else:
         findings.add("alone", 1, [files[0].path.name])
     findings.add("fewer-ranks", world > highest + 1, [f"{world} ranks, files up to {highest}"])
-    judge_meeting(ops, groups, findings)
+    judge_members(ops, groups, world, findings)
+    judge_meeting(ops, groups, judge_circles(waits, findings), findings)
     judge_messages(ops, findings)
     return findings.judgement(sorted(ops), nodes)
 
@@ -111,8 +118,23 @@ def rank_ops(graph: ChakraFile) -> RankOps:
     return RankOps(of(pb.COMM_COLL_NODE), of(pb.COMM_SEND_NODE), of(pb.COMM_RECV_NODE))
 
 
-def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, findings: Findings) -> None:
-    """Whether the ranks of each group run the same collectives in one order. Ranks without a file are left out."""
+def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int, findings: Findings) -> None:
+    """Whether the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not known."""
+    used = {op.group for of_rank in ops.values() for op in of_rank.collectives}
+    for group in sorted(used & (groups.members.keys() if groups is not None else set())):
+        assert groups is not None
+        members = groups.members[group]
+        beyond = sorted({r for r in members if r >= world}) if world > 1 else []
+        findings.add("group-beyond", bool(beyond), [f"group {group}: rank {beyond[0]} of a run of {world} ranks" if beyond else ""])
+        twice = [r for r, count in Counter(members).items() if count > 1]
+        findings.add("group-twice", bool(twice), [f"group {group}: rank {twice[0]}" if twice else ""])
+
+
+def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings) -> None:
+    """Whether the ranks of each group run the same collectives in one order. Ranks without a file are left out.
+
+    ``never``: (rank, id) of what is known to hang; that their slots hang too is not said.
+    """
     of_group: dict[int, dict[int, list[Op]]] = defaultdict(dict)
     for rank, of_rank in ops.items():
         for op in of_rank.collectives:
@@ -123,7 +145,7 @@ def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, findings: F
         if group < NO_GROUP or (group > NO_GROUP and known is None) or len(members) < 2:
             continue
         _compare(group, [(r, by_rank.get(r, [])) for r in members], findings)
-    _slots(ops, findings)
+    _slots(ops, never, findings)
 
 
 def _compare(group: int, members: Sequence[tuple[int, list[Op]]], findings: Findings) -> None:
@@ -147,17 +169,20 @@ def _what(rank: int, op: Op) -> str:
     return f"{op.told(rank)} {kind} of {op.size} bytes"
 
 
-def _slots(ops: Mapping[int, RankOps], findings: Findings) -> None:
+def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Findings) -> None:
     """A rank starts its collectives one after the other; over all ranks these orders must not run in a circle."""
     number: dict[tuple[int, int], int] = {}  # (group, its k-th collective)
     source: list[int] = []
     target: list[int] = []
-    for of_rank in ops.values():
+    for rank, of_rank in ops.items():
         counts: Counter[int] = Counter()
         before: int | None = None
         for op in of_rank.collectives:
-            now = number.setdefault((op.group, counts[op.group]), len(number))
+            turn = counts[op.group]
             counts[op.group] += 1
+            if (rank, op.id) in never:
+                continue
+            now = number.setdefault((op.group, turn), len(number))
             if before is not None:
                 source.append(before)
                 target.append(now)

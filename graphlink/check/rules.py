@@ -45,6 +45,9 @@ _DERIVED: Final = frozenset(
         "groups-file",
         "negative-size",
         "small-gather",
+        "rank-circle",
+        "group-beyond",
+        "group-twice",
     ]
 )
 _SAME: Final = "the same"
@@ -121,6 +124,13 @@ _NODES: Final = (
 _ATTRIBUTES: Final = (
     Rule("kind-throws", ERROR, "attribute of a kind that cannot be converted", "abort: std::bad_cast", "wrong: reads 0"),
     Rule("kind-zero", ERROR, "attribute of another integer kind", "converts it", "wrong: reads 0 (is_cpu_op: GPU, comm_size: 0 bytes)"),
+    Rule(
+        "attribute-twice",
+        ERROR,
+        "attribute twice on a node, with two values",
+        "wrong: reads the first (read)",
+        "wrong: reads the last (read)",
+    ),
     Rule("no-comm-type", ERROR, "collective without comm_type", "abort: throws", "wrong: 0 (ALL_REDUCE) or garbage"),
     Rule("no-comm-size", ERROR, "communication without comm_size", "abort: throws", "wrong: 0 bytes"),
     Rule("no-peer", ERROR, "SEND without comm_dst or RECV without comm_src", "abort: throws", _SAME),
@@ -155,6 +165,16 @@ _COLLECTIVES: Final = (
     Rule("groups-file", ERROR, "groups file cannot be used", "abort", _SAME),
     Rule("groups-key", ERROR, "key in the groups file is no number above 0", 'abort ("0" asserts)', _SAME),
     Rule("groups-high", WARNING, "key in the groups file above 499", "ids are meant to stay within 1..499 (read)", _SAME),
+    Rule(
+        "group-beyond",
+        ERROR,
+        "group of a collective names a rank that the run does not have",
+        "hang, or abort: that rank never takes part; not tried",
+        _SAME,
+    ),
+    Rule(
+        "group-twice", ERROR, "group of a collective lists a rank twice", "abort: its ring sends from the rank to itself; not tried", _SAME
+    ),
     Rule("same-type", WARNING, "two groups with one collective type on a rank", "abort at exit after all ran: finished lines are lost", ""),
     Rule(
         "unchained",
@@ -185,6 +205,13 @@ _RANKS: Final = (
         "ranks of a group run other collectives or other sizes at one place",
         "hang of both sides, exit status 0",
         _SAME,
+    ),
+    Rule(
+        "rank-circle",
+        ERROR,
+        "communication waits in a circle over ranks, or behind one",
+        "hang of all ranks in it whatever the timing, exit status 0" + _NETWORK,
+        "hang, unless the circle needs ctrl_deps or several groups of a rank" + _NETWORK,
     ),
     Rule("misses-one", ERROR, "ranks of a group run different numbers of collectives", "hang of the others, exit status 0", _SAME),
     Rule(

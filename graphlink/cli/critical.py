@@ -79,7 +79,7 @@ def report(file: PathFile, top: int) -> str:
             ("share          node      op", top, whole),
         ),
         _table(
-            "families (nodes of one name)",
+            "families (nodes of one name; counted are those with work)",
             gains.families_others_at_most_ns,
             [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.count:>8,}  {_name(g.name)}") for g in gains.families],
             ("share             nodes  name", top, whole),
@@ -122,7 +122,7 @@ def sentences(file: PathFile) -> list[str]:
         out.append(f"The share that gains most is {best}: {_percent(gain[best], whole)}, at {_percent(share[best], whole)} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
-        out.append(f"The one name that gains most is {_name(top.name)} ({top.count:,} nodes): {_percent(top.gain_ns, whole)}.")
+        out.append(f"The one name that gains most is {_name(top.name)} ({top.count:,} nodes with work): {_percent(top.gain_ns, whole)}.")
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
         out.append(f"No single synchronisation holds the rank up by more than {_percent(sync.gain_ns, whole)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +81,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[int, tuple[int, ...]]) -> Report:
+    from graphlink.replay.fitting import refuse_unfit
     from graphlink.replay.folder import load
     from graphlink.replay.report import Report, cannot, replayed
     from graphlink.replay.whatif import Changes, parse_scale
@@ -95,16 +96,19 @@ def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[
     runs: list[Run] = []
     what_ifs: list[WhatIf] = []
     limits: list[str] = []
+    refused: list[tuple[Sequence[int], Mapping[str, UsageError]]] = []
     for batch in batches:
         ranks = load(batch)
         empty = next((r.file.path for r in ranks if not len(r.file.id)), None)
         if empty is not None:
             raise InputError("holds no nodes", path=empty)
-        run, what_if = replayed(ranks, arguments.machine, groups, changes, together=arguments.together)
-        runs.append(run)
+        played = replayed(ranks, arguments.machine, groups, changes, together=arguments.together)
+        runs.append(played.run)
+        refused.append(([*batch], played.refused))
         limits += [c for c in cannot(ranks, arguments.machine, changes) if c not in limits]
-        if what_if is not None:
-            what_ifs.append(what_if)
+        if played.what_if is not None:
+            what_ifs.append(played.what_if)
+    refuse_unfit(refused, changes)
     return Report(machine=arguments.machine, runs=runs, what_if=what_ifs, cannot=limits)
 
 
@@ -127,11 +131,7 @@ def text(report: Report, what: str) -> str:
 
 
 def _run(run: Run) -> list[str]:
-    lines = [
-        f"rank {r.rank}: measured {_ms(r.measured_ns)}, replayed {_ms(r.replayed_ns)}, {r.error_pct:+.3f} % (self-consistency), "
-        f"{r.nodes:,} nodes"
-        for r in run.ranks
-    ]
+    lines = [f"rank {r.rank}: {_replayed(r)}, {r.nodes:,} nodes" for r in run.ranks]
     lines += _stuck(run.stuck)
     if len(run.ranks) > 1:
         lines.append(f"  all ranks      {_ms(run.total_ns)}")
@@ -154,6 +154,14 @@ def _run(run: Run) -> list[str]:
     return lines + [f"  note           {note}" for note in run.notes]
 
 
+def _replayed(r: RankEntry) -> str:
+    measured = "no recorded times" if r.measured_ns is None else f"measured {_ms(r.measured_ns)}"
+    if not r.finished:
+        return f"{measured}, replayed until nothing could run, at {_ms(r.replayed_ns)}"
+    error = "" if r.error_pct is None else f", {r.error_pct:+.3f} % (self-consistency)"
+    return f"{measured}, replayed {_ms(r.replayed_ns)}{error}"
+
+
 def _path(path: PathEntry) -> list[str]:
     whole = path.length_ns or 1
     parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in path.work_ns.items() if ns)
@@ -167,22 +175,34 @@ def _path(path: PathEntry) -> list[str]:
 
 
 def _what_ifs(report: Report) -> list[str]:
-    done = dict.fromkeys(d for w in report.what_if for d in w.done)
-    lines = ["what if", *(f"  {d}" for d in done), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
+    lines = ["what if", *(f"  {d}" for d in _done(report)), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
     for run, w in zip(report.runs, report.what_if, strict=True):
         for a, b in zip(run.ranks, w.ranks, strict=True):
-            lines.append(_row(f"rank {a.rank}", a, b))
+            lines.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
         if len(run.ranks) > 1:
-            lines.append(f"  {'all':<10}{_ms(w.before_ns):>14}{_ms(w.after_ns):>14}{_ms(w.before_ns - w.after_ns):>14}{w.gain_pct:>9.2f} %")
+            lines.append(_row("all", w.before_ns, w.after_ns, finished=w.gain_pct is not None))
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
-    return [*lines, "", "  not answered:", *(f"  - {c}" for c in report.cannot)]
+    return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]
 
 
-def _row(name: str, a: RankEntry, b: RankEntry) -> str:
-    gain = a.replayed_ns - b.replayed_ns
-    part = 100 * gain / a.replayed_ns if a.replayed_ns else 0.0
-    return f"  {name:<10}{_ms(a.replayed_ns):>14}{_ms(b.replayed_ns):>14}{_ms(gain):>14}{part:>9.2f} %"
+def _done(report: Report) -> list[str]:
+    """What was changed, where several ranks were replayed one by one with the ranks of which that is true."""
+    from graphlink.replay.fitting import told_ranks
+
+    if len(report.what_if) == 1:
+        return report.what_if[0].done
+    ranks: dict[str, list[int]] = {}
+    for w in report.what_if:
+        for line in (*w.done, *(f"as recorded, nothing there is named by {n}" for n in w.not_here)):
+            ranks.setdefault(line, []).extend(r.rank for r in w.ranks)
+    return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
+
+
+def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> str:
+    gain = before_ns - after_ns
+    gained = f"{_ms(gain):>14}{100 * gain / before_ns if before_ns else 0.0:>9.2f} %" if finished else "  does not finish"
+    return f"  {name:<10}{_ms(before_ns):>14}{_ms(after_ns):>14}{gained}"
 
 
 def _stuck(entries: Sequence[StuckEntry]) -> list[str]:

@@ -10,10 +10,10 @@ from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
 from graphlink.depend.hostcomm import sends
-from graphlink.depend.merge import Dependencies
+from graphlink.depend.merge import Dependencies, next_operator
 from graphlink.depend.threads import forward_backward
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def assemble(x: Inputs) -> Graph:
     new = np.empty(len(order), np.int64)
     new[order] = np.arange(len(order))
     source, target = new[edges.source], new[edges.target]
-    by_target = np.lexsort((source, target))
+    by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
     columns["start_ns"] = numbering.start_ns
     c = {name: column[order] for name, column in columns.items()}
     caller = c["caller"]
@@ -70,6 +70,7 @@ def assemble(x: Inputs) -> Graph:
         duration_ns=c["duration_ns"],
         self_ns=c["self_ns"],
         wait_ns=c["wait_ns"],
+        wake_ns=c["wake_ns"],
         start_delay_ns=c["start_delay_ns"],
         overlap_ns=c["overlap_ns"],
         tid=c["tid"],
@@ -80,7 +81,17 @@ def assemble(x: Inputs) -> Graph:
         source=source[by_target].astype(np.int32),
         edge_kind=edges.kind[by_target],
         found_by=edges.found_by[by_target],
+        sync_calls=_numbered(_sync_calls(x, layout), new, source[is_sync], target[is_sync]),
     )
+
+
+def _numbered(told: SyncCalls, new: I64, source: I64, target: I64) -> SyncCalls:
+    """By node, of the ``sync`` edges that are there: those of findings that were rejected are not."""
+    s, t, n = new[told.source], new[told.target], len(new)
+    kept = np.isin(t * n + s, target * n + source)
+    s, t, call = s[kept], t[kept], told.call[kept]
+    order = np.lexsort((call, s, t))
+    return SyncCalls(s[order].astype(np.int32), t[order].astype(np.int32), call[order])
 
 
 def _circle(x: Inputs, columns: dict[str, I64], edges: Edges, nodes: list[int]) -> InputError:
@@ -194,6 +205,18 @@ def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     ]
 
 
+def _sync_calls(x: Inputs, layout: _Layout) -> SyncCalls:
+    """The calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next operator or to ``end``."""
+    call = x.found.call
+    target = x.host.part[call].copy()
+    whole = np.flatnonzero(target == NOWHERE)
+    row = next_operator(x.linked, call[whole])
+    known = row != NOWHERE
+    target[whole] = layout.end
+    target[whole[known]] = _node_of_row(x, layout, row[known])
+    return SyncCalls((layout.device + x.found.call_source).astype(np.int32), target, call)
+
+
 def _to_end(columns: dict[str, I64], layout: _Layout, edges: Edges) -> list[Edges]:
     """``end`` follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
     leaf = np.ones(layout.end + 1, np.bool_)
@@ -241,6 +264,7 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
         "duration_ns": column(nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None),
         "self_ns": column(nodes.self_ns, None, None, None, None, None),
         "wait_ns": column(nodes.wait_ns, None, None, None, None, None),
+        "wake_ns": column(x.host.wake_ns, None, None, None, None, None),
         "start_delay_ns": column(None, None, None, late.start_delay_ns, None, None),
         "overlap_ns": column(None, None, None, order.overlap_ns, None, None),
         "tid": column(nodes.tid, rows.tid[async_row], None, None, None, np.array([_main_thread(x)])),

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.edges import Edges
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
@@ -40,8 +40,8 @@ def fold(graph: Graph) -> Graph:
 
     Kept are ops that called what runs on a device, that waited, that hand over to another thread, that begin one or that a ``sync`` or
     ``thread`` edge ends at; of a chain without any of them the first op. Gaps stay gaps: their time is never an op's. A kept node carries
-    the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``) and starts where that time does. Its caller, and
-    that of a device op, is the nearest ancestor that is kept.
+    the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``; ``wake_ns`` stands at kept nodes only) and starts where
+    that time does. Its caller, and that of a device op, is the nearest ancestor that is kept.
     """
     edges = _edges(graph)
     chain = _chain(graph, edges)
@@ -151,6 +151,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         duration_ns=summed(graph.duration_ns),
         self_ns=summed(graph.self_ns),
         wait_ns=summed(graph.wait_ns),
+        wake_ns=graph.wake_ns[order],
         start_delay_ns=graph.start_delay_ns[order],
         overlap_ns=graph.overlap_ns[order],
         tid=graph.tid[order],
@@ -161,7 +162,15 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         source=joined.source[by_target].astype(np.int32),
         edge_kind=joined.kind[by_target],
         found_by=joined.found_by[by_target],
+        sync_calls=_sync_calls(graph.sync_calls, new),
     )
+
+
+def _sync_calls(told: SyncCalls, new: I64) -> SyncCalls:
+    """New numbers: both ends of a ``sync`` edge are kept."""
+    source, target = new[told.source], new[told.target]
+    order = np.lexsort((told.call, source, target))
+    return SyncCalls(source[order].astype(np.int32), target[order].astype(np.int32), told.call[order])
 
 
 def _callers(caller: I32, new: I64) -> I32:

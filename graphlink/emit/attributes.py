@@ -98,6 +98,10 @@ def text(name: str, value: str) -> bytes:
     return serialised(Node(attr=[AttributeProto(name=name, string_val=value)]))
 
 
+def texts(name: str, values: Sequence[str]) -> bytes:
+    return serialised(Node(attr=[AttributeProto(name=name, string_list=StringList(values=values))]))
+
+
 def int64(name: str, value: int) -> bytes:
     return serialised(Node(attr=[AttributeProto(name=name, int64_val=value)]))
 
@@ -111,7 +115,7 @@ def is_cpu_op(value: bool) -> bytes:
 
 
 def dep_kinds(kinds: Sequence[str]) -> bytes:
-    return serialised(Node(attr=[AttributeProto(name="dep_kinds", string_list=StringList(values=kinds))]))
+    return texts("dep_kinds", kinds)
 
 
 def inputs(shapes: str, types: str) -> bytes:

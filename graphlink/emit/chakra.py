@@ -105,7 +105,7 @@ def node_blocks(
 ) -> Iterator[list[bytes]]:
     """Serialised ``Node`` messages in id order, some thousands a list."""
     name, tails, texts = _Names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
-    comms = _comm_bytes(comm, plan, ids)
+    comms, calls = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = [*_int_columns(graph, linked), *_note_columns(notes)]
     noted = _noted(notes)
@@ -138,7 +138,7 @@ def node_blocks(
                 duration_micros=duration,
             ).SerializeToString()
             shapes, schema = texts.of(i)
-            rest = head + shapes + blob + tails.of(i, a + base, b + base) + schema
+            rest = head + shapes + blob + tails.of(i, a + base, b + base) + calls.get(i, b"") + schema
             if written is not None:
                 rest += written[1]
             block.append(rest if i not in noted else rest + noted[i])
@@ -247,6 +247,7 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         column("tid", graph.tid, host),
         column("self_ns", graph.self_ns, host),
         column("wait_ns", graph.wait_ns, host),
+        column("wake_ns", graph.wake_ns, graph.wake_ns > 0),
         column("device", np.where(beside, -1, graph.device), ~host),
         column("stream", np.where(beside, -1, graph.stream), ~host),
         column("correlation", correlation, device_op),
@@ -301,6 +302,22 @@ def _noted(notes: Notes | None) -> dict[int, bytes]:
     late = np.flatnonzero(notes.bubble_before_ns > 0)
     for i, k in zip(late.tolist(), notes.bubble_cause[late].tolist(), strict=True):
         out[i] = out.get(i, b"") + causes[Cause(k)]
+    return out
+
+
+def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
+    """``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel to ``data_deps``."""
+    told, names, strings = graph.sync_calls, linked.trace.calls.name, linked.trace.strings
+    of_node: dict[int, dict[int, dict[str, None]]] = {}
+    for source, node, name in zip(told.source.tolist(), told.target.tolist(), names[told.call].tolist(), strict=True):
+        of_node.setdefault(node, {}).setdefault(source, {})[strings[name]] = None
+    out = {}
+    for node, by_source in of_node.items():
+        edges = slice(int(graph.first[node]), int(graph.first[node + 1]))
+        words = [" ".join(by_source.get(source, ())) for source in graph.source[edges].tolist()]
+        of_sync = {words[i] for i in np.flatnonzero(graph.edge_kind[edges] == EdgeKind.SYNC).tolist()}
+        one = " ".join(of_sync)
+        out[node] = attr.texts("sync_call", words) if len(of_sync) > 1 or " " in one else attr.text("sync_call", one)
     return out
 
 

@@ -28,6 +28,7 @@ from graphlink.read.chakra_columns import (
     NO_GROUP,
     SEEN,
     TEMPLATE,
+    TWICE,
     U32,
     U64,
     UNKNOWN_DEP,
@@ -51,6 +52,7 @@ from graphlink.read.source import Source, open_source
 __all__ = [
     "BAD_GROUP",
     "NO_GROUP",
+    "TWICE",
     "U32",
     "U64",
     "UNKNOWN_DEP",
@@ -239,10 +241,15 @@ def node_row(path: Path, offset: int, message: bytes, position: int, codes: dict
     values["data_deps"], values["ctrl_deps"] = len(node.data_deps), len(node.ctrl_deps)
     kinds, sync_call, has = None, (), 0
     odd: list[OddAttribute] = []
+    seen: dict[str, str] = {}
     for a in node.attr:
         if a.name in EXPECTED:
             _, kind, bit = EXPECTED[a.name]
             has |= bit
+            value = _value(a)
+            before = seen.setdefault(a.name, value)
+            if before != value:
+                odd.append(OddAttribute(position, a.name, TWICE, f"{before}, then {value}"))
             values[a.name] = _integer(a, kind, position, odd)
         elif a.name == "dep_kinds":
             has |= Has.DEP_KINDS
@@ -257,6 +264,11 @@ def node_row(path: Path, offset: int, message: bytes, position: int, codes: dict
     return NodeRow(list(values.values()), node.id, list(node.data_deps), kinds, list(node.ctrl_deps), odd, sync_call)
 
 
+def _value(attribute: Any) -> str:
+    kind = attribute.WhichOneof("value")
+    return str(getattr(attribute, kind)).strip()[:80] if kind else ""
+
+
 def _integer(attribute: Any, expected: str, position: int, odd: list[OddAttribute]) -> int:
     """The integer in an attribute of any kind; what is not of the expected kind, or no number in a text, is noted in ``odd``."""
     kind = attribute.WhichOneof("value") or ""
@@ -265,7 +277,7 @@ def _integer(attribute: Any, expected: str, position: int, odd: list[OddAttribut
         number = group_of(value.encode()) if kind == "string_val" else int(value)
         if kind != "string_val" or number != BAD_GROUP:
             return number
-    odd.append(OddAttribute(position, attribute.name, kind, "" if value is None else str(value).strip()[:80]))
+    odd.append(OddAttribute(position, attribute.name, kind, _value(attribute)))
     if isinstance(value, int):
         return min(int(value), _INT64)
     return BAD_GROUP if expected == "string_val" else 0

@@ -17,6 +17,7 @@ U64 = npt.NDArray[np.uint64]
 
 UNKNOWN_DEP: Final = 255  # kind of a dependency that the file gives no kind for
 NO_GROUP: Final = 0
+TWICE: Final = "twice"  # kind of an odd attribute that stands there again with another value
 BAD_GROUP: Final = -1  # a ``pg_name`` that is no decimal number; the text is in ``odd``
 
 
@@ -72,6 +73,7 @@ class Has(IntFlag):
     DEP_KINDS = 1 << 18
     INVOLVED_DIM = 1 << 19
     COMM_TYPE_RECORDED = 1 << 20
+    WAKE_NS = 1 << 21
 
 
 class Fault(IntEnum):
@@ -107,7 +109,10 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class OddAttribute:
-    """An attribute of another kind than readers expect (or a ``pg_name`` that is no number): ``kind`` is the oneof field it is in."""
+    """An attribute of another kind than readers expect (or a ``pg_name`` that is no number): ``kind`` is the oneof field it is in.
+
+    With kind ``TWICE``: it stands there again with another value; the last is in the columns, both are in ``value``.
+    """
 
     node: int
     name: str
@@ -155,6 +160,7 @@ class ChakraFile:
     overlap_ns: I64
     self_ns: I64
     wait_ns: I64
+    wake_ns: I64
     cost_ns: I64  # of a host node duration_ns, else duration_ns + start_delay_ns
     duration_micros: I64  # as written
     tid: I64
@@ -194,6 +200,7 @@ SCALARS: Final = (
     ("overlap_ns", "int64_val", Has.OVERLAP_NS),
     ("self_ns", "int64_val", Has.SELF_NS),
     ("wait_ns", "int64_val", Has.WAIT_NS),
+    ("wake_ns", "int64_val", Has.WAKE_NS),
     ("tid", "int64_val", Has.TID),
     ("device", "int64_val", Has.DEVICE),
     ("stream", "int64_val", Has.STREAM),
@@ -292,6 +299,7 @@ def assemble(path: str, metadata: Metadata, strings: tuple[str, ...], blocks: Se
         overlap_ns=column["overlap_ns"],
         self_ns=column["self_ns"],
         wait_ns=column["wait_ns"],
+        wake_ns=column["wake_ns"],
         tid=column["tid"],
         device=column["device"],
         stream=column["stream"],

@@ -185,7 +185,8 @@ def decode(data: bytes, starts: I64, ends: I64, position: int, texts: Texts, slo
     fields = _Fields(byte, word, starts, ends)
     rows = np.tile(np.array(TEMPLATE, np.int64), (n, 1))
     kinds: list[bytes | None] = [None] * n
-    has = _attributes(data, byte, word, fields, rows, kinds, texts)
+    calls: dict[int, tuple[str, ...]] = {}
+    has = _attributes(data, byte, word, fields, rows, kinds, calls, texts)
     rows[:, COLUMNS.index("has")] = has
     rows[:, COLUMNS.index("type")] = fields.scalar[_TYPE].astype(np.int32)
     for column, key in (("start_micros", _START), ("duration_micros", _DURATION)):
@@ -199,7 +200,7 @@ def decode(data: bytes, starts: I64, ends: I64, position: int, texts: Texts, slo
     ids = fields.scalar[_ID]
     singles = {int(i): slow(int(i)) for i in np.flatnonzero(fields.odd)}
     for i, single in singles.items():
-        rows[i], ids[i], kinds[i] = single.row, single.id, single.kinds
+        rows[i], ids[i], kinds[i], calls[i] = single.row, single.id, single.kinds, single.sync_call
     data_deps, ctrl_deps = (_merged(*lists[c], fields.odd, {i: getattr(s, c) for i, s in singles.items()}) for c in lists)
     counts = rows[:, COLUMNS.index("data_deps")].tolist()
     unknown = bytes([UNKNOWN_DEP])
@@ -211,12 +212,24 @@ def decode(data: bytes, starts: I64, ends: I64, position: int, texts: Texts, slo
         data_kind=np.frombuffer(kind, np.uint8),
         ctrl=ctrl_deps,
         odd=tuple(o for s in singles.values() for o in s.odd),
-        sync_call={position + i: s.sync_call for i, s in singles.items() if s.sync_call},
+        sync_call={position + i: told for i, told in calls.items() if told},
     )
 
 
-def _attributes(data: bytes, byte: U8, word: U64, fields: _Fields, rows: I64, kinds: list[bytes | None], texts: Texts) -> I64:
-    """Fills the columns of attributes and returns the bits of those that are there. What is not written as usual becomes odd."""
+def _attributes(
+    data: bytes,
+    byte: U8,
+    word: U64,
+    fields: _Fields,
+    rows: I64,
+    kinds: list[bytes | None],
+    calls: dict[int, tuple[str, ...]],
+    texts: Texts,
+) -> I64:
+    """Fills the columns of attributes, ``kinds`` and ``calls``, and returns the bits of those that are there.
+
+    What is not written as usual becomes odd.
+    """
     node, at, end = fields.attr.node, fields.attr.at, fields.attr.at + fields.attr.size
     size = byte[at + 1].astype(np.int64)
     value = at + 2 + size
@@ -228,6 +241,9 @@ def _attributes(data: bytes, byte: U8, word: U64, fields: _Fields, rows: I64, ki
     has = np.zeros(len(rows), np.int64)
     present = np.zeros((len(rows), len(_READ)), np.bool_)
     present[node, code] = True
+    if int(np.count_nonzero(present)) != len(node):  # an attribute twice on a node
+        row, times = np.unique(node * len(_READ) + code, return_counts=True)
+        fields.odd[row[times > 1] // len(_READ)] = True
     has = present @ _BITS
     for kind, key in (("int64_val", _INT64), ("int32_val", _INT32), ("bool_val", _BOOL)):
         k = np.flatnonzero(_OF_KIND[kind][code])
@@ -251,7 +267,12 @@ def _attributes(data: bytes, byte: U8, word: U64, fields: _Fields, rows: I64, ki
         if said is None:
             fields.odd[i] = True
         kinds[i] = said
-    fields.odd[node[code == _SYNC_CALL]] = True  # few: slow reads them
+    k = np.flatnonzero(code == _SYNC_CALL)
+    for i, _, a, b, good in zip(*_texts(byte, word, node, code, value, end, k, _STRING), strict=True):
+        if good and data[a:b].isascii() and i not in calls:
+            calls[i] = (data[a:b].decode(),)
+        else:
+            fields.odd[i] = True
     return has
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -10,20 +13,25 @@ import numpy as np
 
 from graphlink.depend.fold import FOLDED, NAMES
 from graphlink.emit.summary import error_pct, share
+from graphlink.errors import UsageError
+from graphlink.read.chakra import NodeType
 from graphlink.replay.drift import Place, places, slot_waits
+from graphlink.replay.fitting import fit
 from graphlink.replay.ideal import IDEAL, play_ideal
 from graphlink.replay.meetings import Meetings, meetings
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played, held_word
 from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
 from graphlink.replay.stuck import stuck
-from graphlink.replay.whatif import Changes, apply
-from graphlink.replay.workload import RankFile, Work, Workload, measured_ns, workload
+from graphlink.replay.whatif import Changes
+from graphlink.replay.workload import RankFile, Work, Workload, has_times, measured_ns, workload
 from graphlink.version import __version__
 
 MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS)
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
+_POLLS: Final = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query$|is_completed|[Ee]vent[.:]+query")
+_PATHS: Final = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$|[Aa]utotun|[Tt]imeout")
 
 
 class NodeAt(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +80,16 @@ class PathEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """``measured_ns``: None for a file without recorded times. ``error_pct``: None there too, and for a rank that does not finish, whose
+    ``replayed_ns`` is the time until nothing could run.
+    """
+
     rank: int
     nodes: int
-    measured_ns: int
+    measured_ns: int | None
     replayed_ns: int
-    error_pct: float
+    finished: bool
+    error_pct: float | None
 
 
 class StuckEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,14 +112,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The same run with changes. ``done``: what each change did."""
+    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks."""
 
     ranks: list[RankEntry]
     before_ns: int
     after_ns: int
-    gain_pct: float
+    gain_pct: float | None  # None where a rank does not finish, before or after
     path: PathEntry
     done: list[str]
+    not_here: list[str]
     stuck: list[StuckEntry]
 
 
@@ -118,13 +132,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cannot: list[str]  # what a what-if does not answer
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """``refused``: the changes that fit none of these ranks, as on the command line, and why."""
+
+    run: Run
+    what_if: WhatIf | None
+    refused: dict[str, UsageError]
+
+
 def replayed(
     ranks: Sequence[RankFile], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
-) -> tuple[Run, WhatIf | None]:
-    """One run of ``machine`` on ``ranks``, and with ``changes`` another.
+) -> Replayed:
+    """One run of ``machine`` on ``ranks``, and with those of ``changes`` that fit them another.
 
     Raises:
-        UsageError: as ``apply``.
+        UsageError: as ``fit``.
     """
     work = workload(ranks)
     joined, played = _played(work, machine, groups, together)
@@ -138,35 +161,38 @@ def replayed(
         notes=[*(joined.notes if joined else ()), *([NAMES] if _folded(ranks) else [])],
     )
     if not changes.any:
-        return run, None
-    changed = apply(work, changes, groups)
+        return Replayed(run, None, {})
+    changed = fit(work, changes, groups)
     joined, after = _played(changed.work, machine, groups, together)
     what_if = WhatIf(
         ranks=_ranks(changed.work, after, joined),
         before_ns=played.total_ns,
         after_ns=after.total_ns,
-        gain_pct=round(100 * (1 - after.total_ns / played.total_ns), 6) if played.total_ns else 0.0,
+        gain_pct=_gain_pct(played, after),
         path=_path(changed.work, after),
         done=list(changed.done),
+        not_here=list(changed.refused),
         stuck=_stuck(changed.work, after, joined),
     )
-    return run, what_if
+    return Replayed(run, what_if, changed.refused)
+
+
+def _gain_pct(before: Played, after: Played) -> float | None:
+    if not (before.ran.all() and after.ran.all()):
+        return None
+    return round(100 * (1 - after.total_ns / before.total_ns), 6) if before.total_ns else 0.0
 
 
 def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[str]:
     """What a what-if of these graphs does not answer."""
     if not changes.any:
         return []
-    out = [
-        "a wait that polls (a loop of cudaEventQuery, Event.query() or Work.is_completed()) turns as often as recorded",
-        "an op whose path depended on the time (timeouts, autotuning, an allocator that retried) takes the recorded path",
-    ]
-    if machine != RANKS and any(r.file.comm_type.max(initial=-1) >= 0 for r in ranks):
+    out = _timed_by_luck(ranks)
+    waits = any(np.isin(r.file.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for r in ranks)
+    if machine != RANKS and waits and changes.bytes_per_s is None:
         out.append("communication keeps the time that the recording waited for other ranks: --machine ranks lets them meet")
     if _folded(ranks) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
         out.append(NAMES)
-    if changes.remove_sync:
-        out.append("work that was launched after a wait inside one op keeps its event edges to what was awaited")
     if machine == ASTRA_SIM:
         out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")
     return out
@@ -174,6 +200,24 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
 
 def _folded(ranks: Sequence[RankFile]) -> bool:
     return any(r.file.metadata.host == FOLDED for r in ranks)
+
+
+def _timed_by_luck(ranks: Sequence[RankFile]) -> list[str]:
+    """What is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
+    out = []
+    for pattern, what in (
+        (_POLLS, "a wait that polls ({names}) turns as often as recorded: {count:,} in these graphs"),
+        (_PATHS, "an op whose path depended on the time or on free memory ({names}) takes the recorded path: {count:,} in these graphs"),
+    ):
+        counts = Counter[str]()
+        for r in ranks:
+            named = {i: name for i, name in enumerate(r.file.strings) if pattern.search(name)}
+            for i, n in zip(*np.unique(r.file.name[np.isin(r.file.name, [*named])], return_counts=True), strict=True):
+                counts[named[int(i)]] += int(n)
+            counts.update(call for calls in r.file.sync_call.values() for text in calls for call in text.split() if pattern.search(call))
+        if counts:
+            out.append(what.format(names=", ".join(name[:40] for name, _ in counts.most_common(3)), count=counts.total()))
+    return out
 
 
 def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Meetings | None, Played]:
@@ -188,13 +232,15 @@ def _ranks(work: Workload, played: Played, joined: Meetings | None) -> list[Rank
     for i, ranked in enumerate(work.ranks):
         begin = int(joined.begin_ns[i]) if joined else 0
         end = int(played.end_ns[work.offset[i] : work.offset[i + 1]].max(initial=begin))
-        measured = measured_ns(ranked.file)
+        measured = measured_ns(ranked.file) if has_times(ranked.file) else None
+        finished = bool(played.ran[work.offset[i] : work.offset[i + 1]].all())
         entry = RankEntry(
             rank=ranked.rank,
             nodes=len(ranked.file.id),
             measured_ns=measured,
             replayed_ns=end - begin,
-            error_pct=error_pct(end - begin, measured),
+            finished=finished,
+            error_pct=error_pct(end - begin, measured) if finished and measured is not None else None,
         )
         out.append(entry)
     return out

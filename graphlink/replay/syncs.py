@@ -14,8 +14,9 @@ from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.replay.workload import Work, Workload, names_found, work_bounds
 
 ALL: Final = "all"
-_NUMBER: Final = re.compile(r"\d{1,20}")
+NUMBER: Final = re.compile(r"\d{1,20}")
 _PART: Final = " (cont.)"
+_END: Final = re.compile(r"\Aend\Z")
 _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
 
@@ -29,27 +30,31 @@ class Changed:
 
 def without_syncs(work: Workload, wanted: Sequence[str]) -> Changed:
     """``work`` without the waits that are named: by the id of an awaited or a waiting node, the name of the call (where the graph has it)
-    or of the op that waits, or ``all``.
+    or of the op that waits, or ``all``. An edge that stands for several waits goes with the last of them.
 
     Raises:
         UsageError: a name or id is of no wait.
     """
     waits = sync_waits(work)
     if not waits:
-        raise UsageError("--remove-sync: the graph has no synchronisation edges")
-    gone = np.zeros(len(work.kind), np.bool_)
+        raise UsageError("--remove-sync: the host waits for nothing in this graph (no sync edges but those that close it)")
+    left = np.bincount([e for w in waits for e in w.edges], minlength=len(work.kind))
+    owned = left > 0
+    hit = np.zeros(len(waits), np.bool_)
     done = []
     for what in wanted:
-        hit = [w for w in waits if what == ALL or _answers(work, w, what)]
-        if not hit:
+        named = np.array([what == ALL or _answers(work, w, what) for w in waits])
+        if not named.any():
             raise UsageError(
                 f"--remove-sync {what!r}: no wait of that id or name among {len(waits)}",
                 todo=f"the most frequent are {', '.join(_examples(waits))}; or {ALL}",
             )
-        edges = [e for w in hit for e in w.edges]
-        gone[edges] = True
-        done.append(f"without sync {what}: {len(hit):,} waits, {len(edges):,} edges")
-    return Changed(_without(work, gone), tuple(done))
+        before = np.count_nonzero(left)
+        for i in np.flatnonzero(named & ~hit).tolist():
+            left[list(waits[i].edges)] -= 1
+        hit |= named
+        done.append(f"without sync {what}: {np.count_nonzero(named):,} waits, {before - np.count_nonzero(left):,} edges")
+    return Changed(_without(work, owned & (left == 0)), tuple(done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,45 +72,54 @@ class SyncWait:
 
 def sync_waits(work: Workload) -> list[SyncWait]:
     """The waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the cut, and one from the same
-    device op to the next operator of the thread: both are one wait. n log n in ``sync`` edges.
+    device op to the next operator of the thread: both are one wait. A wait that found all done was not cut and has the latter alone; so
+    an edge to an operator may stand for several. ``end`` follows every leaf: it waits only where the graph names a call whose wait ended
+    there.
+    n log n in ``sync`` edges.
     """
     target_of = np.repeat(np.arange(len(work)), np.diff(work.first))
     edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
     cut = names_found(work, _CUT) | (work.work == Work.GAP)
+    end = names_found(work, _END) & (work.work == Work.HOST)
     thread = _threads(work)
     order = sorted(edges.tolist(), key=lambda e: (int(work.source[e]), int(thread[target_of[e]]), int(target_of[e])))
-    owner: dict[int, int] = {}  # an edge to an operator -> the cut part whose wait it belongs to
-    open_part = NOWHERE
+    waits: dict[tuple[int, str], list[int]] = {}  # by the node that follows and the call
+    opened: tuple[int, str] | None = None
     before = (NOWHERE, NOWHERE)
     for e in order:
-        key = int(work.source[e]), int(thread[target_of[e]])
-        if key != before:
-            before, open_part = key, NOWHERE
         target = int(target_of[e])
+        source_and_thread = int(work.source[e]), int(thread[target])
+        if source_and_thread != before:
+            before, opened = source_and_thread, None
+        calls = _calls(work, e, target)
         if cut[target]:
-            owner[e], open_part = target, target
+            owners = [opened := (target, calls)]
         else:
-            owner[e], open_part = (open_part if open_part != NOWHERE else target), NOWHERE
-    by_owner: dict[int, list[int]] = {}
-    for e in edges.tolist():
-        by_owner.setdefault(owner[e], []).append(e)
-    return [_wait(work, target_of, part, es) for part, es in sorted(by_owner.items())]
+            owners = [(target, call) for call in calls.split()]
+            owners += [opened] if opened else [] if owners or end[target] else [(target, "")]
+            opened = None
+        for owner in owners:
+            waits.setdefault(owner, []).append(e)
+    return [_wait(work, target_of, *owner, sorted(es)) for owner, es in sorted(waits.items())]
 
 
-def _wait(work: Workload, target_of: I64, part: int, edges: list[int]) -> SyncWait:
-    position, file = int(work.position[part]), work.file_of(part)
+def _calls(work: Workload, edge: int, target: int) -> str:
+    """The names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph has none."""
+    told = work.file_of(target).sync_call.get(int(work.position[target]), ())
+    low, high = int(work.first[target]), int(work.first[target + 1])
+    return told[edge - low] if len(told) == high - low else " ".join(told)
+
+
+def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
     names = {work.name(part).removesuffix(_PART)}
     if work.work[part] == Work.GAP:  # after a call outside any op, which is the node before
         inside = slice(int(work.first[part]), int(work.first[part + 1]))
         names = {work.name(i) for i, k in zip(work.source[inside].tolist(), work.kind[inside].tolist(), strict=True) if k == EdgeKind.HOST}
-    call = file.sync_call.get(position)
-    if call:
-        names |= set(call)
     return SyncWait(
         tuple(edges),
         tuple(sorted({int(work.source[e]) for e in edges})),
         tuple(sorted({int(target_of[e]) for e in edges})),
-        frozenset(names),
+        frozenset(names | set(calls.split())),
     )
 
 
@@ -117,7 +131,7 @@ def _threads(work: Workload) -> I64:
 
 
 def _answers(work: Workload, wait: SyncWait, what: str) -> bool:
-    if _NUMBER.fullmatch(what):
+    if NUMBER.fullmatch(what):
         return int(what) in {work.id(i) for i in (*wait.sources, *wait.targets)}
     return what in wait.names
 
@@ -135,3 +149,11 @@ def _without(work: Workload, gone: Bool) -> Workload:
     first = np.zeros(len(work) + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=len(work)), out=first[1:])
     return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone])
+
+
+def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:
+    """The ranks on which the node of this id waits or is waited for."""
+    sync = work.kind == EdgeKind.SYNC
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))
+    ends = np.unique(np.concatenate([work.source[sync], target[sync]]))
+    return tuple(sorted({work.rank(i) for i in ends.tolist() if work.id(i) == node_id}))

@@ -15,6 +15,7 @@ from graphlink.read.chakra import CommType, NodeType
 from graphlink.replay.syncs import Changed, without_syncs
 from graphlink.replay.workload import Slot, Work, Workload, names_found, work_bounds
 
+MOST_FACTOR: Final = 1_000_000
 SORTS: Final = {w.name.lower(): w for w in Work}
 
 
@@ -56,8 +57,8 @@ def parse_scale(text: str) -> Scale:
         factor = float(number)
     except ValueError:
         factor = -1.0
-    if not 0 <= factor <= 1e6:
-        raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0", todo=todo)
+    if not 0 <= factor <= MOST_FACTOR:
+        raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
     try:
         return Scale(SORTS[sort], re.compile(pattern) if colon else None, factor)
     except re.error as problem:
@@ -66,6 +67,8 @@ def parse_scale(text: str) -> Scale:
 
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
     """``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
+
+    What a call took to wake up can now go: a recorded wait is one, so only a what-if takes it away.
 
     Raises:
         UsageError: a change names nothing that is there.
@@ -76,15 +79,25 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
     done += [_scale(work, scale, cost, fixed) for scale in changes.scales]
+    wake = _wake_ns(work, cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))
     micros = np.maximum(work.micros_ns + cost - work.cost_ns, 0)
-    out = replace(work, cost_ns=cost, micros_ns=micros, fixed_ns=fixed)
+    out = replace(work, cost_ns=cost, micros_ns=micros, fixed_ns=fixed, wake_ns=np.minimum(wake, cost))
     if changes.remove_sync:
         removed = without_syncs(out, changes.remove_sync)
         out = removed.work
         done += removed.done
     return Changed(out, tuple(done))
+
+
+def _wake_ns(work: Workload, cost: I64) -> I64:
+    """What waking up takes in each node, scaled as the node is."""
+    wake = np.concatenate([r.file.wake_ns[work.position[low:high]] for (low, high), r in zip(work_bounds(work), work.ranks, strict=True)])
+    some = np.flatnonzero((wake > 0) & (work.cost_ns > 0))
+    out = np.zeros(len(work), np.int64)
+    out[some] = np.rint(wake[some] * (cost[some] / work.cost_ns[some]))
+    return out
 
 
 def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
@@ -93,17 +106,17 @@ def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
     mine = named & (work.work == scale.work)
     what = f"{scale.work.name.lower()}{':' + scale.pattern.pattern if scale.pattern else ''} x {scale.factor:g}"
     before = int(cost.sum())
-    if scale.work == Work.DELAY:
-        late = named & (fixed > 0) & ~mine
+    late = named & (fixed > 0) & ~mine & (scale.work == Work.DELAY)
+    if late.any():
         less = np.rint(fixed[late] * scale.factor).astype(np.int64)
         cost[late] += less - fixed[late]
         fixed[late] = less
-    if not mine.any() and scale.work != Work.DELAY:
+    if not mine.any() and not late.any():
         raise UsageError(
             f"--scale {what}: no such node", todo="see the names with graphlink show FILE.et --node ID, or leave the pattern out"
         )
     cost[mine] = np.rint((cost[mine] - fixed[mine]) * scale.factor).astype(np.int64) + fixed[mine]
-    return f"{what}: {np.count_nonzero(mine):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
+    return f"{what}: {np.count_nonzero(mine | late):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
 
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:

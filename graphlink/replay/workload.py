@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.read.chakra import ChakraFile, NodeType
+from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
 
 
 class Slot(IntEnum):
@@ -52,9 +52,10 @@ class RankFile:
 class Workload:
     """The nodes of ``ranks`` one after the other, in each rank by ascending id (of equal ids in file order).
 
-    Dependencies are CSR by target over the whole table (``data_deps``; ``ctrl_deps`` name callers and delay nothing). ``cost_ns`` is
-    what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay.
+    Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
+    ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
+    ``cost_ns`` that does not scale with the work: the start delay. ``wake_ns``, 0 but in a what-if: the part of ``cost_ns`` that is not
+    spent if nothing was left to wait for.
     """
 
     ranks: tuple[RankFile, ...]
@@ -67,6 +68,7 @@ class Workload:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
+    wake_ns: I64
     slot: U8  # Slot
     work: U8  # Work
 
@@ -111,6 +113,7 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
         micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
         fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
+        wake_ns=np.zeros(offset[-1], np.int64),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
     )
@@ -130,9 +133,34 @@ def names_found(work: Workload, pattern: re.Pattern[str]) -> Bool:
     return out
 
 
+def has_times(file: ChakraFile) -> bool:
+    """Whether any node says when it was recorded to start."""
+    return bool(file.start_ns.any() or np.any(file.has & np.uint32(Has.START_NS)))
+
+
 def measured_ns(file: ChakraFile) -> int:
     """Recorded time from the start of the first node to the end of the last one; 0 for a file without times."""
-    return int(file.end_ns.max() - file.start_ns.min()) if len(file.id) else 0
+    return int(file.end_ns.max() - file.start_ns.min()) if has_times(file) else 0
+
+
+def dependencies(file: ChakraFile) -> Deps:
+    """What nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In graphs of others both
+    delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
+    """
+    data, ctrl = file.data, file.ctrl
+    if file.metadata.graphlink is not None or not len(ctrl.source):
+        return data
+    n = len(file.id)
+    target = np.concatenate([np.repeat(np.arange(n), np.diff(deps.first)) for deps in (data, ctrl)])
+    source = np.concatenate([data.source, ctrl.source])
+    kind = np.concatenate([data.kind, ctrl.kind])
+    order = np.lexsort((source, target))  # stable: an entry of data_deps, which may say its kind, comes first
+    source, target, kind = source[order], target[order], kind[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    first = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(target[new], minlength=n), out=first[1:])
+    return Deps(first, source[new], kind[new])
 
 
 def successors(first: I64, source: I32) -> tuple[I64, I32]:
@@ -168,16 +196,17 @@ def _part(file: ChakraFile) -> _Part:
     order = _order(file)
     at = np.empty(len(order), np.int64)
     at[order] = np.arange(len(order))
-    counts = np.diff(file.data.first)[order]
+    deps = dependencies(file)
+    counts = np.diff(deps.first)[order]
     first = np.zeros(len(order) + 1, np.int64)
     np.cumsum(counts, out=first[1:])
-    edge = np.repeat(file.data.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
+    edge = np.repeat(deps.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
     slot, work = slots_of(file), works_of(file)
     return _Part(
         position=order,
         first=first,
-        source=at[file.data.source[edge]],
-        kind=file.data.kind[edge],
+        source=at[deps.source[edge]],
+        kind=deps.kind[edge],
         cost_ns=file.cost_ns[order],
         micros_ns=file.duration_micros[order] * 1000,
         fixed_ns=np.where(file.host, 0, file.start_delay_ns)[order],

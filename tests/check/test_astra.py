@@ -135,6 +135,18 @@ def test_a_path_with_empty_in_it_hides_the_groups(tmp_path: Path) -> None:
     assert "groups-path" in found(written(folder, GOOD, GOOD, groups=PAIR))
 
 
+def test_an_attribute_twice_has_two_values_for_two_readers(tmp_path: Path) -> None:
+    def twice(name: str, kind: str, value: int) -> list[Any]:
+        out = coll(0)
+        out.attr.add(name=name, **{kind: value})
+        return [out, node(1, data=[0])]
+
+    assert found(written(tmp_path, twice("comm_size", "int64_val", 16), twice("comm_size", "int64_val", 16))) == {"attribute-twice": 2}
+    assert 'rank 0 node 0 "op0": comm_size is 4096, then 16' in judged(tmp_path).verdicts[0].examples
+    assert found(written(tmp_path, *[twice("comm_size", "int64_val", 4096)] * 2)) == {}, "both read the same"
+    assert found(written(tmp_path, *[twice("comm_tag", "int32_val", 1)] * 2)) == {}, "never read there"
+
+
 def test_a_wide_fan_is_slow(tmp_path: Path) -> None:
     fan = [node(0), *(node(i, data=[0]) for i in range(1, 4_200))]
     assert found(written(tmp_path, fan, [node(i) for i in range(4_200)])) == {"wide-fan": 2}

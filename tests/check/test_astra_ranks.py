@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphlink.cli import main
 from tests.check.et_files import coll, encoded, found, judged, node, recv, send, written
@@ -50,6 +55,141 @@ def test_groups_in_orders_that_contradict_each_other(tmp_path: Path) -> None:
     assert "order-differs" not in keys
     assert "collective 0 of group 1 before" in examples(tmp_path, "slot-deadlock")
     assert "slot-deadlock" not in found(written(tmp_path, two("1", "3"), two("1", "2"), two("2", "3"), groups=groups))
+
+
+class TestCircles:
+    """What hangs whatever the timing."""
+
+    def test_both_receive_before_they_send(self, tmp_path: Path) -> None:
+        first = [recv(0, comm_src=1), send(1, [0], comm_dst=1), node(2, data=[1])]
+        second = [recv(0, comm_src=0), node(1, data=[0]), send(2, [1], comm_dst=0), node(3, data=[2])]
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 4}
+        there = 'rank 0 node 0 "op0" -send-> rank 1 node 2 "op2" -after-> rank 1 node 0 "op0"'
+        assert examples(tmp_path, "rank-circle") == f'{there} -send-> rank 0 node 1 "op1" -after-> rank 0 node 0'
+        assert main(["check", str(tmp_path)]) == 1
+        first[1] = send(1, comm_dst=1)
+        assert found(written(tmp_path, first, second)) == {}, "one of them sends first"
+
+    def test_a_message_behind_a_collective_that_waits_for_it(self, tmp_path: Path) -> None:
+        first = [recv(0, comm_src=1), coll(1, [0]), node(2, data=[1])]
+        second = [coll(0), send(1, [0], comm_dst=0), node(2, data=[1])]
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 4}
+        assert '-after-> rank 1 node 0 "op0" -meets-> rank 0 node 1 "op1" -after-> rank 0 node 0' in examples(tmp_path, "rank-circle")
+
+    def test_groups_that_dependencies_put_in_other_orders(self, tmp_path: Path) -> None:
+        def two(first: str, second: str, deps: list[int], **more: object) -> list[object]:
+            return [coll(0, pg_name=first, **more), coll(1, deps, pg_name=second, **more), node(2, data=[0, 1])]
+
+        keys = found(written(tmp_path, two("1", "2", [0]), two("2", "1", [0]), groups={"1": [0, 1], "2": [0, 1]}))
+        assert keys == {"rank-circle": 4, "legacy-group": 4}, "and no slot-deadlock: they hang without slots"
+        keys = found(written(tmp_path, two("1", "2", [0]), two("2", "1", []), groups={"1": [0, 1], "2": [0, 1]}))
+        assert keys == {"slot-deadlock": 2, "legacy-group": 4}, "on streams rank 1 starts both"
+        broadcast = [two(*g, [0], comm_type=pb.BROADCAST) for g in (("1", "2"), ("2", "1"))]
+        assert "rank-circle" not in found(written(tmp_path, *broadcast, groups={"1": [0, 1], "2": [0, 1]})), "ranks are not coupled"
+
+    def test_what_timing_decides_is_not_sure(self, tmp_path: Path) -> None:
+        """Two messages of one key whose order a rank leaves open: which one the RECV takes is not known."""
+        first = [recv(0, comm_src=1), send(1, [0], comm_dst=1), node(2, data=[1])]
+        second = [recv(0, comm_src=0), send(1, [0], comm_dst=0), send(2, comm_dst=0), node(3, data=[1, 2])]
+        assert found(written(tmp_path, first, second)) == {"no-recv": 1}
+
+    def test_messages_that_start_in_order_though_they_run_beside_each_other(self, tmp_path: Path) -> None:
+        """As gloo's: each is launched by a host node beside its thread, and none waits for the one before."""
+        cpu = {"is_cpu_op": True}
+        first = [node(0, **cpu), node(1, data=[0], **cpu), recv(2, [1], comm_src=1), node(3, data=[0], **cpu), node(4, data=[3], **cpu)]
+        first += [recv(5, [4], comm_src=1), send(6, [5], comm_dst=1), node(7, data=[2, 6])]
+        second = [recv(0, comm_src=0), send(1, [0], comm_dst=0), send(2, [0], comm_dst=0), node(3, data=[1, 2])]
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 6, "cpu-statistics": 4}, "the first RECV waits as well"
+        second[0] = node(0)
+        assert found(written(tmp_path, first, second)) == {"cpu-statistics": 4, "no-recv": 1}
+
+    def test_over_ctrl_deps(self, tmp_path: Path) -> None:
+        first = [recv(0, comm_src=1), node(1), send(2, [1], comm_dst=1), node(3, data=[0, 2])]
+        first[2].ctrl_deps.append(0)
+        second = [recv(0, comm_src=0), send(1, [0], comm_dst=0), node(2, data=[1])]
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 4, "ctrl-alone": 1}
+
+    def test_of_many_nodes(self, tmp_path: Path) -> None:
+        n = 5_000
+        first = [recv(0, comm_src=1), *(coll(i, [i - 1]) for i in range(1, n)), node(n, data=[n - 1])]
+        second = [*(coll(i, [i - 1] if i else []) for i in range(n - 1)), send(n - 1, [n - 2], comm_dst=0), node(n, data=[n - 1])]
+        assert found(written(tmp_path, first, second)) == {"rank-circle": 2 * n}
+        assert len(examples(tmp_path, "rank-circle")) < 600
+
+
+def completes(ranks: Sequence[Sequence[Any]], groups: Mapping[str, Sequence[int]]) -> bool:
+    """Node by node, as often as anything can end: a collective with all of its turn, a RECV after its SEND if there is one."""
+    keys: dict[tuple[int, int], tuple[object, ...]] = {}
+    for r, nodes in enumerate(ranks):
+        turns: Counter[object] = Counter()
+        for n in nodes:
+            of = {a.name: a.string_val or a.int64_val or a.int32_val for a in n.attr}
+            key: tuple[object, ...] | None = None
+            if n.type == pb.COMM_COLL_NODE and (not of.get("pg_name") or r in groups[of["pg_name"]]):
+                key = ("coll", of.get("pg_name"))
+            elif n.type in (pb.COMM_SEND_NODE, pb.COMM_RECV_NODE):
+                ends = (r, of["comm_dst"]) if n.type == pb.COMM_SEND_NODE else (of["comm_src"], r)
+                key = (n.type, *ends, of["comm_tag"])
+            if key is not None:
+                keys[r, n.id] = (*key, turns[key])
+                turns[key] += 1
+    by_key = {key: [k for k, other in keys.items() if other == key] for key in keys.values()}
+    deps = {(r, n.id): {(r, d) for d in n.data_deps} for r, nodes in enumerate(ranks) for n in nodes}
+    ended: set[tuple[int, int]] = set()
+    while True:
+        new = set()
+        for k in deps.keys() - ended:
+            with_it = by_key[keys[k]] if keys.get(k, ("",))[0] == "coll" else [k]
+            ready = all(deps[m] <= ended for m in with_it)
+            if keys.get(k, ("",))[0] == pb.COMM_RECV_NODE:
+                ready &= all(s in ended for s in by_key.get((pb.COMM_SEND_NODE, *keys[k][1:]), []))
+            if ready:
+                new.add(k)
+        if not new:
+            return len(ended) == len(deps)
+        ended |= new
+
+
+@st.composite
+def runs(draw: Any) -> list[list[Any]]:
+    """Ranks whose communication of one key is chained; anything else may run beside."""
+    out = []
+    for rank in range(3):
+        nodes: list[Any] = []
+        last: dict[object, int] = {}
+        for i in range(draw(st.integers(1, 8))):
+            deps = draw(st.sets(st.integers(0, i - 1), max_size=2)) if i else set()
+            sort, which = draw(st.sampled_from(["comp", "coll", "coll", "send", "recv"])), draw(st.integers(0, 2))
+            peer = (rank + 1 + which % 2) % 3
+            if sort != "comp":
+                key = (sort, which if sort == "coll" else peer)
+                deps |= {last[key]} if key in last else set()
+                last[key] = i
+            if sort == "comp":
+                nodes.append(node(i, data=sorted(deps)))
+            elif sort == "coll":
+                nodes.append(coll(i, sorted(deps), pg_name=(None, "1", "2")[which]))
+            else:
+                nodes.append(send(i, sorted(deps), comm_dst=peer) if sort == "send" else recv(i, sorted(deps), comm_src=peer))
+        out.append(nodes)
+    return out
+
+
+@settings(max_examples=300, deadline=None)
+@given(runs())
+def test_circles_are_those_of_a_plain_walk(tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Any]]) -> None:
+    groups = {"1": [0, 1], "2": [0, 1, 2]}
+    folder = tmp_path_factory.mktemp("run")
+    assert ("rank-circle" in found(written(folder, *ranks, groups=groups))) == (not completes(ranks, groups))
+
+
+def test_groups_need_ranks_that_are_there_each_once(tmp_path: Path) -> None:
+    member = [coll(0, pg_name="1"), node(1, data=[0])]
+    assert found(written(tmp_path, member, member, groups={"1": [0, 1, 5], "2": [7]})) == {"group-beyond": 1}
+    assert examples(tmp_path, "group-beyond") == "group 1: rank 5 of a run of 2 ranks"
+    assert found(written(tmp_path, member, member, groups={"1": [0, 1, 1]})) == {"group-twice": 1}
+    (tmp_path / "trace.1.et").unlink()
+    assert "group-beyond" not in found(written(tmp_path, member, groups={"1": [0, 1]})), "of a rank alone the run is not known"
 
 
 def test_collectives_that_nothing_orders(tmp_path: Path) -> None:

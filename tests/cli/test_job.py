@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -137,6 +138,9 @@ def test_a_node_is_shown_with_its_edges_both_ways(graphlink: Run, traces: Path, 
     assert names[nodes["name"][at]] in before
     assert ["launch", str(nodes["id"][at - 1])] in [line.split()[:2] for line in before.splitlines()]
     assert [kinds[nodes["held_by"][at + 1]], str(nodes["id"][at + 1])] in [line.split()[:2] for line in after.splitlines()]
+    packed = tmp_path / "packed.0.et"
+    packed.write_bytes(gzip.compress((tmp_path / "out" / "trace.0.et").read_bytes()))
+    assert graphlink("show", packed, "--node", nodes["id"][at]).out == ran.out
     missing = graphlink("show", tmp_path / "out" / "trace.0.et", "--node", "99999999")
     assert missing.status == 1
     assert "99999999" in missing.err

@@ -70,7 +70,7 @@ def test_what_is_folded_still_keeps_the_promises_of_a_graph(seed: int) -> None:
     assert check(folded) == ()
     assert len(folded.kind) <= len(graph.kind)
     for tid in np.unique(graph.tid):
-        for column in ("duration_ns", "self_ns", "wait_ns"):
+        for column in ("duration_ns", "self_ns", "wait_ns", "wake_ns"):
             assert getattr(folded, column)[folded.tid == tid].sum() == getattr(graph, column)[graph.tid == tid].sum()
     for kind in (NodeKind.HOST_GAP, NodeKind.HOST_ASYNC, NodeKind.END, *GPU):
         same, was = folded.kind == kind, graph.kind == kind
@@ -78,6 +78,7 @@ def test_what_is_folded_still_keeps_the_promises_of_a_graph(seed: int) -> None:
             assert np.array_equal(getattr(folded, column)[same], getattr(graph, column)[was])
     assert folded.end_ns.max() == graph.end_ns.max()
     assert _ends(folded) == _ends(graph)
+    assert _waits(folded) == _waits(graph)
     assert _reasons_to_stay(folded) >= np.count_nonzero(np.isin(folded.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART))) * 0.5
     again = fold(folded)
     assert len(again.kind) == len(folded.kind)
@@ -91,6 +92,18 @@ def _ends(graph: Graph) -> list[tuple[int, int, int, int, int]]:
     )
     rows = np.where(graph.edge_kind == EdgeKind.LAUNCH, NOWHERE, graph.row[graph.source])
     table = np.stack([graph.edge_kind, rows, graph.kind[target], graph.row[target], graph.found_by], axis=1)[chosen]
+    return sorted(map(tuple, table.tolist()))
+
+
+def _waits(graph: Graph) -> list[tuple[int, ...]]:
+    """Source, target and call of every wait, by rows; all have their ``sync`` edge."""
+    told = graph.sync_calls
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    of = graph.edge_kind == EdgeKind.SYNC
+    assert set(zip(told.source.tolist(), told.target.tolist(), strict=True)) <= set(
+        zip(graph.source[of].tolist(), target[of].tolist(), strict=True)
+    )
+    table = np.stack([graph.row[told.source], graph.kind[told.target], graph.row[told.target], told.call], axis=1)
     return sorted(map(tuple, table.tolist()))
 
 

@@ -109,6 +109,17 @@ def test_a_wait_is_in_no_duration_and_the_part_after_it_starts_when_the_device_w
     assert {(device, part), (device, following)} <= edges(graph, EdgeKind.SYNC)
 
 
+def waits(graph: Graph) -> list[tuple[float, int]]:
+    """When the node behind each wait starts (us), and the row of the call."""
+    told = graph.sync_calls
+    return [(float(graph.start_ns[t]) / 1e3, int(c)) for t, c in zip(told.target, told.call, strict=True)]
+
+
+def test_a_wait_is_told_by_its_call_at_the_part_after_it_or_else_at_the_next_operator() -> None:
+    assert waits(graph_of(sync_trace())) == [(80, 1)]
+    assert waits(graph_of(sync_trace(kernel_end=18))) == [(110, 1)]
+
+
 def test_a_call_whose_device_work_was_done_before_blocks_nothing() -> None:
     graph = graph_of(sync_trace(kernel_end=18))
     assert not graph.wait_ns.any()
@@ -162,7 +173,13 @@ def test_what_a_blocking_copy_takes_to_launch_is_hidden_behind_other_work_and_ta
         calls=[copies[1], Call("cudaLaunchKernel", 42, 44, 2)],
         device=[Device("k", 46, 100, 2), Device("Memcpy", 101, 125, 3)],
     )
-    assert graph_of(alone).wait_ns.sum() == (125 - 50) * 1000
+    assert graph_of(alone).wait_ns.sum() == (125 - 54) * 1000, "no copy shows it: as long as the launch took"
+    hidden = build_trace(
+        host=[Host("next", 40, 140)],
+        calls=[Call("cudaMemcpy", 50, 130, 3)],
+        device=[Device("k", 30, 100, 2), Device("Memcpy", 101, 125, 3)],
+    )
+    assert graph_of(hidden).wait_ns.sum() == (125 - 50) * 1000, "nothing shows it"
 
 
 def test_a_call_that_runs_on_beside_its_copy_has_launched_when_the_copy_began() -> None:

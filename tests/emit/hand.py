@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from graphlink.model import (
     Linked,
     NodeKind,
     ProcessGroup,
+    SyncCalls,
 )
 from tests.build import Call, Device, Host, Node, build_et, build_trace
 
@@ -38,6 +39,7 @@ class N(NamedTuple):
     caller: int = NOWHERE
     self_ns: int = 0
     wait: int = 0
+    wake: int = 0
     delay: int = 0
     overlap: int = 0
     tid: int = 0
@@ -45,7 +47,8 @@ class N(NamedTuple):
     stream: int = 0
 
 
-def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS) -> Graph:
+def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[int, int, int]] = ()) -> Graph:
+    """``waits``: source, target and call of ``sync`` edges."""
     given = list(nodes)
     edges = [sorted(n.deps) for n in given]
 
@@ -61,6 +64,7 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS) -> Graph:
         duration_ns=i64("duration"),
         self_ns=i64("self_ns"),
         wait_ns=i64("wait"),
+        wake_ns=i64("wake"),
         start_delay_ns=i64("delay"),
         overlap_ns=i64("overlap"),
         tid=i64("tid"),
@@ -71,6 +75,7 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS) -> Graph:
         source=np.array([s for e in edges for s, _ in e], np.int32),
         edge_kind=np.array([k for e in edges for _, k in e], np.uint8),
         found_by=np.zeros(sum(map(len, edges)), np.uint8),
+        sync_calls=SyncCalls(*(np.array([w[i] for w in waits], np.int32) for i in range(3))),
     )
 
 

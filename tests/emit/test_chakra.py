@@ -121,6 +121,30 @@ def test_host_side_communication_has_no_device_and_is_no_cpu_op() -> None:
     assert (values["is_cpu_op"][1], values["device"][1], values["stream"][1]) == (False, -1, -1)
 
 
+def test_the_calls_behind_sync_edges_are_named_once_where_they_agree() -> None:
+    k, e = NodeKind, EdgeKind
+    calls = records().trace.strings
+    launch, sync = (calls[c] for c in records().trace.calls.name[[0, 2]])
+    nodes = [
+        N(k.HOST_OP, 0, 0, 1, 1, tid=1),
+        N(k.DEVICE_OP, 0, 0, 2, 2, ((0, e.LAUNCH),)),
+        N(k.DEVICE_OP, 1, 0, 2, 2, ((0, e.LAUNCH),)),
+        N(k.HOST_PART, 0, 3, 4, 1, ((0, e.HOST), (1, e.SYNC), (2, e.SYNC)), tid=1, wake=1),
+        N(k.HOST_OP, 2, 5, 6, 1, ((1, e.SYNC), (2, e.SYNC), (3, e.HOST)), tid=1),
+        N(k.HOST_OP, 2, 7, 8, 1, ((1, e.SYNC), (4, e.HOST)), tid=1),
+        N(k.END, NOWHERE, 9, 9, 0, ((2, e.SYNC), (5, e.HOST)), tid=1),
+    ]
+    waits = [(1, 3, 2), (2, 3, 2), (1, 4, 2), (1, 5, 0), (1, 5, 2)]
+    as_written = [attrs(n) for n in written(graph(nodes, waits=waits), records(), communication())[1]]
+    assert [a.get("wake_ns") for a in as_written] == [None, None, None, ("int64_val", 1), None, None, None]
+    made = [a.get("sync_call") for a in as_written]
+    assert made[:3] == [None] * 3
+    assert made[3] == ("string_val", sync)
+    assert made[4] == ("string_list", (sync, "", ""))
+    assert made[5] == ("string_list", (f"{launch} {sync}", ""))
+    assert made[6] is None
+
+
 def test_bytes_are_those_that_protobuf_makes_of_the_messages() -> None:
     _, nodes, data = written(every_kind(), records(), communication(ALL_REDUCE, host=(ALL_REDUCE,)))
     for node, part in zip(nodes, frames(data)[1:], strict=True):

@@ -117,6 +117,8 @@ def nodes(draw: Any) -> bytes:
         attr.append(A(name="dep_kinds", string_list=pb.StringList(values=values)))
     if draw(st.integers(0, 9)) == 0:
         attr.append(A(name="sync_call", string_list=pb.StringList(values=["cudaStreamSynchronize"])))
+    if draw(st.integers(0, 4)) == 0:
+        attr.append(A(name="sync_call", string_val=draw(st.sampled_from(["", "cudaMemcpy", "é"]))))
     node = pb.Node(
         id=draw(ids),
         name=draw(st.sampled_from(["", "a", "aten::mm", "ü" * 100])),
@@ -201,7 +203,7 @@ def test_blocks_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "z.et"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_chakra(packed).data.source.tolist() == list(range(499))
-    assert [o.node for o in whole.odd] == [250]
+    assert [(o.node, o.kind, o.value) for o in whole.odd] == [(250, "twice", "250, then 3"), (250, "int32_val", "3")]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from graphlink.errors import UsageError
 from graphlink.model import EdgeKind
 from graphlink.read.chakra import CommType
 from graphlink.replay.ideal import play_ideal
+from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.syncs import sync_waits
 from graphlink.replay.whatif import Changes, apply, launches, parse_scale, wire_share
@@ -89,6 +90,116 @@ def test_a_wait_after_a_call_outside_any_op_has_the_calls_name() -> None:
     assert [w.names for w in sync_waits(work)] == [{"cudaDeviceSynchronize"}]
 
 
+def three_calls() -> Workload:
+    """A stream synchronisation that blocked, an event and a device synchronisation that found all done, then one operator."""
+    return load(
+        [
+            N(0, CPU, 1, name="aten::mm"),
+            N(1, GPU, 9, ((0, L),)),
+            N(2, GPU, 2, ((0, L),)),
+            N(3, CPU, 1, ((0, H), (1, Y)), name="aten::mm (cont.)", calls=("cudaStreamSynchronize",)),
+            N(4, CPU, 1, ((1, Y), (2, Y), (3, H)), calls=("cudaDeviceSynchronize", "cudaEventSynchronize cudaDeviceSynchronize", "")),
+        ]
+    )
+
+
+def test_waits_for_one_operator_are_told_apart_by_their_calls() -> None:
+    waits = {(w.targets, w.sources, *sorted(w.names)) for w in sync_waits(three_calls())}
+    assert waits == {
+        ((3, 4), (1,), "aten::mm", "cudaStreamSynchronize"),
+        ((4,), (1, 2), "cudaDeviceSynchronize", "op"),
+        ((4,), (2,), "cudaEventSynchronize", "op"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("which", "left"),
+    [
+        (("cudaStreamSynchronize",), [(1, 4), (2, 4)]),  # the device synchronisation waits for the same op
+        (("cudaEventSynchronize",), [(1, 3), (1, 4), (2, 4)]),
+        (("cudaDeviceSynchronize",), [(1, 3), (1, 4), (2, 4)]),
+        (("cudaDeviceSynchronize", "cudaEventSynchronize"), [(1, 3), (1, 4)]),
+        (("cudaDeviceSynchronize", "cudaDeviceSynchronize"), [(1, 3), (1, 4), (2, 4)]),
+        (("cudaStreamSynchronize", "cudaDeviceSynchronize"), [(2, 4)]),
+        (("all",), []),
+    ],
+)
+def test_an_edge_goes_with_the_last_wait_that_it_stands_for(which: tuple[str, ...], left: list[tuple[int, int]]) -> None:
+    work = apply(three_calls(), Changes(remove_sync=which), {}).work
+    target = np.repeat(np.arange(len(work)), np.diff(work.first))
+    of = work.kind == Y
+    assert list(zip(work.source[of].tolist(), target[of].tolist(), strict=True)) == left
+
+
+def waking(*, kernel_us: int = 40, ids: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Workload:
+    """A call that had to wait 40 us less 15, then took 10 to return: 6 to wake up and 4 as if it had found all done."""
+    a, b, c, d, e = ids
+    return load(
+        [
+            N(a, CPU, 5),
+            N(b, GPU, kernel_us, ((a, L),)),
+            N(c, CPU, 10, ((a, H),)),
+            N(d, CPU, 10, ((c, H), (b, Y)), name="op (cont.)", wake_us=6),
+            N(e, CPU, 1, ((b, Y), (d, H))),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "ns"),
+    [
+        ("kernel=1", 56_000),
+        ("kernel=0.3", 28_000),  # still waits, for 2 us
+        ("kernel=0.2", 24_000),  # the op ended 2 us before the call, which returns 10 us after it has
+        ("kernel=0.1", 20_000),  # the op ended 6 us before the call, which takes 4 us
+        ("kernel=0", 20_000),
+        ("host=0.5", 48_000),
+        ("kernel=0.0001", 20_000),
+    ],
+)
+@pytest.mark.parametrize("ids", [(0, 1, 2, 3, 4), (9, 8, 7, 6, 5)], ids=["forward", "backward"])
+def test_waking_up_costs_only_where_something_is_waited_for(scale: str, ns: int, ids: tuple[int, ...]) -> None:
+    work = waking(ids=ids)
+    played = play_ideal(apply(work, Changes((parse_scale(scale),)), {}).work)
+    assert played.total_ns == ns
+    assert critical_path(work, played).length_ns == ns
+    assert play_ideal(work).total_ns == 56_000
+
+
+def test_waking_up_scales_with_its_node_and_is_gone_without_the_wait() -> None:
+    def total(*scales: str, **changes: Any) -> int:
+        return play_ideal(apply(waking(), Changes(tuple(map(parse_scale, scales)), **changes), {}).work).total_ns
+
+    assert total("kernel=0", "host=2") == 2 * 20_000
+    assert total("kernel=0", "host:cont=0") == 16_000
+    assert total(remove_sync=("all",)) == 45_000, "the kernel ends last"
+    assert total("kernel=0.5", remove_sync=("all",)) == 25_000
+    assert total("kernel=0.1", remove_sync=("3",)) == 20_000
+
+
+def test_a_recorded_wait_is_one_and_other_machines_know_nothing_of_waking_up() -> None:
+    assert play_ideal(waking(kernel_us=1)).total_ns == 26_000
+    assert play_slots(apply(waking(), Changes((parse_scale("kernel=0"),)), {}).work).total_ns == 26_000
+
+
+def test_the_edges_that_close_a_rank_are_no_wait() -> None:
+    """``end`` follows every leaf; it waits where a call is named whose wait ended there."""
+    nodes = [N(0, CPU, 1), N(1, GPU, 9, ((0, L),)), N(2, CPU, 0, ((0, H), (1, Y)), name="end")]
+    with pytest.raises(UsageError, match="waits for nothing"):
+        apply(load(nodes), Changes(remove_sync=("all",)), {})
+    named = [*nodes[:2], nodes[2]._replace(calls=("cudaDeviceSynchronize",))]
+    assert apply(load(named), Changes(remove_sync=("all",)), {}).done == ("without sync all: 1 waits, 1 edges",)
+    both = [*nodes[:2], N(2, CPU, 1, ((0, H), (1, Y)), name="aten::item"), N(3, GPU, 5, ((2, L),))]
+    both.append(N(4, CPU, 0, ((2, H), (3, Y)), name="end"))
+    changed = apply(load(both), Changes(remove_sync=("all",)), {})
+    assert changed.done == ("without sync all: 1 waits, 1 edges",)
+    assert changed.work.source[changed.work.first[4] : changed.work.first[5]].tolist() == [2, 3], "what closes the rank stays"
+
+
+def test_delays_that_are_part_of_a_node_are_counted() -> None:
+    assert apply(step(), Changes((parse_scale("delay=0"),)), {}).done == ("delay x 0: 1 nodes, -0.003 ms of work",)
+
+
 def test_launches_of_one_graph_are_one_call() -> None:
     assert launches(step()).tolist() == [1, 0, 1, 0, 0, 0, 0, 0]
 
@@ -112,7 +223,9 @@ def test_bytes_on_the_wire() -> None:
     assert wire_share(kinds, np.full(5, 4.0)).tolist() == [1.5, 3.0, 0.75, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("text", ["", "kernel", "kernels=2", "kernel=", "kernel=-1", "kernel=nan", "kernel:(=1", "=1"])
+@pytest.mark.parametrize(
+    "text", ["", "kernel", "kernels=2", "kernel=", "kernel=-1", "kernel=nan", "kernel=inf", "kernel=1e7", "kernel:(=1", "=1"]
+)
 def test_wrong_scales(text: str) -> None:
     with pytest.raises(UsageError, match="--scale"):
         parse_scale(text)
@@ -123,6 +236,7 @@ def test_wrong_scales(text: str) -> None:
     [
         (Changes((parse_scale("comm=2"),)), "no such node"),
         (Changes((parse_scale("kernel:xyz=2"),)), "no such node"),
+        (Changes((parse_scale("delay:xyz=0"),)), "no such node"),
         (Changes(remove_sync=("aten::nothing",)), "the most frequent are aten::item"),
         (Changes(remove_sync=("0",)), "no wait"),
         (Changes(bytes_per_s=1e9), "no communication"),

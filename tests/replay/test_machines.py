@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE, EdgeKind
+from graphlink.read.chakra import read_chakra
 from graphlink.replay.drift import places, slot_waits
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.meetings import meetings
@@ -17,6 +19,7 @@ from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, SLOT
 from graphlink.replay.slots import play_ranks, play_slots
 from graphlink.replay.stuck import stuck
 from graphlink.replay.workload import RankFile, Slot, Work, workload
+from tests.check.et_files import encoded, node
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file, load, plain
 
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
@@ -195,6 +198,27 @@ def test_shares_and_families_of_a_path() -> None:
     assert by_work(work, path) == {"host": 10_000, "gap": 4_000, "kernel": 11_000, "comm": 7_000, "copy": 1_000, "delay": 5_000}
     assert (path.gap_ns, path.delay_ns, path.length_ns) == (4_000, 5_000, 38_000)
     assert [(f.name, f.nodes, f.ns) for f in families(work, path, 1)] == [("gemm", 2, 13_000)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sets(st.integers(0, 7), max_size=3), st.sets(st.integers(0, 7), max_size=3)), min_size=1, max_size=8))
+def test_both_sorts_of_dependencies_delay_in_graphs_of_others(tmp_path_factory: Any, given_deps: list[tuple[set[int], set[int]]]) -> None:
+    """As ASTRA-sim's present reader takes them; in graphs of graphlink ctrl_deps are callers."""
+    deps = [({d for d in data if d < i}, {c for c in ctrl if c < i}) for i, (data, ctrl) in enumerate(given_deps)]
+    nodes = [node(i, data=sorted(data), ctrl=sorted(ctrl), micros=1 + i) for i, (data, ctrl) in enumerate(deps)]
+    path = tmp_path_factory.mktemp("et") / "x.0.et"
+    path.write_bytes(encoded(nodes))
+    file = read_chakra(path)
+    work = workload([RankFile(0, file)])
+    end: list[int] = []
+    for i, (data, ctrl) in enumerate(deps):
+        end.append(max((end[d] for d in data | ctrl), default=0) + 1000 * (1 + i))
+        assert sorted(work.source[work.first[i] : work.first[i + 1]].tolist()) == sorted(data | ctrl)
+    assert play_ideal(work).end_ns.tolist() == end
+    started = play_slots(work).start_ns
+    assert all(started[i] >= max((started[d] for d in data | ctrl), default=0) for i, (data, ctrl) in enumerate(deps))
+    ours = workload([RankFile(0, replace(file, metadata=replace(file.metadata, graphlink="1")))])
+    assert np.diff(ours.first).tolist() == [len(data) for data, _ in deps]
 
 
 def test_nothing() -> None:

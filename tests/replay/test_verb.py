@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from graphlink.cli import main
 from graphlink.emit.chakra import Heading, write_et
 from graphlink.emit.groups import assign
 from graphlink.run import Inputs, Options, prepare
+from tests.check.et_files import coll, node, recv, send, written
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 
@@ -38,12 +41,73 @@ def test_what_if_as_text_and_data(out: Path, tmp_path: Path, capsys: pytest.Capt
     changes = ["--scale", "kernel=0.5", "--remove-sync", "all", "--launch-cost", "-1.5"]
     assert main(["replay", str(out), *changes, "--json", str(data)]) == 0
     text = capsys.readouterr().out
-    assert "before" in text and "not answered" in text and "polls" in text and "launches -1.5 us each" in text
+    assert "before" in text and "launches -1.5 us each" in text
     report = json.loads(data.read_bytes())
     (run,), (what_if,) = report["runs"], report["what_if"]
     assert run["ranks"][0]["replayed_ns"] == run["total_ns"] == what_if["before_ns"] > what_if["after_ns"] == what_if["path"]["length_ns"]
     assert len(run["drifts"]) <= 10 and abs(run["ranks"][0]["error_pct"]) < 0.2
     assert sum(what_if["path"]["work_ns"].values()) == what_if["path"]["length_ns"]
+
+
+@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks"])
+def test_a_graph_without_times_is_compared_with_nothing(tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "r.json"
+    written(tmp_path, [node(0), node(1, data=[0])])
+    assert main(["replay", str(tmp_path), "--machine", machine, "--json", str(data)]) == 0
+    text = capsys.readouterr().out
+    assert "rank 0: no recorded times, replayed 0.010 ms, 2 nodes" in text and "self-consistency" not in text
+    (rank,) = json.loads(data.read_bytes())["runs"][0]["ranks"]
+    assert (rank["measured_ns"], rank["error_pct"], rank["finished"]) == (None, None, True)
+    timed = node(1, data=[0])
+    timed.start_time_micros = 5
+    written(tmp_path, [node(0), timed])
+    assert main(["replay", str(tmp_path), "--machine", machine]) == 0
+    assert "measured 0.010 ms, replayed 0.010 ms, +0.000 % (self-consistency)" in capsys.readouterr().out
+
+
+def test_a_rank_that_does_not_finish_has_no_error_and_no_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "r.json"
+    first = [node(0, start_ns=0), recv(1, [0], comm_src=1), send(2, [1], comm_dst=1)]
+    written(tmp_path, first, [node(0, start_ns=0), recv(1, [0]), send(2, [1], comm_dst=0)])
+    assert main(["replay", str(tmp_path), "--machine", "ranks", "--scale", "kernel=0.5", "--json", str(data)]) == 1
+    text = capsys.readouterr().out
+    assert "replayed until nothing could run, at 0.005 ms" in text and "rank 0 does not finish" in text
+    assert "self-consistency" not in text and "50.00 %" not in text
+    report = json.loads(data.read_bytes())
+    assert [r["error_pct"] for r in report["runs"][0]["ranks"]] == [None, None] and report["what_if"][0]["gain_pct"] is None
+
+
+class TestNotAnswered:
+    """What a what-if says that it does not answer, by what the graphs hold."""
+
+    def of(self, folder: Path, capsys: pytest.CaptureFixture[str], *nodes: Any, change: Sequence[str] = ("--scale", "kernel=0.5")) -> str:
+        written(folder, [node(0), *nodes])
+        assert main(["replay", str(folder), *change]) == 0
+        return capsys.readouterr().out.partition("not answered:")[2]
+
+    def named(self, id: int, name: str, **attributes: Any) -> Any:
+        out = node(id, data=[0], **attributes)
+        out.name = name
+        return out
+
+    def test_polls_and_paths_where_there_are_some(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.of(tmp_path, capsys) == ""
+        polls = [
+            self.named(1, "cudaEventQuery"),
+            self.named(2, "cudaEventQuery"),
+            self.named(3, "x", sync_call=("string_val", "cudaStreamQuery")),
+        ]
+        said = self.of(tmp_path, capsys, *polls)
+        assert "polls (cudaEventQuery, cudaStreamQuery) turns as often as recorded: 3" in said and "path" not in said
+        said = self.of(tmp_path, capsys, self.named(1, "triton::autotune"))
+        assert "takes the recorded path: 1" in said and "polls" not in said
+
+    def test_waits_for_other_ranks_where_they_stay(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        waits = "communication keeps the time"
+        assert waits in self.of(tmp_path, capsys, coll(1, [0]))
+        assert waits in self.of(tmp_path, capsys, recv(1, [0], comm_src=1))
+        assert waits not in self.of(tmp_path, capsys, coll(1, [0]), change=("--bandwidth", "1"))
+        assert waits not in self.of(tmp_path, capsys, coll(1, [0]), change=("--scale", "kernel=0.5", "--machine", "ranks"))
 
 
 @pytest.mark.parametrize(

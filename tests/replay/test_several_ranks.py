@@ -1,0 +1,113 @@
+"""What-ifs of a folder of ranks: each change on the ranks that it fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphlink.cli import main
+from graphlink.errors import UsageError
+from graphlink.model import EdgeKind
+from graphlink.replay.fitting import fit, told_ranks
+from graphlink.replay.syncs import waiting_ranks
+from graphlink.replay.whatif import Changes, parse_scale
+from tests.check.et_files import coll, node, written
+from tests.replay.hand import CPU, GPU, N, load
+
+H, L, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.SYNC
+
+
+def waiting(first: int, kernel: str, *more: Any) -> list[Any]:
+    """A host node, a kernel of 40 us, and a host node that waits for it: ids from ``first``."""
+    a, b, c = first, first + 1, first + 2
+    nodes = [
+        node(a, micros=5, is_cpu_op=True),
+        node(b, data=[a], micros=40, is_cpu_op=False, dep_kinds=("string_list", ["launch"])),
+        node(c, data=[a, b], micros=1, is_cpu_op=True, dep_kinds=("string_list", ["host", "sync"])),
+        *more,
+    ]
+    nodes[1].name = kernel
+    return nodes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Node 2 waits on rank 0 alone, node 11 is awaited on ranks 1 and 2; rank 2 has communication."""
+    return written(
+        tmp_path, waiting(0, "gemm"), waiting(10, "relu"), waiting(10, "relu", coll(13, [10], comm_type=5, pg_name="1")), groups={"1": [2]}
+    )
+
+
+def report(folder: Path, *arguments: str) -> dict[str, Any]:
+    out = folder / "r.json"
+    assert main(["replay", str(folder), *arguments, "--json", str(out)]) == 0
+    data: dict[str, Any] = json.loads(out.read_bytes())
+    return data
+
+
+def gains(report: dict[str, Any]) -> list[int]:
+    return [w["before_ns"] - w["after_ns"] for w in report["what_if"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks"),
+    [
+        (["--remove-sync", "2"], [0]),
+        (["--scale", "kernel:gemm=0"], [0]),
+        (["--scale", "kernel:relu=0"], [1, 2]),
+        (["--bandwidth", "0.0001"], [2]),
+        (["--scale", "kernel:gemm=0", "--scale", "kernel:relu=0"], [0, 1, 2]),
+    ],
+)
+def test_a_change_is_made_on_the_ranks_that_it_fits(
+    folder: Path, change: list[str], ranks: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = report(folder, *change)
+    assert [i for i, gain in enumerate(gains(data)) if gain] == ranks
+    text = capsys.readouterr().out
+    done, others = text.partition("what if\n")[2].split("\n\n")[0], [r for r in range(3) if r not in ranks]
+    assert f"{told_ranks(ranks)}: " in done or len(change) > 2
+    if others:
+        assert f"{told_ranks(others)}: as recorded, nothing there is named by {' '.join(change)}" in done
+
+
+def test_what_was_done_names_the_ranks_of_one_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(folder), "--machine", "ranks", "--scale", "kernel:relu=0", "--remove-sync", "2"]) == 0
+    done = capsys.readouterr().out.partition("what if\n")[2].split("\n\n")[0].splitlines()
+    assert [line.rpartition(" (")[2] for line in done] == ["ranks 1, 2)", "rank 0)"]
+
+
+@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks"])
+def test_an_id_that_is_a_wait_on_several_ranks_is_refused(folder: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(folder), "--remove-sync", "11", "--machine", machine]) == 2
+    error = capsys.readouterr().err
+    assert "a wait of that id is on ranks 1, 2" in error and "--rank N" in error
+    assert main(["replay", str(folder), "--remove-sync", "11", "--machine", machine, "--rank", "1"]) == 0
+
+
+@pytest.mark.parametrize("machine", ["ideal", "ranks"])
+@pytest.mark.parametrize(
+    ("change", "said"), [(["--remove-sync", "77"], "no wait of that id"), (["--scale", "kernel:xyz=0"], "no such node")]
+)
+def test_what_fits_no_rank_is_refused(folder: Path, machine: str, change: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(folder), "--machine", machine, "--scale", "kernel=0.5", *change]) == 2
+    assert said in capsys.readouterr().err
+
+
+def ranks(names: Sequence[str]) -> list[list[N]]:
+    return [[N(0, CPU, 5), N(1, GPU, 40, ((0, L),), name=k), N(2, CPU, 1, ((0, H), (1, Y)))] for k in names]
+
+
+def test_what_does_not_fit_leaves_the_rest_as_it_is() -> None:
+    work = load(*ranks(["gemm", "relu"]))
+    fitted = fit(work, Changes((parse_scale("kernel:gemm=0.5"), parse_scale("kernel:xyz=0"))), {})
+    assert fitted.work.cost_ns.tolist() == [5000, 20000, 1000, 5000, 40000, 1000]
+    assert fitted.done == ("kernel:gemm x 0.5: 1 nodes, -0.020 ms of work (rank 0)",)
+    assert list(fitted.refused) == ["--scale kernel:xyz=0"]
+    assert waiting_ranks(work, 1) == (0, 1) and waiting_ranks(work, 0) == ()
+    with pytest.raises(UsageError, match="ranks 0, 1"):
+        fit(work, Changes(remove_sync=("2",)), {})
