@@ -45,7 +45,8 @@ def test_the_report_names_what_the_file_holds(graphlink: Run, out: Path) -> None
     assert f"rank 1: critical path {file['length_ns'] / 1e6:,.3f} ms" in ran.out
     for name, ns in file["share_ns"].items():
         assert any(line.split()[:2] == [name, f"{ns / 1e6:,.3f}"] for line in ran.out.splitlines())
-    for sort, heading in (("ops", "ops"), ("families", "families"), ("sync_points", "sync points")):
+    families = "families (nodes of one name; counted are those with work)"
+    for sort, heading in (("ops", "ops"), ("families", families), ("sync_points", "sync points")):
         lines = ran.out[ran.out.index(f"\n{heading}") :].strip().split("\n\n")[0].splitlines()[2:]
         gains = [f"{g['gain_ns'] / 1e6:,.3f}" for g in file["gains"][sort]]
         assert [line.split()[0] for line in lines[:-1]] == gains[:3]
