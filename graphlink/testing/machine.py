@@ -336,7 +336,7 @@ class _Machine:
         if waits or call.api is Api.EVENT_QUERY:
             self.waits.update((op, index) for op in sources)
         if call.overhead:
-            margin_ns = (end_ns - start_ns) // 100
+            margin_ns = min(1_000, (end_ns - start_ns) // 4)
             self.overheads.append(OverheadRow(site[0], call.overhead, start_ns + margin_ns, end_ns - margin_ns))
         op = thread.stack[-1] if thread.stack else None
         self.calls.append(CallRow(site[0], call, start_ns, end_ns, op, sources, blocked_ns, record, site))
