@@ -71,9 +71,8 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
     first = np.full(len(el.tid), NOWHERE, np.int32)
     first[element[is_own]] = np.flatnonzero(is_own)
     duration_ns = np.bincount(node, own, n).astype(np.int64) if n else np.zeros(0, np.int64)
-    ends = np.flatnonzero((np.append(p.opens[1:] | p.falls[1:], True) | p.last) & ~asleep)
     until = np.zeros(n, np.int64)
-    until[node[ends]] = following[ends]
+    until[node[~asleep]] = following[~asleep]  # of the points of a node the last stays
     return HostNodes(
         kind=kind,
         element=element,

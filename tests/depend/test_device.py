@@ -41,6 +41,7 @@ def test_an_overlap_is_taken_off_the_earlier_op() -> None:
 def test_small_start_delays_cost_with_their_op_and_large_ones_are_nodes() -> None:
     graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 40, 50, 2)))
     assert graph.start_delay_ns[[op(graph, 10), op(graph, 40)]].tolist() == [7_000, 20_000]  # the first from 3, when both were launched
+    assert not (graph.kind == NodeKind.DEVICE_DELAY).any()
     graph = graph_of(launches(Device("a", 10, 20, 1), Device("b", 41, 50, 2)))
     delay = int(np.flatnonzero(graph.kind == NodeKind.DEVICE_DELAY)[0])
     assert (graph.start_ns[delay], graph.duration_ns[delay]) == (20_000, 21_000)
@@ -48,7 +49,12 @@ def test_small_start_delays_cost_with_their_op_and_large_ones_are_nodes() -> Non
     assert {(op(graph, 10), delay), (delay, op(graph, 41))} <= edges(graph, EdgeKind.STREAM)
 
 
-@pytest.mark.parametrize(("ended", "explained"), [(99, True), (70, True), (69, False)])
+def test_what_starts_when_it_is_ready_has_no_delay() -> None:
+    graph = graph_of(launches(Device("a", 3, 20, 1), Device("b", 20, 50, 2)))
+    assert graph.start_delay_ns[[op(graph, 3), op(graph, 20)]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("ended", "explained"), [(100, True), (99, True), (70, True), (69, False)])
 def test_an_op_of_another_stream_that_ended_up_to_30_us_before_explains_a_late_start(ended: float, explained: bool) -> None:
     graph = graph_of(launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)))
     assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
@@ -91,6 +97,51 @@ def test_what_was_launched_later_or_ran_on_another_device_explains_no_late_start
     assert edges(elsewhere, EdgeKind.EVENT) == set()
 
 
+def test_ops_of_one_graph_launch_order_themselves() -> None:
+    """Even where a record says that nothing else can have waited for the first."""
+    calls = [Call("cudaEventRecord", 0, 0.5, 8), Call("cudaGraphLaunch", 1, 2, 1), Call("cudaLaunchKernel", 3, 4, 2)]
+    device = [Device("a", 10, 99, 1, stream=9), Device("b", 100, 110, 1), Device("c", 130, 140, 2, stream=11)]
+    graph = graph_of(build_trace(host=[Host("op", 0, 2000)], calls=calls, device=device))
+    assert edges(graph, EdgeKind.EVENT) == {(op(graph, 10), op(graph, 100))}, "c is late, too, but nothing was recorded behind b"
+
+
+@pytest.mark.parametrize(("correlation", "explains"), [(0, True), (1, False)])
+def test_what_was_launched_unseen_waited_for_what_was_launched_unseen(correlation: int, explains: bool) -> None:
+    calls = [Call("cudaEventRecord", 0, 0.5, 8), Call("cudaLaunchKernel", 1, 2, 1)]
+    device = [Device("a", 10, 99, correlation, stream=9), Device("b", 100, 110, 0)]
+    graph = graph_of(build_trace(host=[Host("op", 0, 2000)], calls=calls, device=device))
+    assert edges(graph, EdgeKind.EVENT) == ({(op(graph, 10), op(graph, 100))} if explains else set())
+
+
+@pytest.mark.parametrize(("recorded", "explains"), [(1.2, False), (3.2, True), (5.2, False)])
+def test_an_event_was_recorded_between_the_launches_if_any_record_is_known(recorded: float, explains: bool) -> None:
+    """The launches begin at 0, 2 and 4."""
+    ops = (Device("first", 5, 6, 1, stream=11), Device("a", 10, 99, 2, stream=9), Device("b", 100, 110, 3))
+    graph = graph_of(launches(*ops, calls=(Call("cudaEventRecord", recorded, recorded + 0.2, 8),)))
+    assert edges(graph, EdgeKind.EVENT) == ({(op(graph, 10), op(graph, 100))} if explains else set())
+
+
+@pytest.mark.parametrize(
+    ("calls", "row", "explains"),
+    [
+        ([("cudaStreamWaitEvent", 3.2)], None, True),
+        ([("cudaStreamWaitEvent", 3.2)], 5, False),  # a row tells what this call waits for, and that is something else
+        ([("cudaStreamWaitEvent", 1.2), ("cudaStreamWaitEvent", 3.2)], 5, False),  # the one without a row came before a
+        ([("cudaStreamWaitEvent", 3.2), ("cudaStreamWaitEvent", 1.2)], 5, True),  # and here behind it
+        ([("cudaMalloc", 3.2)], None, False),
+    ],
+)
+def test_with_rows_the_wait_call_without_one_lies_between_the_launches(
+    calls: list[tuple[str, float]], row: int | None, explains: bool
+) -> None:
+    """The last of ``calls`` has a row, which tells the record (``row``) or none; the launches begin at 0, 2 and 4."""
+    ops = (Device("first", 5, 6, 1, stream=11), Device("a", 10, 99, 2, stream=9), Device("b", 100, 110, 3))
+    made = tuple(Call(name, at, at + 0.2, 20 + i) for i, (name, at) in enumerate(calls))
+    rows = (Sync(SyncKind.STREAM_WAIT, made[-1].start, made[-1].end, made[-1].correlation, stream=7, record=row, record_stream=11),)
+    graph = graph_of(launches(*ops, calls=made, syncs=rows))
+    assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explains
+
+
 def test_with_rows_a_late_start_is_explained_only_behind_a_wait_call_that_has_none() -> None:
     ops = (Device("a", 10, 99, 1, stream=9), Device("b", 100, 110, 2))
     rows = (Sync(SyncKind.STREAM, 500, 510, 9, stream=9),)
@@ -113,6 +164,31 @@ def test_work_launched_behind_a_finished_wait_comes_after_what_was_awaited() -> 
     assert (op(graph, 6), part) in edges(graph, EdgeKind.SYNC)
     assert (part, op(graph, 45)) in edges(graph, EdgeKind.LAUNCH)
     assert not graph.wait_ns.any()
+
+
+@pytest.mark.parametrize(("begins", "cut"), [(60, 55), (75, 55), (75.001, 75.001)])
+def test_a_delay_is_cut_where_an_op_of_another_stream_begins_with_its_start_delay(begins: float, cut: float) -> None:
+    """b is ready at 20 and starts at 100; c is ready at 55, and 20 us later its delay is no longer its own."""
+    device = build_trace(device=[Device("c", begins, begins + 10, 1, stream=9), Device("b", 100, 110, 2)]).device
+    found = delays(device, np.array([55_000, 20_000]), 20_000)
+    assert (found.start_ns / 1000).tolist() == [20, cut]
+    assert (found.end_ns / 1000).tolist() == [cut, 100]
+    assert (found.start_delay_ns / 1000).tolist() == [begins - 55 if cut == 55 else 0, 0]
+
+
+@pytest.mark.parametrize("begins", [20, 100])
+def test_what_begins_with_a_delay_or_as_it_ends_does_not_cut_it(begins: float) -> None:
+    device = build_trace(device=[Device("c", begins, begins + 10, 1, stream=9), Device("b", 100, 110, 2)]).device
+    found = delays(device, np.array([round(begins * 1000), 20_000]), 20_000)
+    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([20_000], [100_000])
+
+
+def test_a_delay_that_begins_as_another_ends_comes_after_nothing_but_its_own_dependencies() -> None:
+    device = build_trace(device=[Device("a", 60, 70, 1, stream=9), Device("b", 100, 110, 2)]).device
+    found = delays(device, np.array([20_000, 60_000]), 20_000)
+    assert (found.after.tolist(), found.heads.tolist(), found.row.tolist()) == ([-1, -1], [True, True], [0, 1])
+    found = delays(device, np.array([20_000, 59_999]), 20_000)
+    assert (found.after.tolist(), found.heads.tolist(), found.row.tolist()) == ([-1, 0], [True, True], [0, 1])
 
 
 lates = st.lists(st.tuples(st.integers(0, 500), st.integers(21, 300)), min_size=1, max_size=12, unique_by=lambda x: x[0] + x[1])

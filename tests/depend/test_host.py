@@ -47,6 +47,20 @@ def test_short_rests_stay_with_the_node_before_and_long_ones_are_parts() -> None
     assert nodes(long, NodeKind.HOST_PART) == [(80, 21, 0)]
 
 
+def test_rests_of_different_owners_do_not_add_up() -> None:
+    """15 us of the op, then 15 us between ops; 10 us before a cut, 25 us behind it; 5 us and a wait."""
+    graph = graph_of(build_trace(host=[Host("op", 0, 95), Host("child", 10, 80), Host("next", 110, 120)]))
+    assert nodes(graph, NodeKind.HOST_PART) + nodes(graph, NodeKind.HOST_GAP) == []
+    for call, done in (((90, 96), 95), ((85, 112), 110)):
+        trace = build_trace(
+            host=[Host("op", 0, 140), Host("child", 10, 80), Host("next", 140, 150)],
+            calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaStreamSynchronize", *call, 2)],
+            device=[Device("k", 15, done, 1)],
+            syncs=[Sync(SyncKind.STREAM, *call, 2, stream=7)],
+        )
+        assert [n[0] for n in nodes(graph_of(trace), NodeKind.HOST_PART)] == [done]
+
+
 def test_a_single_op_is_a_graph() -> None:
     graph = graph_of(build_trace(host=[Host("op", 5, 100)]))
     assert nodes(graph, NodeKind.HOST_OP) == [(0, 95, 0)]
@@ -87,6 +101,46 @@ def test_a_later_launch_inside_5_us_is_the_next_node_of_an_earlier_one() -> None
         device=[Device("k", 12, 30, 1), Device("k", 31, 40, 2)],
     )
     assert nodes(graph_of(trace), NodeKind.HOST_PART) == [(14, 46, 0)]
+
+
+def test_a_launch_just_before_its_thread_falls_asleep_is_not_cut_off() -> None:
+    """3 us follow, then the thread sleeps until the other one is done."""
+    trace = build_trace(
+        host=[Host("op", 0, 103), Host("other", 110, 240, tid=2), Host("next", 250, 300)],
+        calls=[Call("cudaLaunchKernel", 90, 100, 1)],
+        device=[Device("k", 105, 120, 1)],
+    )
+    graph = graph_of(trace)
+    assert nodes(graph, NodeKind.HOST_PART) == []
+    assert [n[:2] for n in nodes(graph, NodeKind.HOST_GAP)] == [(103, 7), (240, 10)]
+
+
+def test_a_call_that_takes_no_time_where_its_op_begins_is_in_that_op() -> None:
+    """Whole us are recorded: the call ends as the op begins, and as the one before ends."""
+    trace = build_trace(
+        host=[Host("before", 0, 10), Host("op", 10, 40)],
+        calls=[Call("cudaLaunchKernel", 10, 10, 1)],
+        device=[Device("k", 15, 30, 1)],
+        resolution_ns=1000,
+    )
+    graph = graph_of(trace)
+    kernel = int(np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)[0])
+    launcher, caller = int(graph.source[graph.first[kernel]]), int(graph.caller[kernel])
+    assert launcher == caller
+    assert (graph.row[caller], graph.start_ns[caller], graph.duration_ns[caller]) == (1, 10_000, 0)
+    assert nodes(graph, NodeKind.HOST_PART) == [(10, 30, 0)]
+    assert nodes(graph, NodeKind.HOST_GAP) == []
+
+
+def test_every_launch_with_more_than_5_us_to_the_next_cut_is_cut_off() -> None:
+    """From the last one back: the one at 14 has 4 us to the cut at 18, and that at 10 has 8 us since 14 is none."""
+    ends = [10, 14, 18, 30, 41]
+    trace = build_trace(
+        host=[Host("op", 0, 60)],
+        calls=[Call("cudaLaunchKernel", end - 3, end, i + 1) for i, end in enumerate(ends)],
+        device=[Device("k", 100 + 10 * i, 105 + 10 * i, i + 1) for i in range(len(ends))],
+    )
+    assert nodes(graph_of(trace), NodeKind.HOST_PART) == [(10, 8, 0), (18, 12, 0), (30, 11, 0), (41, 19, 0)]
 
 
 def sync_trace(*, kernel_end: float = 80, call: tuple[float, float] = (20, 90), rows: bool = True) -> Trace:

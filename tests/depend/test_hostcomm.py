@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import NOWHERE, Built, EdgeKind, FoundBy, NodeKind
-from tests.build import Host, build_trace
+from graphlink.model import NOWHERE, Built, EdgeKind, FoundBy, NodeKind, SyncKind
+from tests.build import Call, Device, Host, Sync, build_trace
 from tests.depend.programs import built
 
 
@@ -38,6 +39,7 @@ def gloo(kind: str, start: float, end: float, tid: int = 1) -> Host:
 def test_the_next_row_begins_at_most_50_us_after_the_receive_ended(follows: float, waited: bool) -> None:
     build = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), Host("after", 100 + follows, 300))
     assert waits(build) == ([(100, 90)] if waited else [])
+    assert [int(k) for k, t in zip(build.graph.kind, build.graph.start_ns, strict=True) if t == 100_000][:1] == [NodeKind.HOST_GAP] * waited
     told = [w for w in build.warnings if "pending" in w]
     assert told == (
         []
@@ -84,6 +86,21 @@ def test_the_op_in_which_nothing_nested_ran_has_waited() -> None:
         (behind,) = [i for i, start in enumerate(graph.start_ns.tolist()) if start == 100_000]
         assert graph.kind[behind] == kind
         assert (graph.caller[behind] == NOWHERE) == (name == "")
+
+
+def test_a_wait_inside_a_wait_counts_once() -> None:
+    """A call waits for a kernel while a receive is pending that is waited for in all: blocked over [5, 100), with a cut at 45."""
+    trace = build_trace(
+        host=[Host("wait", 0, 130), gloo("recv", 5, 100), Host("after", 140, 150)],
+        calls=[Call("cudaLaunchKernel", 1, 2, 1), Call("cudaStreamSynchronize", 20, 50, 2)],
+        device=[Device("k", 3, 45, 1)],
+        syncs=[Sync(SyncKind.STREAM, 20, 50, 2, stream=7)],
+    )
+    graph = built(link(trace, None, match_hosts(trace, None)), sync="cuda").graph
+    host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART))
+    spans = zip(graph.start_ns[host].tolist(), graph.duration_ns[host].tolist(), strict=True)
+    assert [(start / 1e3, ns / 1e3) for start, ns in spans] == [(0, 5), (5, 0), (45, 0), (100, 40), (140, 10)]
+    assert graph.wait_ns.sum() == 95_000
 
 
 def test_what_ends_behind_the_last_row_of_its_thread_or_before_the_first_was_not_waited_for() -> None:

@@ -42,6 +42,15 @@ def test_who_is_idle_for_100_us_sleeps_until_the_other_was_last_active(until: fl
     assert nodes(graph, NodeKind.HOST_GAP)[-1][:2] == ((190, until - 190) if asleep else (100, until - 100))
 
 
+def test_what_ran_before_a_sleep_ends_where_it_begins() -> None:
+    rows = [Host("before", 0, 100), Host("child", 10, 70), Host("after", 200, 300), Host("op", 120, 190, tid=2)]
+    graph = graph_of(build_trace(rows))
+    part = graph.kind == NodeKind.HOST_PART
+    assert (graph.start_ns[part].tolist(), graph.end_ns[part].tolist()) == ([70_000], [100_000])
+    gap = (graph.kind == NodeKind.HOST_GAP) & (graph.tid == 1)
+    assert (graph.start_ns[gap].tolist(), graph.end_ns[gap].tolist()) == ([190_000], [200_000])
+
+
 def test_only_idle_time_outside_ops_and_calls_is_sleep() -> None:
     for annotation, found in ((False, []), (True, [(290, 120, 2)])):
         rows = [Host("outer", 0, 600, annotation=annotation), Host("child", 300, 400), Host("op", 120, 290, tid=2)]
@@ -104,11 +113,16 @@ def test_who_runs_on_has_woken_with_what_ended_before_it_began_something_else() 
         graph = graph_of(build_trace(rows))
         assert [(to, by) for to, _, by in woken(graph)] == [(release, 2)]
         assert slept(graph) == release - 100 + 100, "the last 100 us are the other thread's alone"
+        own = graph.kind[(graph.tid == 2) & (graph.kind != NodeKind.END)].tolist()
+        op, part = NodeKind.HOST_OP, NodeKind.HOST_PART
+        assert own == [NodeKind.HOST_GAP, op, op, part, op, part], "it runs on, so there is no cut where it released the other"
     assert woken(two([(120, 500)], idle=(100, 300))) == [(120, 100, 2)], "by what woke the other thread itself"
 
 
 def test_who_was_active_until_it_woke() -> None:
-    assert woken(two([(120, 150), (150, 200)])) == [(200, 150, 2)], "it ended just then, and did not run on"
+    graph = two([(120, 150), (150, 200)])
+    assert woken(graph) == [(200, 150, 2)], "it ended just then, and did not run on"
+    assert nodes(graph, NodeKind.HOST_GAP) == [(100, 20, 0)], "the main thread goes on at once: no gap of its own"
     assert woken(two([(0, 100)])) == [], "it ended as the main thread fell asleep"
     assert woken(two([(0, 100.001)])) == [(100.001, 0, 2)]
     assert woken(two([(200, 300)])) == []
@@ -122,6 +136,8 @@ def test_of_several_the_last_active_one_woke_it() -> None:
 def test_before_its_first_row_a_thread_sleeps_however_short_and_behind_its_last_it_is_over() -> None:
     first = graph_of(build_trace([Host("main", 0, 40), Host("first", 50, 300, tid=2)]))
     assert woken(first, tid=2) == [(40, 0, 1)]
+    assert nodes(first, NodeKind.HOST_GAP) == [(40, 10, 0)], "of the thread that woke; the one that is over has none"
+    assert np.count_nonzero((first.tid == 1) & (first.kind != NodeKind.END)) == 1
     rows = [Host("main", 0, 100), Host("other", 150, 300, tid=2)]
     assert woken(graph_of(build_trace(rows))) == []
     polls = [Call("cudaEventQuery", 280, 290, 1)]  # no node: outside any op
