@@ -121,6 +121,7 @@ class HostRows:
     input_shapes: I32
     input_types: I32
     comm: CommTable
+    apart: Bool | None = None  # ranges that are known to stand outside the nesting of their thread; None = none are
 
 
 @dataclass(frozen=True, slots=True)
