@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import run
-from graphlink.cli.inputs import of_files, of_folder
+from graphlink.cli.inputs import named_rank, natural_order, of_files, of_folder, unfold
+from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
 from graphlink.cli.ranks import naming_limits, run_ranks
 from graphlink.emit import publish, summary
+from graphlink.errors import UsageError
 from graphlink.link.steps import parse_steps
 
 log: Final = logging.getLogger("graphlink")
@@ -45,14 +47,27 @@ def link(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> list[run.Inputs]:
+    """The ranks that ``arguments`` name. Those of nsys exports are known once they are read: their traces lie in ``folder`` then."""
+    exports: list[Path] = unfold(arguments.nsys)
+    if arguments.folder:
+        found = of_folder(Path(arguments.folder[0]), arguments.rank)
+        if not found.exports:
+            return found.ranks
+        exports = found.exports
+    if not exports:
+        return of_files(arguments.kineto, arguments.et, arguments.rank)
+    if options.linked:
+        raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=exports[0])
+    exports = sorted(exports, key=natural_order)
+    return ranks_of(exports, [named_rank(path) for path in exports], arguments.rank, folder, arguments.jobs)
+
+
 def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:
     """All files of the job into ``folder``; returns what their summary says."""
-    if arguments.folder:
-        inputs = of_folder(Path(arguments.folder[0]), arguments.rank)
-    else:
-        inputs = of_files(arguments.kineto, arguments.et, arguments.rank)
+    inputs = _inputs(arguments, options, folder)
     if len(inputs) == 1:
-        with naming_limits(inputs[0].kineto):
+        with naming_limits(inputs[0].recording):
             results = [run.run_rank(inputs[0], options, folder)]
     else:
         results = run_ranks(inputs, options, folder, arguments.jobs)

@@ -60,7 +60,7 @@ def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[
         rank_of = {(k, files[k].places[0]): rank for k, rank in enumerate(named) if rank is not None}
     else:
         rank_of = {where: rank for rank, where in enumerate(everywhere)}
-    groups = tuple(_group(name, c, rank_of) for name, c in sorted(communicators.items()))
+    groups = tuple(_group(name, c, None if c is world else rank_of) for name, c in sorted(communicators.items()))
     size = None if world is None else world.size
     return [
         Numbering(tuple(rank_of[k, place] for place in contents.places), world is not None, size, groups)
@@ -91,7 +91,10 @@ def _place(member: Member, places: tuple[Place, ...]) -> Place | None:
     return next((place for place in own if place.device == member.device), own[0] if len(own) == 1 else None)
 
 
-def _group(name: int, communicator: _Communicator, rank_of: dict[tuple[int, Place], int]) -> ProcessGroup:
+def _group(name: int, communicator: _Communicator, rank_of: dict[tuple[int, Place], int] | None) -> ProcessGroup:
+    """A communicator as a group of ranks; ``rank_of`` None: its own ranks are those of the run."""
+    if rank_of is None:
+        return ProcessGroup(name=str(name), backend="nccl", size=communicator.size, ranks=tuple(range(communicator.size)))
     ranks = tuple(rank_of[communicator.place[r]] for r in range(communicator.size) if r in communicator.place)
     whole = communicator.clear and len(ranks) == communicator.size == len(set(ranks))
     return ProcessGroup(name=str(name), backend="nccl", size=communicator.size, ranks=ranks if whole else None)
