@@ -58,11 +58,21 @@ def process_of(thread: I64) -> I64:
     return out
 
 
+def is_number(column: I64) -> Bool:
+    """Can it be the number of a device, context or stream? CUPTI has 32 bits for each."""
+    out: Bool = (column >= 0) & (column < 1 << 32)
+    return out
+
+
+def context_of(column: I64) -> I64:
+    return np.where(is_number(column), column, 0)
+
+
 def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None) -> Work:
     start, end = export.spans(table, columns)
     placed = np.ones(len(start), np.bool_) if keep is None else keep.copy()
     for column, what in (("deviceId", "device"), ("streamId", "stream"), ("globalPid", "process")):
-        without = placed & (columns[column] == MISSING)
+        without = placed & ((columns[column] == MISSING) if column == "globalPid" else ~is_number(columns[column]))
         export.left_out[f"device row without {what}"] += int(np.count_nonzero(without))
         placed &= ~without
     whole = bool(placed.all())
@@ -75,7 +85,7 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         end_ns=taken(end),
         process=taken(columns["globalPid"]),
         device=taken(columns["deviceId"]),
-        context=_or_zero(taken(columns["contextId"])),
+        context=context_of(taken(columns["contextId"])),
         stream=taken(columns["streamId"]),
         correlation=_or_zero(taken(columns["correlationId"])),
         name=name if whole else name[placed],

@@ -285,7 +285,7 @@ def _connect(path: Path, plain: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT count(*) FROM sqlite_master")
-    except sqlite3.Error as problem:
+    except (sqlite3.Error, UnicodeError) as problem:
         raise InputError(f"the sqlite file is damaged ({problem})", path=path, todo=_EXPORT_AGAIN) from None
     return connection
 

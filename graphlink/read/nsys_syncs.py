@@ -15,14 +15,14 @@ import numpy as np
 
 from graphlink.model import I64, U8, Bool, SyncKind
 from graphlink.read.columns import MISSING
-from graphlink.read.nsys_device import CUPTI, Work
+from graphlink.read.nsys_device import CUPTI, Work, context_of, is_number
 from graphlink.read.nsys_file import Export
 from graphlink.read.nsys_ranges import Calls
 from graphlink.read.nsys_text import Names
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
-_NONE: Final = (MISSING, -1, (1 << 32) - 1)  # of streams and events
+_NONE: Final = (MISSING, -1, (1 << 32) - 1)  # of events, and the last of streams
 _NO_PAIR: Final = (*_NONE, 0)
 _BY_TYPE: Final = {1: SyncKind.EVENT, 2: SyncKind.STREAM_WAIT, 3: SyncKind.STREAM, 4: SyncKind.DEVICE}
 _BY_CALL: Final = {
@@ -88,9 +88,9 @@ def call_kinds(names: Names) -> U8:
 def read_events(export: Export, devices: dict[tuple[int, int], int]) -> Events:
     """``devices``: of each (process, context)."""
     columns = export.integers(EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
-    kept = (columns["streamId"] != MISSING) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
+    kept = is_number(columns["streamId"]) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
     export.left_out["event record without stream, process or call"] += int(np.count_nonzero(~kept))
-    process, context = columns["globalPid"][kept], np.maximum(columns["contextId"][kept], 0)
+    process, context = columns["globalPid"][kept], context_of(columns["contextId"][kept])
     pair = columns["eventSyncId"][kept]
     return Events(
         process=process,
@@ -126,7 +126,7 @@ def read_syncs(export: Export, names: Names, calls: Calls, events: Events, devic
     kept &= ~not_ready
     columns = {name: column[kept] for name, column in columns.items()}
     kind = (kind[kept] - 1).astype(np.uint8)
-    process, context = columns["globalPid"], np.maximum(columns["contextId"], 0)
+    process, context = columns["globalPid"], context_of(columns["contextId"])
     on_stream = np.isin(kind, [SyncKind.STREAM, SyncKind.STREAM_WAIT])
     of_event = np.isin(kind, [SyncKind.EVENT, SyncKind.STREAM_WAIT])
     correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
@@ -148,7 +148,7 @@ def read_syncs(export: Export, names: Names, calls: Calls, events: Events, devic
         device=_devices(process, context, columns["deviceId"], devices),
         context=context,
         stream=columns["streamId"],
-        stream_known=on_stream & ~np.isin(columns["streamId"], _NONE),
+        stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),
         correlation=correlation,
         record=of_record(events.correlation),
         record_known=there,
@@ -197,7 +197,7 @@ def pid_of(process: int) -> int:
 
 
 def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int, int], int]) -> I64:
-    out = np.maximum(recorded, 0)
+    out = np.where(is_number(recorded), recorded, 0)
     for (one, other), device in devices.items():
         out[(process == one) & (context == other)] = device
     return out

@@ -19,7 +19,7 @@ _OP_ID: Final = b", op_id = "
 _SEQ: Final = b", seq = "
 _AFTER_OP_ID: Final = (b"sizes = [", b"sizes = (", b"input_op_ids = [", b"input_op_ids = (")
 _MOST_KEPT: Final = 1 << 16  # names whose reading is kept
-_OPERATOR: Final = re.compile(rb"(?:[A-Za-z_]\w*::)+~?\w+(?:\.\w+)?|autograd::engine::evaluate_function: .+|record_param_comms")
+_OPERATOR: Final = re.compile(rb"(?:[A-Za-z_]\w*::)+~?\w+(?:\.\w+)?|autograd::engine::evaluate_function: .+|record_param_comms|detach_?")
 _TORCH: Final = (b"aten::", b"c10d::", b"prims::", b"torch::", b"_c10d_functional::", b"autograd::engine::evaluate_function: ")
 
 
