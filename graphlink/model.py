@@ -203,7 +203,7 @@ class FlowRows:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A device recording of one rank (Kineto, later nsys): what ran on its threads and streams, in ns."""
+    """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
 
     path: str
     strings: tuple[str, ...]
@@ -230,7 +230,7 @@ class HostMatch:
     one side has alone (ET roots are in neither).
     """
 
-    method: str  # rf_id | order | kineto (there is no ET)
+    method: str  # rf_id | order | kineto (there is no ET) | nsys
     et: I32
     only_kineto: dict[str, int]
     only_et: dict[str, int]

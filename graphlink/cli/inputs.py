@@ -41,7 +41,7 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> list
     """
     devices, hosts = unfold(kineto), unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:
-        return [Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))]
+        return [Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=_named_rank(devices[0]))]
     if rank is not None:
         raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
     return _paired(devices, hosts)
@@ -101,7 +101,7 @@ def _exports(folder: Path, paths: Sequence[Path], hosts: Sequence[Path]) -> list
 def _ranks(folder: Path, devices: Sequence[Path], hosts: Sequence[Path], rank: int | None) -> list[Inputs]:
     if len(devices) == 1 and len(hosts) <= 1:
         host = hosts[0] if hosts else None
-        return [Inputs(kineto=devices[0], et=host, rank=rank, expected_rank=named_rank(devices[0]))]
+        return [Inputs(kineto=devices[0], et=host, rank=rank, expected_rank=_named_rank(devices[0]))]
     if rank is not None:
         raise UsageError("--rank is for a single pair, and the folder holds more", path=folder)
     return _paired(devices, hosts)
@@ -161,21 +161,16 @@ def _without_merged(hosts: Sequence[Path]) -> list[Path]:
 
 def _number(path: Path) -> int | None:
     """The rank that a file name says: after ``rank``, ``et`` or ``kineto``, else its last number."""
-    named = named_rank(path)
+    named = _named_rank(path)
     if named is not None:
         return named
     numbers = _NUMBER.findall(_SUFFIX.sub("", path.name))
     return int(numbers[-1]) if numbers else None
 
 
-def named_rank(path: Path) -> int | None:
+def _named_rank(path: Path) -> int | None:
     found = _NAMED.search(_SUFFIX.sub("", path.name))
     return int(found[1]) if found else None
-
-
-def natural_order(path: Path) -> list[tuple[int, str]]:
-    """Sorts paths with the numbers in them by value: run_2 before run_10."""
-    return [(int(part), "") if part.isascii() and part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", str(path))]
 
 
 def _head(path: Path) -> bytes:

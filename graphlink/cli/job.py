@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import run
-from graphlink.cli.inputs import named_rank, natural_order, of_files, of_folder, unfold
+from graphlink.cli.inputs import of_files, of_folder, unfold
 from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
@@ -59,8 +59,7 @@ def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -
         return of_files(arguments.kineto, arguments.et, arguments.rank)
     if options.linked:
         raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=exports[0])
-    exports = sorted(exports, key=natural_order)
-    return ranks_of(exports, [named_rank(path) for path in exports], arguments.rank, folder, arguments.jobs)
+    return ranks_of(exports, arguments.rank, folder, arguments.jobs)
 
 
 def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:

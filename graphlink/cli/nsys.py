@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from graphlink import run
 from graphlink.cli.ranks import Failed, cores, good, in_processes, naming_limits
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.read.nsys import read_report
 from graphlink.read.nsys_places import Contents, number
+
+_NUMBERS: Final = re.compile(r"([0-9]{1,18})")
+_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +24,16 @@ class _Task:
     stored: tuple[Path, str]  # folder, beginning of names
 
 
-def ranks_of(exports: Sequence[Path], named: Sequence[int | None], rank: int | None, folder: Path, jobs: int | None) -> list[run.Inputs]:
+def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, jobs: int | None) -> list[run.Inputs]:
     """The ranks that the exports of a run hold; their traces lie in ``folder`` until ``prepare`` takes them.
 
-    ``named``: the ranks that the names of the files say; ``rank``: that of the only one, from ``--rank``.
+    ``rank``: that of the only one, from ``--rank``. Files count in the order of their names, numbers in them by value.
 
     Raises:
         InputError, SomeRanksFailed: all or some files cannot be read.
         UsageError: ``rank`` is given, and there are several.
     """
+    exports = sorted(exports, key=_natural_order)
     tasks = [_Task(export, (folder, f"nsys.{k}")) for k, export in enumerate(exports)]
     if len(tasks) == 1:
         with naming_limits(exports[0]):
@@ -41,7 +47,9 @@ def ranks_of(exports: Sequence[Path], named: Sequence[int | None], rank: int | N
             todo="leave it out: they are numbered by communicator, or by file, process and device",
         )
     out = []
-    for k, (export, contents, numbering) in enumerate(zip(exports, files, number(files, named), strict=True)):
+    for k, (export, contents, numbering) in enumerate(
+        zip(exports, files, number(files, [_named_rank(path) for path in exports]), strict=True)
+    ):
         if rank is not None and not numbering.told:
             numbering = replace(numbering, ranks=(rank,))
         out += [
@@ -49,6 +57,16 @@ def ranks_of(exports: Sequence[Path], named: Sequence[int | None], rank: int | N
             for place in range(len(contents.places))
         ]
     return out
+
+
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """run_2 before run_10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(str(path))]
+
+
+def _named_rank(path: Path) -> int | None:
+    found = _RANK.search(path.name)
+    return int(found[1]) if found else None
 
 
 def _read(task: _Task) -> Contents | Failed:

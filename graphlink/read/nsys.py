@@ -41,7 +41,8 @@ class Report:
 def read_nsys(path: str | Path) -> tuple[Trace, ...]:
     """The export at ``path`` (plain, gzip or zstd): a trace for every (process, device) that ran work, by rank.
 
-    Without device work: one for every process with ranges or calls. Rows that are no nodes are counted in ``left_out`` of the first.
+    Without device work: one for every process with ranges or calls. What is no node is counted, in
+    ``left_out`` of the first (process, device).
 
     Raises InputError: no nsys export, damaged or cut off; a row whose time is no integer or beyond 2**62; rows more than 104 days
     apart; nothing in it.

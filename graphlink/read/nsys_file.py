@@ -24,6 +24,7 @@ from graphlink.read.looks import looks_like
 from graphlink.read.source import open_source
 
 PAGE_ROWS: Final = 1 << 14
+TEXT_ROWS: Final = 1 << 12  # fewer, as names may be long
 MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
 _HEADER_BYTES: Final = 100
 _EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
@@ -68,8 +69,7 @@ class Export:
         joined = (f"group_concat(CASE typeof({c}) WHEN 'integer' THEN {c} ELSE {MISSING} END)" for c in map(_quoted, there))
         parts: dict[str, list[I64]] = {name: [] for name in there}
         count = 0
-        for page in self._pages(table, f"max(row_id), count(*), {', '.join(joined)}", ", ".join(map(_quoted, there)), whole=True):
-            _, rows, *texts = page[0]
+        for _, rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))):
             count += rows
             for name, text in zip(there, texts, strict=True):
                 parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
@@ -81,11 +81,17 @@ class Export:
         """A column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
         if not self.has(table, column):
             return
-        value = _quoted(column)
-        test = "typeof(v) = 'text'" if kind == "text" else "v IS NOT NULL"
-        of_kind = "v" if kind == "text" else "CAST(v AS BLOB)"
-        for page in self._pages(table, f"row_id, CASE WHEN {test} THEN substr({of_kind}, 1, {MAX_TEXT_BYTES}) END", f"{value} AS v"):
-            yield [text for _, text in page]
+        value, row_id = _quoted(column), self._row_id(table)
+        test = f"typeof({value}) = 'text'" if kind == "text" else f"{value} IS NOT NULL"
+        shown = f"substr({value if kind == 'text' else f'CAST({value} AS BLOB)'}, 1, {MAX_TEXT_BYTES})"
+        with self._reading(table):
+            cursor = self._connection.execute(f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}")
+        while True:
+            with self._reading(table):
+                page = cursor.fetchmany(TEXT_ROWS)
+            if not page:
+                return
+            yield [text for (text,) in page]
 
     def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """All rows of a small table; None for absent columns. Text comes as bytes."""
@@ -185,18 +191,17 @@ class Export:
         taken = {column.lower() for column in self._columns[table]}
         return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
 
-    def _pages(self, table: str, select: str, columns: str, *, whole: bool = False) -> Iterator[list[tuple[Any, ...]]]:
-        """Pages of rows after each other by row id; ``whole``: each page as one aggregated row, (last id, rows, ...)."""
+    def _pages(self, table: str, select: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Pages of rows after each other by row id, each aggregated into one row: its last row id, how many rows it has, ``select``."""
         row_id, last = self._row_id(table), MISSING
         page = f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} LIMIT {PAGE_ROWS}"
         while True:
             with self._reading(table):
-                rows = self._connection.execute(f"SELECT {select} FROM ({page})", (last,)).fetchall()
-            count = rows[0][1] if whole else len(rows)
-            if count:
-                yield rows
-                last = rows[-1][0]
-            if count < PAGE_ROWS:
+                row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
+            if row[1]:
+                yield row
+                last = row[0]
+            if row[1] < PAGE_ROWS:
                 return
 
     @contextmanager

@@ -12,7 +12,7 @@ from graphlink.read.columns import MISSING
 from graphlink.read.nsys_device import RUNTIME
 from graphlink.read.nsys_file import Columns, Export
 from graphlink.read.nsys_nccl import Payload, read_payloads
-from graphlink.read.nsys_text import Names, RangeName, RangeNames, call_name, dense, name_column
+from graphlink.read.nsys_text import Names, RangeNames, call_name, dense, name_column
 
 NVTX: Final = "NVTX_EVENTS"
 DEFAULT_DOMAIN: Final = 0
@@ -127,7 +127,7 @@ class _Texts:
         if unnamed:
             export.warnings.append(f"{unnamed} NVTX ranges have no name in the export")
 
-    def _fill(self, names: Names, rows: I64, found: list[RangeName], which: I64 | slice = slice(None)) -> None:
+    def _fill(self, names: Names, rows: I64, found: list[tuple[bytes, int, bool]], which: I64 | slice = slice(None)) -> None:
         if found:
             texts, numbers, operators = zip(*found, strict=True)
             self.name[rows] = names.codes(texts)[which]

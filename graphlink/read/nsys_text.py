@@ -54,15 +54,17 @@ class RangeNames:
         self._numbered: dict[bytes, RangeName] = {}  # by what stands before an op_id
         self._plain: dict[bytes, RangeName] = {}
 
-    def read(self, text: bytes) -> RangeName:
+    def read(self, text: bytes) -> tuple[bytes, int, bool]:
+        """The fields of ``RangeName``."""
         head, _, after = text.partition(_OP_ID)
-        number, _, more = after.partition(b", ")
-        if not number.isdigit() or (more and not more.startswith(_AFTER_OP_ID)):
-            return self._plain.get(text) or self._keep(self._plain, text, range_name(text))
+        if not after.isdigit():
+            number, _, more = after.partition(b", ")
+            if not number.isdigit() or not more.startswith(_AFTER_OP_ID):
+                return self._plain.get(text) or self._keep(self._plain, text, range_name(text))
         bare, _, seq = head.partition(_SEQ)
         if seq.isdigit() and len(seq) <= 18:
-            return RangeName(bare, int(seq), True)
-        if more:
+            return bare, int(seq), True
+        if not after.isdigit():
             return range_name(text)
         return self._numbered.get(head) or self._keep(self._numbered, head, range_name(text))
 

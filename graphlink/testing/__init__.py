@@ -1,8 +1,9 @@
-"""A simulated machine: random GPU training programs with known truth, written as ET and Kineto files in every dialect.
+"""A simulated machine: random GPU training programs with known truth, written as ET, Kineto and nsys files in every dialect.
 
     execution = run(random_program(seed=1))
     ids = write_kineto(execution, "kineto_0.json", dialect="2024", cuda_sync=True)
     write_et(execution, "et_0.json", layout="1.1.0-chakra.0.0.4")
+    write_nsys([execution], "run.sqlite", schema="3.25")
     execution.waits, execution.event_edges  # what waited for what, by index
 
 For tests of tools that read such traces. Needs nothing of graphlink but this package; ``strategies`` needs hypothesis.
@@ -13,6 +14,7 @@ from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowId
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
 from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, Structure, run
+from graphlink.testing.nsys import NsysVariation, write_nsys
 from graphlink.testing.program import (
     Api,
     Await,
@@ -51,6 +53,7 @@ __all__ = [
     "Host",
     "HostOp",
     "Layout",
+    "NsysVariation",
     "Program",
     "RowIds",
     "Scenario",
@@ -72,4 +75,5 @@ __all__ = [
     "write_et",
     "write_json",
     "write_kineto",
+    "write_nsys",
 ]

@@ -94,6 +94,11 @@ def test_names_that_say_a_rank_are_believed(graphlink: Run, tmp_path: Path) -> N
     assert [(r["rank"], Path(r["inputs"]["nsys"]).name) for r in ranks_in(tmp_path / "out")] == [(1, "rank1.sqlite"), (3, "rank3.sqlite")]
 
 
+def test_a_number_in_a_name_is_no_rank(graphlink: Run, tmp_path: Path) -> None:
+    assert graphlink("--nsys", export(tmp_path / "resnet_50.sqlite", 0), "--out", tmp_path / "out").status == 0
+    assert [r["rank"] for r in ranks_in(tmp_path / "out")] == [0]
+
+
 def test_nccl_tells_ranks_and_groups(graphlink: Run, tmp_path: Path) -> None:
     """The file names would say otherwise."""
     paths = [export(tmp_path / f"rank{7 - k}.sqlite", *ranks, nccl=True) for k, ranks in enumerate(((2, 3), (0, 1)))]
