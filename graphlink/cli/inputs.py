@@ -88,7 +88,7 @@ def _exports(folder: Path, paths: Sequence[Path], hosts: Sequence[Path]) -> list
     named = [path for path in paths if not path.name.startswith(".") and path.is_file() and _SQLITE.search(path.name)]
     exports = [path for path in named if looks_like(path) == kinds.NSYS.name]
     if not exports:
-        raise InputError("no Kineto trace and no nsys export was found in it", path=folder, todo="give the files with --et and --kineto")
+        raise InputError("no Kineto trace and no nsys export was found in it", path=folder, todo="give the files with --kineto or --nsys")
     if hosts:
         raise UsageError(
             f"holds nsys exports and the execution trace {hosts[0].name}, which cannot be paired",
