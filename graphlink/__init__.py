@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from graphlink.link.steps import cut, parse_steps
     from graphlink.read.host import read_host
     from graphlink.read.kineto import read_kineto
+    from graphlink.read.nsys import read_nsys
     from graphlink.replay.ideal import measured_ns
     from graphlink.replay.ideal import replay as replay_graph
     from graphlink.run import Inputs, Options, finish, prepare, run_rank
@@ -56,6 +57,7 @@ __all__ = [
     "prepare",
     "read_host",
     "read_kineto",
+    "read_nsys",
     "replay_graph",
     "run_rank",
     "shares",
@@ -77,6 +79,7 @@ _HOME = {
     "link.steps": ("cut", "parse_steps"),
     "read.host": ("read_host",),
     "read.kineto": ("read_kineto",),
+    "read.nsys": ("read_nsys",),
     "replay.ideal": ("measured_ns", "replay_graph"),
     "run": ("Inputs", "Options", "finish", "prepare", "run_rank"),
 }

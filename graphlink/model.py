@@ -121,6 +121,7 @@ class HostRows:
     input_shapes: I32
     input_types: I32
     comm: CommTable
+    apart: Bool | None = None  # ranges that are known to stand outside the nesting of their thread; None = none are
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class FlowRows:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A device recording of one rank (Kineto, later nsys): what ran on its threads and streams, in ns."""
+    """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
 
     path: str
     strings: tuple[str, ...]
@@ -239,7 +240,7 @@ class HostMatch:
     one side has alone (ET roots are in neither).
     """
 
-    method: str  # rf_id | order | kineto (there is no ET)
+    method: str  # rf_id | order | kineto (there is no ET) | nsys
     et: I32
     only_kineto: dict[str, int]
     only_et: dict[str, int]

@@ -7,6 +7,7 @@ all ranks of a run share. ``run_rank`` is both for a rank alone.
 from __future__ import annotations
 
 import logging
+import pickle
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +33,11 @@ from graphlink.errors import GraphlinkError
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import Built, Communication, EdgeKind, HostTrace, Linked, NodeKind
+from graphlink.model import Built, Communication, EdgeKind, HostTrace, Linked, NodeKind, Trace
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
+from graphlink.read.nsys import numbered, read_report
+from graphlink.read.nsys_places import Numbering, number
 from graphlink.replay.ideal import measured_ns, replay
 
 log: Final = logging.getLogger("graphlink")
@@ -42,12 +45,27 @@ log: Final = logging.getLogger("graphlink")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The files of one rank. ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing."""
+    """The files of one rank: a Kineto trace, with or without its ET, or an nsys export.
 
-    kineto: Path
+    ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing. ``place``: which (process, device) of an
+    nsys export, in the order of ``read_report``. ``stored`` is its trace, left by ``store`` so that an export of several ranks is read
+    once, and ``numbering`` says which ranks the export holds, which all files of a run decide.
+    """
+
+    kineto: Path | None = None
     et: Path | None = None
+    nsys: Path | None = None
+    place: int = 0
+    stored: Path | None = None
+    numbering: Numbering | None = None
     rank: int | None = None
     expected_rank: int | None = None
+
+    @property
+    def recording(self) -> Path:
+        path = self.kineto or self.nsys
+        assert path is not None, "a rank has a recording"
+        return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +151,15 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         UsageError: there is no such step.
     """
     steps = parse_steps(options.step)
-    log.info("reading %s", inputs.kineto)
-    trace = read_kineto(inputs.kineto)
+    trace = _trace(inputs)
     et: HostTrace | None = None
     if inputs.et is not None:
         log.info("reading %s", inputs.et)
         et = read_host(inputs.et, keep_json=options.linked)
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     match = match_hosts(trace, et)
+    if inputs.nsys is not None:
+        match = replace(match, method="nsys")
     if steps is not None:
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
@@ -155,7 +174,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     folded = nodes - len(built.graph.kind)
     log.info("checking %d nodes, %d edges", len(built.graph.kind), len(built.graph.source))
     findings = check(built.graph, rounding_ns(trace))
-    _refuse_errors(findings, inputs.kineto)
+    _refuse_errors(findings, inputs.recording)
     rank = _rank(inputs, trace.rank)
     plan = chakra.plan(built.graph, comm, rank, options.target)
     log.info("looking for pipeline ranges")
@@ -216,6 +235,30 @@ def finish(
     return RankResult(entry, tuple(files))
 
 
+def store(trace: Trace, path: Path) -> None:
+    """Leaves a trace for ``prepare`` of another process (``Inputs.stored``)."""
+    with publish.writing(path) as out:
+        pickle.dump(trace, out, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _trace(inputs: Inputs) -> Trace:
+    """What was recorded of the rank."""
+    if inputs.kineto is not None:
+        log.info("reading %s", inputs.kineto)
+        return read_kineto(inputs.kineto)
+    numbering = inputs.numbering
+    if inputs.stored is not None:
+        with inputs.stored.open("rb") as stored:
+            trace: Trace = pickle.load(stored)
+        inputs.stored.unlink()
+    else:
+        log.info("reading %s", inputs.recording)
+        report = read_report(inputs.recording)
+        trace = report.traces[inputs.place]
+        numbering = numbering or number([report.contents])[0]
+    return trace if numbering is None else numbered(trace, numbering, inputs.place)
+
+
 def _refuse_errors(findings: tuple[Finding, ...], path: Path) -> None:
     broken = [str(f) for f in findings if f.grade == ERROR]
     if broken:
@@ -228,6 +271,11 @@ def _refuse_errors(findings: tuple[Finding, ...], path: Path) -> None:
 
 def _rank(inputs: Inputs, recorded: int | None) -> int:
     return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
+
+
+def _device(trace: Trace) -> int | None:
+    """The one device of a rank of an nsys export."""
+    return int(trace.device.device[0]) if len(trace.device.device) else None
 
 
 def _rank_warnings(rank: int, recorded: int | None) -> list[str]:
@@ -255,7 +303,9 @@ def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_s
         world_size=world_size,
         inputs=summary.Inputs(
             et=str(prepared.inputs.et) if prepared.inputs.et else None,
-            kineto=str(prepared.inputs.kineto),
+            kineto=str(prepared.inputs.kineto) if prepared.inputs.kineto else None,
+            nsys=str(prepared.inputs.nsys) if prepared.inputs.nsys else None,
+            device=_device(trace) if prepared.inputs.nsys else None,
             et_schema=et.schema if et else None,
             recorded_at=et.recorded_at if et else None,
             pid=trace.pid,

@@ -7,10 +7,13 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
+from graphlink.read import kinds
+from graphlink.read.looks import looks_like
 from graphlink.read.source import open_source, unreadable
 from graphlink.run import Inputs
 
@@ -25,6 +28,7 @@ _ET: Final = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"')
 _NAMED: Final = re.compile(r"(?:rank|et|kineto)[_.-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,9}")
 _SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNORECASE)
+_SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
 _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 
 
@@ -35,7 +39,7 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> list
         UsageError: files cannot be paired.
         InputError: a glob has no match, a file cannot be read.
     """
-    devices, hosts = _unfold(kineto), _unfold(et)
+    devices, hosts = unfold(kineto), unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:
         return [Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=_named_rank(devices[0]))]
     if rank is not None:
@@ -43,12 +47,20 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> list
     return _paired(devices, hosts)
 
 
-def of_folder(folder: Path, rank: int | None) -> list[Inputs]:
+@dataclass(frozen=True, slots=True)
+class FolderInputs:
+    """What a folder holds: ranks of Kineto traces, or nsys exports where it has no Kineto trace."""
+
+    ranks: list[Inputs]
+    exports: list[Path]
+
+
+def of_folder(folder: Path, rank: int | None) -> FolderInputs:
     """The traces in ``folder`` (not in folders in it), told by content and paired by rank.
 
     Raises:
-        InputError: there is no such folder, no Kineto trace in it, or a file cannot be read.
-        UsageError: files cannot be paired.
+        InputError: there is no such folder, no recording in it, or a file cannot be read.
+        UsageError: files cannot be paired; execution traces beside nsys exports.
     """
     try:
         is_folder, paths = folder.is_dir(), sorted(folder.iterdir()) if folder.is_dir() else []
@@ -67,7 +79,26 @@ def of_folder(folder: Path, rank: int | None) -> list[Inputs]:
         if kind is not None:
             (devices if kind == "kineto" else hosts).append(path)
     if not devices:
-        raise InputError("no Kineto trace was found in it", path=folder, todo="give the files with --et and --kineto")
+        return FolderInputs([], _exports(folder, paths, hosts))
+    return FolderInputs(_ranks(folder, devices, hosts, rank), [])
+
+
+def _exports(folder: Path, paths: Sequence[Path], hosts: Sequence[Path]) -> list[Path]:
+    """The nsys exports among the files of a folder that has no Kineto trace."""
+    named = [path for path in paths if not path.name.startswith(".") and path.is_file() and _SQLITE.search(path.name)]
+    exports = [path for path in named if looks_like(path) == kinds.NSYS.name]
+    if not exports:
+        raise InputError("no Kineto trace and no nsys export was found in it", path=folder, todo="give the files with --kineto or --nsys")
+    if hosts:
+        raise UsageError(
+            f"holds nsys exports and the execution trace {hosts[0].name}, which cannot be paired",
+            path=folder,
+            todo="give the exports with --nsys",
+        )
+    return exports
+
+
+def _ranks(folder: Path, devices: Sequence[Path], hosts: Sequence[Path], rank: int | None) -> list[Inputs]:
     if len(devices) == 1 and len(hosts) <= 1:
         host = hosts[0] if hosts else None
         return [Inputs(kineto=devices[0], et=host, rank=rank, expected_rank=_named_rank(devices[0]))]
@@ -76,7 +107,7 @@ def of_folder(folder: Path, rank: int | None) -> list[Inputs]:
     return _paired(devices, hosts)
 
 
-def _unfold(names: Iterable[str]) -> list[Path]:
+def unfold(names: Iterable[str]) -> list[Path]:
     out: list[Path] = []
     for name in names:
         if glob.has_magic(name) and not os.path.lexists(name):

@@ -9,11 +9,13 @@ from typing import Final
 
 from graphlink import run
 from graphlink.annotate.pipeline.rules import user_rules
-from graphlink.cli.inputs import of_files, of_folder
+from graphlink.cli.inputs import of_files, of_folder, unfold
+from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
 from graphlink.cli.ranks import naming_limits, run_ranks
 from graphlink.emit import bubbles, publish, summary
+from graphlink.errors import UsageError
 from graphlink.link.steps import parse_steps
 from graphlink.run_paddle import run_paddle
 
@@ -49,6 +51,21 @@ def link(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> list[run.Inputs]:
+    """The ranks that ``arguments`` name. Those of nsys exports are known once they are read: their traces lie in ``folder`` then."""
+    exports: list[Path] = unfold(arguments.nsys)
+    if arguments.folder:
+        found = of_folder(Path(arguments.folder[0]), arguments.rank)
+        if not found.exports:
+            return found.ranks
+        exports = found.exports
+    if not exports:
+        return of_files(arguments.kineto, arguments.et, arguments.rank)
+    if options.linked:
+        raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=exports[0])
+    return ranks_of(exports, arguments.rank, folder, arguments.jobs)
+
+
 def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:
     """All files of the job into ``folder``; returns what their summary says."""
     result = _run(arguments, options, folder)
@@ -71,11 +88,8 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
 def _run(arguments: argparse.Namespace, options: run.Options, folder: Path) -> run.RunResult:
     if arguments.paddle_logs is not None:
         return run_paddle(Path(arguments.paddle_logs), options.step, folder)
-    if arguments.folder:
-        inputs = of_folder(Path(arguments.folder[0]), arguments.rank)
-    else:
-        inputs = of_files(arguments.kineto, arguments.et, arguments.rank)
+    inputs = _inputs(arguments, options, folder)
     if len(inputs) == 1:
-        with naming_limits(inputs[0].kineto):
+        with naming_limits(inputs[0].recording):
             return run.run_rank(inputs[0], options, folder)
     return run_ranks(inputs, options, folder, arguments.jobs)

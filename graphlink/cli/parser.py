@@ -29,6 +29,7 @@ examples:
   graphlink --kineto kineto_0.json
   graphlink --et 'et_*.json' --kineto 'kineto_*.json' --out out
   graphlink traces/ --out out
+  graphlink --nsys run.sqlite --out out
   graphlink --paddle-logs log_dir --out out
 
 exit status: 0 done, 1 the input is at fault, 2 wrong usage, 3 some ranks of several failed, 130 interrupted
@@ -68,7 +69,7 @@ def link_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         usage="\n       ".join(
-            f"graphlink [link] {given} [options]" for given in ("--et ET --kineto KINETO", "FOLDER", "--paddle-logs DIR")
+            f"graphlink [link] {given} [options]" for given in ("--et ET --kineto KINETO", "--nsys EXPORT", "FOLDER", "--paddle-logs DIR")
         ),
     )
     parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
@@ -80,7 +81,14 @@ def link_parser() -> argparse.ArgumentParser:
     inputs.add_argument(
         "--kineto", action="append", default=[], nargs="+", metavar="FILE", help="Kineto traces: files or quoted globs, repeatable"
     )
-    inputs.add_argument("--nsys", action="append", default=[], metavar="FILE", help="nsys sqlite exports: not in this version")
+    inputs.add_argument(
+        "--nsys",
+        action="append",
+        default=[],
+        nargs="+",
+        metavar="FILE",
+        help="nsys sqlite exports instead of Kineto: files or quoted globs, repeatable; a rank is a (process, device)",
+    )
     inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
     inputs.add_argument(
         "--rank", type=_count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
@@ -144,21 +152,23 @@ def show_parser() -> argparse.ArgumentParser:
 def _check(arguments: argparse.Namespace) -> None:
     arguments.et = [name for names in arguments.et for name in names]
     arguments.kineto = [name for names in arguments.kineto for name in names]
-    if arguments.nsys:
-        raise UsageError("--nsys: reading nsys exports is not in this version", todo="give Kineto traces with --kineto")
-    if arguments.folder and (arguments.et or arguments.kineto):
-        raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et and --kineto, not both")
+    arguments.nsys = [name for names in arguments.nsys for name in names]
+    if arguments.nsys and (arguments.et or arguments.kineto):
+        other = "--et" if arguments.et else "--kineto"
+        raise UsageError(f"{other} cannot be given with --nsys: an export is a recording of its own", todo="give one or the other")
+    if arguments.folder and (arguments.et or arguments.kineto or arguments.nsys):
+        raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et, --kineto or --nsys, not both")
     if len(arguments.folder) > 1:
         raise UsageError(f"{arguments.folder[1]}: give one folder, or files with --et and --kineto")
     if arguments.paddle_logs is not None:
         _check_paddle(arguments)
-    elif not arguments.folder and not arguments.kineto:
+    elif not arguments.folder and not arguments.kineto and not arguments.nsys:
         raise UsageError("no Kineto trace given", todo="graphlink --et ET.json --kineto KINETO.json; see graphlink --help")
     if not arguments.out:
         raise UsageError("--out: names no folder")
     if not arguments.name or arguments.name.startswith(".") or any(c in arguments.name for c in "/\\\0"):
         raise UsageError(f"--name {arguments.name!r}: must be the beginning of a file name")
-    if arguments.linked and arguments.kineto and not arguments.et:
+    if arguments.linked and (arguments.kineto or arguments.nsys) and not arguments.et:
         raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
 
 

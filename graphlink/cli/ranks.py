@@ -23,6 +23,7 @@ from graphlink.errors import GraphlinkError, InputError
 
 log: Final = logging.getLogger("graphlink")
 SOME_FAILED: Final = 3
+_Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
 
 
@@ -44,7 +45,9 @@ class _Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class Failed:
+    """What a process that failed has to say."""
+
     text: str
 
 
@@ -62,16 +65,18 @@ class _Task:
 
 
 @contextlib.contextmanager
-def naming_limits(kineto: Path) -> Iterator[None]:
+def naming_limits(recording: Path) -> Iterator[None]:
     """Turns what a rank asks too much of into an InputError that names its recording."""
     try:
         yield
     except MemoryError:
         raise InputError(
-            "out of memory", path=kineto, todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step"
+            "out of memory",
+            path=recording,
+            todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step",
         ) from None
     except RecursionError:
-        raise InputError("this or its execution trace is nested too deeply", path=kineto, todo="record it again") from None
+        raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
 
 
 def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, jobs: int | None) -> run.RunResult:
@@ -80,11 +85,11 @@ def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, 
     Raises:
         SomeRanksFailed, InputError: some or all ranks failed; the first failure is told.
     """
-    at_once = min(jobs or _cores(), len(inputs))
+    at_once = min(jobs or cores(), len(inputs))
     work = folder / "work"
     work.mkdir()
     tasks = [_Task(one, options, folder, work / f"{i}.pickle") for i, one in enumerate(inputs)]
-    ready = _good(_map(_prepare, tasks, at_once), len(inputs))
+    ready = good(in_processes(_prepare, tasks, at_once), len(inputs))
     _refuse_same_rank(ready, inputs)
     ids = groups.assign({r.rank: r.groups for r in ready})
     world_size = max(r.world_size for r in ready)
@@ -93,7 +98,7 @@ def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, 
         _Task(t.inputs, options, folder, r.file, ids[r.rank], world_size, rank_pipeline(pipeline, r.rank))
         for t, r in zip(tasks, ready, strict=True)
     ]
-    results = _good(_map(_finish, second, at_once), len(inputs))
+    results = good(in_processes(_finish, second, at_once), len(inputs))
     files = [name for result in results for name in result.files]
     if any(ids.values()):
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
@@ -104,30 +109,30 @@ def run_ranks(inputs: Sequence[run.Inputs], options: run.Options, folder: Path, 
     return run.RunResult(tuple(sorted((r.summary for r in results), key=lambda s: s.rank)), pipeline, tuple(files))
 
 
-def _prepare(task: _Task) -> _Ready | _Failed:
+def _prepare(task: _Task) -> _Ready | Failed:
     try:
-        with naming_limits(task.inputs.kineto):
+        with naming_limits(task.inputs.recording):
             prepared = run.prepare(task.inputs, task.options)
         with publish.writing(task.file) as out:
             pickle.dump(prepared, out, protocol=pickle.HIGHEST_PROTOCOL)
     except GraphlinkError as problem:
-        return _Failed(problem.text())
+        return Failed(problem.text())
     return _Ready(prepared.rank, prepared.world_size, prepared.plan.groups, prepared.staged.run, task.file)
 
 
-def _finish(task: _Task) -> run.RankResult | _Failed:
+def _finish(task: _Task) -> run.RankResult | Failed:
     assert task.ids is not None
     try:
         with task.file.open("rb") as stored:
             prepared: run.Prepared = pickle.load(stored)
         task.file.unlink()
-        with naming_limits(task.inputs.kineto):
+        with naming_limits(task.inputs.recording):
             return run.finish(prepared, task.ids, task.options, task.folder, task.world_size, task.pipeline)
     except GraphlinkError as problem:
-        return _Failed(problem.text())
+        return Failed(problem.text())
 
 
-def _map(work: Callable[[_Task], _Result], tasks: Sequence[_Task], at_once: int) -> list[_Result]:
+def in_processes(work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, what: str = "ranks") -> list[_Result]:
     """``work`` of every task, in the order of ``tasks``."""
     if at_once == 1:
         return [work(task) for task in tasks]
@@ -136,7 +141,7 @@ def _map(work: Callable[[_Task], _Result], tasks: Sequence[_Task], at_once: int)
     try:
         futures = [pool.submit(work, task) for task in tasks]
         for done, _ in enumerate(as_completed(futures), start=1):
-            log.info("%d of %d ranks", done, len(tasks))
+            log.info("%d of %d %s", done, len(tasks), what)
         results = [f.result() for f in futures]
     except BrokenProcessPool:
         raise InputError(
@@ -155,17 +160,17 @@ def _leave_signals_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _good(outcomes: Iterable[_Result | _Failed], count: int) -> list[_Result]:
+def good(outcomes: Iterable[_Result | Failed], count: int, what: str = "ranks") -> list[_Result]:
     good: list[_Result] = []
-    failed: list[_Failed] = []
+    failed: list[Failed] = []
     for outcome in outcomes:
-        if isinstance(outcome, _Failed):
+        if isinstance(outcome, Failed):
             failed.append(outcome)
         else:
             good.append(outcome)
     if not failed:
         return good
-    text = f"{len(failed)} of {count} ranks failed, nothing was published; the first: {failed[0].text}"
+    text = f"{len(failed)} of {count} {what} failed, nothing was published; the first: {failed[0].text}"
     raise (SomeRanksFailed if good else InputError)(text)
 
 
@@ -175,11 +180,11 @@ def _refuse_same_rank(ready: Sequence[_Ready], inputs: Sequence[run.Inputs]) -> 
         if one.rank in first:
             raise InputError(
                 f"both this and {first[one.rank]} say that they are rank {one.rank}",
-                path=files.kineto,
-                todo="give one Kineto trace a rank",
+                path=files.recording,
+                todo="give one recording a rank",
             )
-        first[one.rank] = files.kineto
+        first[one.rank] = files.recording
 
 
-def _cores() -> int:
+def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

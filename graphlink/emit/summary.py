@@ -20,7 +20,9 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """Where the rank came from."""
 
     et: str | None
-    kineto: str
+    kineto: str | None
+    nsys: str | None = None  # an export; the rank is the process ``pid`` on this ``device``
+    device: int | None = None
     et_schema: str | None = None
     recorded_at: str | None = None  # of the ET, local time without zone
     pid: int | None = None

@@ -67,9 +67,10 @@ def rounding_ns(trace: Trace) -> int:
 
 
 def asynchronous(trace: Trace) -> Bool:
-    """Host rows whose name says that they end with a wait, not with a return."""
+    """Host rows that do not end with a return: as the recording says, or by a name that says that they end with a wait."""
     named = np.fromiter((s.startswith(ASYNC_PREFIX) for s in trace.strings), np.bool_, len(trace.strings))
-    return named[trace.host.name] & trace.host.annotation
+    out = named[trace.host.name] & trace.host.annotation
+    return out if trace.host.apart is None else out | trace.host.apart
 
 
 def _call_ops(trace: Trace, nesting: Nesting, slack_ns: int) -> I32:

@@ -1,11 +1,12 @@
 """Stage one: recordings as they lie on disk -> the records of ``graphlink.model``.
 
-``read_kineto`` and ``read_host`` take plain, gzip and zstd files; ``looks_like`` tells files apart by content. Everything wrong with
-a file is an ``InputError``.
+``read_kineto``, ``read_nsys`` and ``read_host`` take plain, gzip and zstd files; ``looks_like`` tells files apart by content.
+Everything wrong with a file is an ``InputError``.
 """
 
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.looks import looks_like
+from graphlink.read.nsys import read_nsys
 
-__all__ = ["looks_like", "read_host", "read_kineto"]
+__all__ = ["looks_like", "read_host", "read_kineto", "read_nsys"]

@@ -1,8 +1,9 @@
-"""A simulated machine: random GPU training programs with known truth, written as ET and Kineto files in every dialect.
+"""A simulated machine: random GPU training programs with known truth, written as ET, Kineto and nsys files in every dialect.
 
     execution = run(random_program(seed=1))
     ids = write_kineto(execution, "kineto_0.json", dialect="2024", cuda_sync=True)
     write_et(execution, "et_0.json", layout="1.1.0-chakra.0.0.4")
+    write_nsys([execution], "run.sqlite", schema="3.25")
     execution.waits, execution.event_edges  # what waited for what, by index
 
     pipeline_run(PipelineTraining("1F1B", stages=4, microbatches=8)).write("traces")  # a rank a file; .ranges, .idle say what is true
@@ -15,6 +16,7 @@ from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowId
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
 from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, Structure, run
+from graphlink.testing.nsys import NsysVariation, write_nsys
 from graphlink.testing.pipeline_losses import HOWS, Loss, Place
 from graphlink.testing.pipeline_names import RANGE_NAMES
 from graphlink.testing.pipeline_orders import SCHEDULES, Slot, order
@@ -63,6 +65,7 @@ __all__ = [
     "HostOp",
     "Layout",
     "Loss",
+    "NsysVariation",
     "Overhead",
     "OverheadRow",
     "PaddleJob",
@@ -95,4 +98,5 @@ __all__ = [
     "write_et",
     "write_json",
     "write_kineto",
+    "write_nsys",
 ]

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Linked, Trace
@@ -89,3 +93,17 @@ def test_a_repeated_correlation_goes_to_the_earliest_call_with_a_warning() -> No
 def test_recordings_without_calls_or_host_rows_link() -> None:
     assert linked(build_trace()).orphans == {}
     assert linked(build_trace([], [], [Device("k", 4, 5, 5)])).orphans == {NO_CALL: 1}
+
+
+def test_rows_that_the_recording_sets_apart_enclose_nothing() -> None:
+    """Start/end ranges of NVTX that end on another thread: even where they seem to nest."""
+    trace = build_trace(
+        host=[Host("range", 0, 100, annotation=True), Host("aten::mm", 10, 20)],
+        calls=[Call("cudaLaunchKernel", 12, 14, correlation=7), Call("cudaLaunchKernel", 50, 52, correlation=8)],
+        device=[],
+    )
+    within = link(trace, None, match_hosts(trace, None))
+    assert (within.parent.tolist(), within.crossing.tolist(), within.call_op.tolist()) == ([-1, 0], [False, False], [1, 0])
+    trace = replace(trace, host=replace(trace.host, apart=np.array([True, False])))
+    apart = link(trace, None, match_hosts(trace, None))
+    assert (apart.parent.tolist(), apart.crossing.tolist(), apart.call_op.tolist()) == ([-1, -1], [True, False], [1, -1])

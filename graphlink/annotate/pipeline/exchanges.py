@@ -74,7 +74,7 @@ def _ordinals(columns: I64) -> I64:
     for i, (kind, peer, tag, _, group) in enumerate(columns.tolist()):
         if kind == CommKind.UNKNOWN or (kind == CommKind.COLLECTIVE and group == NOWHERE):
             continue
-        key = (kind, group) if kind == CommKind.COLLECTIVE else (kind, peer, tag)
+        key = (kind, group) if kind == CommKind.COLLECTIVE else (kind, group, peer, tag)
         out[i] = seen[key]
         seen[key] += 1
     return out

@@ -1,6 +1,6 @@
 """The same communication seen from its ranks: who came last, and how long it took once all were there.
 
-Collectives match by group and order, sends and receives by pair of ranks, tag and order. Of kernels the transfer took as long as the
+Collectives match by group and order, sends and receives by group, pair of ranks, tag and order. Of kernels the transfer took as long as the
 shortest of them ran: who came early waited for the rest (``docs/bubbles.md``). A gloo row lasts until somebody waits for it, so there the
 transfer begins when the last side has begun.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.annotate.pipeline.records import Exchanges, StageRun
-from graphlink.model import I64, NOWHERE, Bool, CommKind
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,21 @@ def _keys(rank: int, ex: Exchanges, codes: dict[tuple[str, tuple[int, ...]], int
     collective = (ex.kind == CommKind.COLLECTIVE) & (ex.group != NOWHERE)
     p2p = np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)) & (ex.peer != NOWHERE)
     sends = ex.kind == CommKind.SEND
-    out = np.zeros((len(ex.kind), 5), np.int64)
+    out = np.zeros((len(ex.kind), 6), np.int64)
+    out[:, 4] = _codes(code, ex.group)
     out[:, 0] = np.where(sends, rank, ex.peer)
     out[:, 1] = np.where(sends, ex.peer, rank)
     out[:, 2] = ex.tag
     out[:, 3] = ex.ordinal
-    out[:, 4] = np.where(p2p, 2, 0)
+    out[:, 5] = np.where(p2p, 2, 0)
     if collective.any():
-        out[collective, 0] = -2 - code[ex.group[collective]]
+        out[collective, 0] = -2
         out[collective, 1:3] = 0
-        out[collective, 4] = size[ex.group[collective]]
+        out[collective, 5] = size[ex.group[collective]]
+    return out
+
+
+def _codes(code: I64, group: I32) -> I64:
+    out = np.full(len(group), NOWHERE)
+    out[group != NOWHERE] = code[group[group != NOWHERE]]
     return out

@@ -18,7 +18,7 @@ from graphlink.annotate.pipeline.records import Cause, Exchanges, Holds, Phase, 
 from graphlink.annotate.pipeline.rules import STEP_MARK, Rule
 from graphlink.annotate.pipeline.work import Worked, device_work, host_work
 from graphlink.annotate.waits import before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Communication, DeviceKind, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, Graph, Linked
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,25 @@ def _by_device(cut: Segments, which: I64, exchange: I64, linked: Linked) -> Hold
 
 
 def _beside(holds: Holds, ex: Exchanges) -> Holds:
-    """With the communication that ran meanwhile, waited for or not; the profiler's own time and work outside ranges stay what they are."""
-    pieces = spans.cut(Spans(holds.start_ns, holds.end_ns), ex.start_ns, ex.end_ns)
-    of = pieces.of
-    outside = (holds.cause[of] == Cause.UNKNOWN) & (holds.evidence[of] != 0)
-    free = (holds.exchange[of] == NOWHERE) & (holds.cause[of] != Cause.PROFILER_ARTEFACT) & ~outside
-    exchange = np.where(free, pieces.by, holds.exchange[of]).astype(np.int32)
+    """With the communication that ran meanwhile, though nothing says that it was waited for.
+
+    Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
+    them; the profiler's own time and work outside ranges stay what they are.
+    """
+    late = np.isin(holds.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
+    holds = _with(holds, ex, late, ex.kind == CommKind.COLLECTIVE)
+    unexplained = (holds.cause == Cause.UNKNOWN) & (holds.evidence == 0)
+    return _with(holds, ex, unexplained, ex.kind != CommKind.SEND)
+
+
+def _with(holds: Holds, ex: Exchanges, which: Bool, usable: Bool) -> Holds:
+    """The ``usable`` exchanges beside those ``which`` have none."""
+    x = np.flatnonzero(usable)
+    pieces = spans.cut(Spans(holds.start_ns, holds.end_ns), ex.start_ns[x], ex.end_ns[x])
+    of, by = pieces.of, pieces.by
+    free = which[of] & (holds.exchange[of] == NOWHERE) & (by != NOWHERE)
+    exchange = holds.exchange[of].copy()
+    exchange[free] = x[by[free]]
     return Holds(pieces.start_ns, pieces.end_ns, holds.cause[of], exchange, holds.evidence[of], holds.texts)
 
 

@@ -1,0 +1,299 @@
+"""An nsys sqlite export as columns: read-only, tables and columns by name, since every version of nsys has others.
+
+A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into or beside it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import I64
+from graphlink.read import kinds
+from graphlink.read.columns import MAX_NS, MISSING
+from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.read.looks import looks_like
+from graphlink.read.source import open_source
+
+PAGE_ROWS: Final = 1 << 14
+TEXT_ROWS: Final = 1 << 12  # fewer, as names may be long
+MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
+_HEADER_BYTES: Final = 100
+_EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+_ROW_ID_NAMES: Final = ("rowid", "_rowid_", "oid")  # of sqlite; a column of that name hides it
+
+Columns = dict[str, I64]
+
+
+class Export:
+    """One open export, and what was passed over in it (``left_out``) or is doubtful about it (``warnings``)."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection):
+        self.path = path
+        self.left_out: Counter[str] = Counter()
+        self.warnings: list[str] = []
+        self._connection = connection
+        self._columns: dict[str, frozenset[str]] = {}
+        with self._reading("sqlite_master"):
+            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            for table in (name.decode("ascii") for (name,) in names if isinstance(name, bytes) and name.isascii()):
+                found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+                self._columns[table] = frozenset(row[1].decode("ascii") for row in found if row[1].isascii())
+        self._outermost: list[tuple[int, str, int]] = []  # ns, table, position: first and last times of each table read
+        self.epoch_ns = self._epoch_ns()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return frozenset(self._columns)
+
+    def has(self, table: str, *columns: str) -> bool:
+        return self._columns.get(table, frozenset()).issuperset(columns) and table in self._columns
+
+    def integers(self, table: str, names: Sequence[str]) -> Columns:
+        """int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
+
+        sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
+        """
+        there = [name for name in names if name in self._columns.get(table, ())]
+        if not there:
+            count = self.count(table) if table in self._columns else 0
+            return {name: np.full(count, MISSING) for name in names}
+        joined = (f"group_concat(CASE typeof({c}) WHEN 'integer' THEN {c} ELSE {MISSING} END)" for c in map(_quoted, there))
+        parts: dict[str, list[I64]] = {name: [] for name in there}
+        count = 0
+        for _, rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))):
+            count += rows
+            for name, text in zip(there, texts, strict=True):
+                parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
+        out = {name: np.concatenate(part) if part else np.zeros(0, np.int64) for name, part in parts.items()}
+        assert all(len(column) == count for column in out.values()), "sqlite joins one number a row"
+        return {name: out[name] if name in out else np.full(count, MISSING) for name in names}
+
+    def texts(self, table: str, column: str, kind: str = "text") -> Iterator[list[bytes | None]]:
+        """A column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
+        if not self.has(table, column):
+            return
+        value, row_id = _quoted(column), self._row_id(table)
+        test = f"typeof({value}) = 'text'" if kind == "text" else f"{value} IS NOT NULL"
+        shown = f"substr({value if kind == 'text' else f'CAST({value} AS BLOB)'}, 1, {MAX_TEXT_BYTES})"
+        with self._reading(table):
+            cursor = self._connection.execute(f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}")
+        while True:
+            with self._reading(table):
+                page = cursor.fetchmany(TEXT_ROWS)
+            if not page:
+                return
+            yield [text for (text,) in page]
+
+    def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """All rows of a small table; None for absent columns. Text comes as bytes."""
+        if table not in self._columns:
+            return []
+        there = [_quoted(name) if name in self._columns[table] else "NULL" for name in names]
+        with self._reading(table):
+            return self._connection.execute(f"SELECT {', '.join(there)} FROM {_quoted(table)}").fetchall()
+
+    def strings(self, ids: I64) -> list[bytes | None]:
+        """``StringIds.value`` of each id of ``ids`` (ascending, unique); None where there is none."""
+        out: list[bytes | None] = [None] * len(ids)
+        if not len(ids) or not self.has("StringIds", "id", "value"):
+            return out
+        value = f"CASE typeof(value) WHEN 'text' THEN substr(value, 1, {MAX_TEXT_BYTES}) END"
+        few = f" WHERE id IN ({','.join(map(str, ids.tolist()))})" if len(ids) <= PAGE_ROWS else ""
+        with self._reading("StringIds"):
+            cursor = self._connection.execute(f"SELECT id, {value} FROM StringIds{few}")
+            while page := cursor.fetchmany(PAGE_ROWS):
+                found = np.array([row[0] if isinstance(row[0], int) else MISSING for row in page], np.int64)
+                at = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
+                for k in np.flatnonzero(ids[at] == found).tolist():
+                    out[at[k]] = page[k][1]
+        return out
+
+    def count(self, table: str) -> int:
+        with self._reading(table):
+            return int(self._connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0])
+
+    def spans(self, table: str, columns: Columns) -> tuple[I64, I64]:
+        """Start and end of the rows of a table in ns since the epoch.
+
+        A row that ends before it starts has no length, and is counted. Raises InputError for a time that is no integer or beyond 2**62.
+        """
+        for name in ("start", "end"):
+            wrong = (columns[name] <= -MAX_NS) | (columns[name] >= MAX_NS)
+            if wrong.any():
+                raise self.bad_row(table, int(np.flatnonzero(wrong)[0]), name)
+        start = columns["start"] + self.epoch_ns
+        end = np.maximum(start, columns["end"] + self.epoch_ns)
+        self.left_out["end before start taken as no length"] += int(np.count_nonzero(columns["end"] < columns["start"]))
+        if len(start):
+            self._outermost += [(int(start.min()), table, int(start.argmin())), (int(end.max()), table, int(end.argmax()))]
+        return start, end
+
+    def refuse_span(self, lanes: int) -> None:
+        """Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
+
+        InputError where the rows lie too far apart for that, as one with a damaged time does from all others.
+        """
+        if not self._outermost:
+            return
+        (first_ns, *first), (last_ns, *last) = min(self._outermost), max(self._outermost)
+        span_ns = last_ns - first_ns
+        if span_ns < MAX_SPAN_NS and (span_ns + 1) * (lanes + 1) < MAX_NS:
+            return
+        raise InputError(
+            f"its rows lie {span_ns / 86_400e9:,.1f} days apart, more than one recording can last",
+            path=self.path,
+            where=f"the first is {self._place(*first)}, the last {self._place(*last)}",
+            todo=_EXPORT_AGAIN,
+        )
+
+    def _place(self, table: Any, position: Any) -> str:
+        """A row in words, by its row id."""
+        name = self._row_id(table)
+        with self._reading(table):
+            row = self._connection.execute(f"SELECT {name} FROM {_quoted(table)} ORDER BY {name} LIMIT 1 OFFSET ?", (position,)).fetchone()
+        return f"row {row[0] if row else '?'} of {table}"
+
+    def bad_row(self, table: str, position: int, column: str) -> InputError:
+        """What to raise for a value that is no time."""
+        name = self._row_id(table)
+        shown = f"typeof({_quoted(column)}), substr({_quoted(column)}, 1, 40)"
+        value = "is missing"
+        if self.has(table, column):
+            with self._reading(table):
+                query = f"SELECT {shown} FROM {_quoted(table)} ORDER BY {name} LIMIT 1 OFFSET ?"
+                kind, text = self._connection.execute(query, (position,)).fetchone()
+            said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+            value = f"is {said!r} ({kind.decode()})"
+        return InputError(
+            "a row has no usable time", path=self.path, where=f"{self._place(table, position)}: {column} {value}", todo=_EXPORT_AGAIN
+        )
+
+    def _epoch_ns(self) -> int:
+        """When the report's time 0 was; 0 where the export does not say, so that times are those of the report."""
+        told = [row[0] for row in self.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if row[0] is not None]
+        usable = [ns for ns in told if isinstance(ns, int) and 0 <= ns < MAX_NS]
+        if len(usable) < len(told):
+            self.warnings.append("TARGET_INFO_SESSION_START_TIME holds no time: times are those of the report, not of the day")
+        if len(set(usable)) > 1:
+            self.warnings.append(f"the export joins {len(usable)} sessions: all times are taken from the start of the first")
+        return usable[0] if usable else 0
+
+    def _row_id(self, table: str) -> str:
+        taken = {column.lower() for column in self._columns[table]}
+        return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
+
+    def _pages(self, table: str, select: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Pages of rows after each other by row id, each aggregated into one row: its last row id, how many rows it has, ``select``."""
+        row_id, last = self._row_id(table), MISSING
+        page = f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} LIMIT {PAGE_ROWS}"
+        while True:
+            with self._reading(table):
+                row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
+            if row[1]:
+                yield row
+                last = row[0]
+            if row[1] < PAGE_ROWS:
+                return
+
+    @contextmanager
+    def _reading(self, table: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OverflowError, UnicodeError) as problem:
+            raise InputError(
+                f"the sqlite file is damaged ({problem})", path=self.path, where=f"table {table}", todo=_EXPORT_AGAIN
+            ) from None
+
+
+@contextmanager
+def open_export(path: str | Path) -> Iterator[Export]:
+    """The nsys export at ``path``: plain, gzip or zstd (unpacked into a temporary file).
+
+    Raises InputError: it cannot be read, is something else, or is cut off.
+    """
+    path = Path(path)
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        plain = _plain(path, Path(folder))
+        with closing(_connect(path, plain)) as connection:
+            export = Export(path, connection)
+            wal = Path(f"{path}-wal")
+            with suppress(OSError):
+                if plain == path and wal.stat().st_size:
+                    export.warnings.append(f"{wal.name} beside it holds rows that were not written into it yet: passed over")
+            yield export
+
+
+def _plain(path: Path, folder: Path) -> Path:
+    """The file itself, or a copy of what is packed in it; of another kind, empty or cut off is an InputError."""
+    with open_source(path) as source:
+        head = source.read(_HEADER_BYTES)
+        kind = kinds.binary_kind(head)
+        if kind is not kinds.NSYS or len(head) < _HEADER_BYTES:
+            raise _no_export(path, head)
+        if not source.packed:
+            _refuse_cut(path, head)
+            return path
+        copy = folder / "export.sqlite"
+        try:
+            with copy.open("wb") as out:
+                out.write(head)
+                while part := source.read(1 << 20):
+                    out.write(part)
+        except OSError as problem:
+            raise InputError(f"cannot be unpacked into {folder} ({problem.strerror})", path=path, todo="unpack it yourself") from None
+    _refuse_cut(path, head, copy)
+    return copy
+
+
+def _no_export(path: Path, head: bytes) -> InputError:
+    if not head:
+        return InputError("is empty", path=path, todo=_EXPORT_AGAIN)
+    if head.startswith(b"SQLite format 3\0"):
+        return InputError("the sqlite file is cut off", path=path, where=f"after byte {len(head)}", todo=_EXPORT_AGAIN)
+    if path.suffix in (".nsys-rep", ".qdrep"):
+        return InputError("is a report of nsys, not an export of one", path=path, todo=f"nsys export --type sqlite {path.name}")
+    name = looks_like(path)
+    kind = next((k for k in vars(kinds).values() if isinstance(k, kinds.Kind) and k.name == name), None)
+    if kind is None:
+        return InputError("is no sqlite database, so no nsys export", path=path, todo=_EXPORT_AGAIN)
+    return InputError(f"is {kind.what}, not an nsys export", path=path, todo=kind.todo)
+
+
+def _refuse_cut(path: Path, head: bytes, plain: Path | None = None) -> None:
+    """By the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the last change."""
+    page_bytes = int.from_bytes(head[16:18], "big")
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    told = page_bytes * int.from_bytes(head[28:32], "big")
+    there = (plain or path).stat().st_size
+    if head[24:28] == head[92:96] and there < told:
+        raise InputError(
+            "the sqlite file is cut off",
+            path=path,
+            where=f"it has {there:,} of {told:,} bytes",
+            todo="copy the file again, or export again",
+        )
+
+
+def _connect(path: Path, plain: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        connection.text_factory = bytes  # text that is no UTF-8 must not stop the reader
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except (sqlite3.Error, UnicodeError) as problem:
+        raise InputError(f"the sqlite file is damaged ({problem})", path=path, todo=_EXPORT_AGAIN) from None
+    return connection
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
