@@ -127,17 +127,18 @@ def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
     """How long each call takes to launch what it then waits for, no longer than until that began.
 
     It shows where the stream was idle; behind other work it is hidden, and taken to be the median of those: at another speed of the
-    device it shows. 0 where the recording shows none. What took more than 20 us waited for something else.
+    device it shows. Where no such call of the recording shows it, the median of all launches that show it; 0 where none does. What
+    took more than 20 us waited for something else.
     """
     device, calls = linked.trace.device, linked.trace.calls
     before = stream_order(device).before
     op = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[op]
     idle = (before[op] == NOWHERE) | (device.end_ns[before[op]] < calls.start_ns[call])
-    seen = op[idle & blocked[call]]
-    took_ns = device.start_ns[seen] - calls.start_ns[linked.device_call[seen]]
-    took_ns = took_ns[took_ns <= LATE_NS]
-    out: I64 = np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns)) if len(took_ns) else 0)
+    took_ns = device.start_ns[op] - calls.start_ns[call]
+    shown = idle & (took_ns <= LATE_NS)
+    shown = shown & blocked[call] if (shown & blocked[call]).any() else shown
+    out: I64 = np.clip(began_ns - calls.start_ns, 0, int(np.median(took_ns[shown])) if shown.any() else 0)
     return out
 
 
