@@ -357,6 +357,7 @@ class Graph:
     duration_ns: I64  # what the node costs (device ops: how long it ran less overlap; start_delay_ns costs on top)
     self_ns: I64
     wait_ns: I64
+    wake_ns: I64  # what of duration_ns is only spent because the call whose wait ended here had to wait
     start_delay_ns: I64
     overlap_ns: I64
     tid: I64  # host nodes; 0 else

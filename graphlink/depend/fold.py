@@ -31,8 +31,8 @@ def fold(graph: Graph) -> Graph:
 
     Kept are ops that called what runs on a device, that waited, that hand over to another thread, that begin one or that a ``sync`` or
     ``thread`` edge ends at; of a chain without any of them the first op. Gaps stay gaps: their time is never an op's. A kept node carries
-    the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``) and starts where that time does. Its caller, and
-    that of a device op, is the nearest ancestor that is kept.
+    the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``; ``wake_ns`` stands at kept nodes only) and starts where
+    that time does. Its caller, and that of a device op, is the nearest ancestor that is kept.
     """
     edges = _edges(graph)
     chain = _chain(graph, edges)
@@ -131,6 +131,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         duration_ns=summed(graph.duration_ns),
         self_ns=summed(graph.self_ns),
         wait_ns=summed(graph.wait_ns),
+        wake_ns=graph.wake_ns[order],
         start_delay_ns=graph.start_delay_ns[order],
         overlap_ns=graph.overlap_ns[order],
         tid=graph.tid[order],

@@ -14,6 +14,7 @@ from graphlink.depend.merge import Dependencies, next_operator, search_by_thread
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.timeline import Elements, elements, marks
+from graphlink.depend.wakeup import wake_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 
 
@@ -22,6 +23,7 @@ class HostSide:
     """``part``: of a call in which the host waited, the node that opens where the wait ended; of one that found all done, and behind
     which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
+    ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``comm_part``: for each of ``comm_waits`` the node that opens where it ended.
     """
@@ -31,6 +33,7 @@ class HostSide:
     sleeps: Sleeps
     comm_waits: HostCommWaits
     part: I32
+    wake_ns: I64
     launcher: I32
     comm_part: I32
     start_ns: int  # of the rank: its earliest node
@@ -78,11 +81,14 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     part = np.full(len(calls.start_ns), NOWHERE, np.int32)
     part[blocking] = nodes.opening(waited_ns)
     part[finished] = nodes.opening(finished_ns)
+    waking_ns = np.zeros(len(nodes.kind), np.int64)
+    behind = part[blocking]
+    waking_ns[behind] = np.minimum(wake_ns(linked, cuda, wait_ns)[blocking], nodes.duration_ns[behind])
     launcher = np.full(len(linked.device_call), NOWHERE, np.int32)
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    return HostSide(el, nodes, slept, comm_waits, part, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+    return HostSide(el, nodes, slept, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

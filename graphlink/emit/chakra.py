@@ -226,6 +226,7 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         column("tid", graph.tid, host),
         column("self_ns", graph.self_ns, host),
         column("wait_ns", graph.wait_ns, host),
+        column("wake_ns", graph.wake_ns, graph.wake_ns > 0),
         column("device", np.where(beside, -1, graph.device), ~host),
         column("stream", np.where(beside, -1, graph.stream), ~host),
         column("correlation", correlation, device_op),

@@ -72,6 +72,7 @@ class Has(IntFlag):
     DEP_KINDS = 1 << 18
     INVOLVED_DIM = 1 << 19
     COMM_TYPE_RECORDED = 1 << 20
+    WAKE_NS = 1 << 21
 
 
 class Fault(IntEnum):
@@ -151,6 +152,7 @@ class ChakraFile:
     overlap_ns: I64
     self_ns: I64
     wait_ns: I64
+    wake_ns: I64
     cost_ns: I64  # of a host node duration_ns, else duration_ns + start_delay_ns
     duration_micros: I64  # as written
     tid: I64
@@ -190,6 +192,7 @@ SCALARS: Final = (
     ("overlap_ns", "int64_val", Has.OVERLAP_NS),
     ("self_ns", "int64_val", Has.SELF_NS),
     ("wait_ns", "int64_val", Has.WAIT_NS),
+    ("wake_ns", "int64_val", Has.WAKE_NS),
     ("tid", "int64_val", Has.TID),
     ("device", "int64_val", Has.DEVICE),
     ("stream", "int64_val", Has.STREAM),
@@ -288,6 +291,7 @@ def assemble(path: str, metadata: Metadata, strings: tuple[str, ...], blocks: Se
         overlap_ns=column["overlap_ns"],
         self_ns=column["self_ns"],
         wait_ns=column["wait_ns"],
+        wake_ns=column["wake_ns"],
         tid=column["tid"],
         device=column["device"],
         stream=column["stream"],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Graph
+from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind, Graph
 from graphlink.replay.played import FREE, NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload, successors
 
@@ -45,8 +46,19 @@ def measured_ns(graph: Graph) -> int:
     return int(graph.end_ns.max() - graph.start_ns.min())
 
 
-def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
+@dataclass(frozen=True, slots=True)
+class Waking:
+    """``wake_ns``: by how much less (up to ``cost_ns``) a node costs if what its ``sync`` edges wait for is over; ``kind`` of all edges."""
+
+    wake_ns: I64
+    kind: U8
+
+
+def longest_path(first: I64, source: I32, cost_ns: I64, waking: Waking | None = None) -> I64:
     """When each node ends; every edge (CSR by target) must run from a lower to a higher node.
+
+    With ``waking``, a node ends ``cost_ns`` after what its ``sync`` edges wait for, and ``cost_ns`` less ``wake_ns`` after the others:
+    a call returns when it has woken up, and no sooner than one that finds all done.
 
     Linear. Columns become Python numbers a block at a time, as millions of them at once would not stay in the processor's cache.
     """
@@ -56,10 +68,15 @@ def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
     for begin in range(0, len(cost_ns), BLOCK):
         bounds = first[begin : begin + BLOCK + 1]
         sources = source[bounds[0] : bounds[-1]].tolist()
+        wakes = repeat(0, len(bounds) - 1) if waking is None else waking.wake_ns[begin : begin + BLOCK].tolist()
         low = 0
-        for high, cost in zip((bounds[1:] - bounds[0]).tolist(), cost_ns[begin : begin + BLOCK].tolist(), strict=True):
+        for high, cost, wake in zip((bounds[1:] - bounds[0]).tolist(), cost_ns[begin : begin + BLOCK].tolist(), wakes, strict=True):
             count = high - low
-            if count == 1:
+            if wake and waking is not None:
+                sync = (waking.kind[bounds[0] + low : bounds[0] + high] == EdgeKind.SYNC).tolist()
+                late = [ends[s] - (0 if waits else wake) for s, waits in zip(sources[low:high], sync, strict=True)]
+                add(max(late, default=-wake) + cost)
+            elif count == 1:
                 add(ends[sources[low]] + cost)
             elif count:
                 add(max(map(end_of, sources[low:high])) + cost)
@@ -73,30 +90,30 @@ def play_ideal(work: Workload) -> Played:
     """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     target = np.repeat(np.arange(len(work)), np.diff(work.first))
     forward = bool(np.all(work.source < target))
-    end = longest_path(work.first, work.source, work.cost_ns) if forward else _any_order(work)
+    end = longest_path(work.first, work.source, work.cost_ns, Waking(work.wake_ns, work.kind)) if forward else _any_order(work, target)
     bound = binding(work.first, work.source, end)
-    ran = end != NOT_RUN
-    start = np.where(ran, end - work.cost_ns, NOT_RUN)
+    start = np.where(end != NOT_RUN, bound.ready_ns, NOT_RUN)
     kind = np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge] if len(work.kind) else FREE).astype(np.uint8)
     alone = np.full(len(work), NOWHERE, np.int32)
     return Played(IDEAL, start, start, end, bound.node, kind, alone, np.zeros(len(work.ranks), np.int64))
 
 
-def _any_order(work: Workload) -> I64:
+def _any_order(work: Workload, target: I64) -> I64:
     """Kahn's order, one pass over the edges."""
+    lag = np.where(work.kind == EdgeKind.SYNC, 0, -work.wake_ns[target])[np.argsort(work.source, kind="stable")].tolist()
     after_first, after = successors(work.first, work.source)
     low, targets = after_first.tolist(), after.tolist()
     left = np.diff(work.first).tolist()
-    ready = [0] * len(left)
+    ready = (-work.wake_ns).tolist()
     end = [NOT_RUN] * len(left)
     cost = work.cost_ns.tolist()
     free = deque(i for i, k in enumerate(left) if not k)
     while free:
         node = free.popleft()
         end[node] = at = ready[node] + cost[node]
-        for j in targets[low[node] : low[node + 1]]:
-            if at > ready[j]:
-                ready[j] = at
+        for k in range(low[node], low[node + 1]):
+            j = targets[k]
+            ready[j] = max(ready[j], at + lag[k])
             left[j] -= 1
             if not left[j]:
                 free.append(j)

@@ -162,8 +162,6 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
     ]
     if machine != RANKS and any(r.file.comm_type.max(initial=-1) >= 0 for r in ranks):
         out.append("communication keeps the time that the recording waited for other ranks: --machine ranks lets them meet")
-    if changes.remove_sync:
-        out.append("work that was launched after a wait inside one op keeps its event edges to what was awaited")
     if machine == ASTRA_SIM:
         out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")
     return out

@@ -67,6 +67,8 @@ def parse_scale(text: str) -> Scale:
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
     """``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
 
+    What a call took to wake up can now go: a recorded wait is one, so only a what-if takes it away.
+
     Raises:
         UsageError: a change names nothing that is there.
     """
@@ -76,15 +78,25 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
     done += [_scale(work, scale, cost, fixed) for scale in changes.scales]
+    wake = _wake_ns(work, cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))
     micros = np.maximum(work.micros_ns + cost - work.cost_ns, 0)
-    out = replace(work, cost_ns=cost, micros_ns=micros, fixed_ns=fixed)
+    out = replace(work, cost_ns=cost, micros_ns=micros, fixed_ns=fixed, wake_ns=np.minimum(wake, cost))
     if changes.remove_sync:
         removed = without_syncs(out, changes.remove_sync)
         out = removed.work
         done += removed.done
     return Changed(out, tuple(done))
+
+
+def _wake_ns(work: Workload, cost: I64) -> I64:
+    """What waking up takes in each node, scaled as the node is."""
+    wake = np.concatenate([r.file.wake_ns[work.position[low:high]] for (low, high), r in zip(work_bounds(work), work.ranks, strict=True)])
+    some = np.flatnonzero((wake > 0) & (work.cost_ns > 0))
+    out = np.zeros(len(work), np.int64)
+    out[some] = np.rint(wake[some] * (cost[some] / work.cost_ns[some]))
+    return out
 
 
 def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:

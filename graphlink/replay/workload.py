@@ -54,7 +54,8 @@ class Workload:
 
     Dependencies are CSR by target over the whole table (``data_deps``; ``ctrl_deps`` name callers and delay nothing). ``cost_ns`` is
     what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay.
+    ``cost_ns`` that does not scale with the work: the start delay. ``wake_ns``, 0 but in a what-if: the part of ``cost_ns`` that is not
+    spent if nothing was left to wait for.
     """
 
     ranks: tuple[RankFile, ...]
@@ -67,6 +68,7 @@ class Workload:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
+    wake_ns: I64
     slot: U8  # Slot
     work: U8  # Work
 
@@ -111,6 +113,7 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
         micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
         fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
+        wake_ns=np.zeros(offset[-1], np.int64),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
     )

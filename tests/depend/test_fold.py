@@ -62,7 +62,7 @@ def test_what_is_folded_still_keeps_the_promises_of_a_graph(seed: int) -> None:
     assert check(folded) == ()
     assert len(folded.kind) <= len(graph.kind)
     for tid in np.unique(graph.tid):
-        for column in ("duration_ns", "self_ns", "wait_ns"):
+        for column in ("duration_ns", "self_ns", "wait_ns", "wake_ns"):
             assert getattr(folded, column)[folded.tid == tid].sum() == getattr(graph, column)[graph.tid == tid].sum()
     for kind in (NodeKind.HOST_GAP, NodeKind.HOST_ASYNC, NodeKind.END, *GPU):
         same, was = folded.kind == kind, graph.kind == kind

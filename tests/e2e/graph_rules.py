@@ -69,7 +69,7 @@ def broken(file: File) -> list[str]:
             out.append(f"{where}: dep_kinds {a['dep_kinds'][:5]}")
         if node.type not in TYPES or (a["is_cpu_op"] and node.type != pb.COMP_NODE):
             out.append(f"{where}: type {node.type}")
-        if any(a.get(key, 0) < 0 for key in ("duration_ns", "self_ns", "wait_ns", "start_delay_ns", "overlap_ns")):
+        if any(a.get(key, 0) < 0 for key in ("duration_ns", "self_ns", "wait_ns", "wake_ns", "start_delay_ns", "overlap_ns")):
             out.append(f"{where}: a time below 0")
         for d, kind in zip(deps, a["dep_kinds"], strict=False):
             source = attributes[place[d]] if d in place else a

@@ -39,6 +39,7 @@ class N(NamedTuple):
     caller: int = NOWHERE
     self_ns: int = 0
     wait: int = 0
+    wake: int = 0
     delay: int = 0
     overlap: int = 0
     tid: int = 0
@@ -63,6 +64,7 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
         duration_ns=i64("duration"),
         self_ns=i64("self_ns"),
         wait_ns=i64("wait"),
+        wake_ns=i64("wake"),
         start_delay_ns=i64("delay"),
         overlap_ns=i64("overlap"),
         tid=i64("tid"),

@@ -129,13 +129,15 @@ def test_the_calls_behind_sync_edges_are_named_once_where_they_agree() -> None:
         N(k.HOST_OP, 0, 0, 1, 1, tid=1),
         N(k.DEVICE_OP, 0, 0, 2, 2, ((0, e.LAUNCH),)),
         N(k.DEVICE_OP, 1, 0, 2, 2, ((0, e.LAUNCH),)),
-        N(k.HOST_PART, 0, 3, 4, 1, ((0, e.HOST), (1, e.SYNC), (2, e.SYNC)), tid=1),
+        N(k.HOST_PART, 0, 3, 4, 1, ((0, e.HOST), (1, e.SYNC), (2, e.SYNC)), tid=1, wake=1),
         N(k.HOST_OP, 2, 5, 6, 1, ((1, e.SYNC), (2, e.SYNC), (3, e.HOST)), tid=1),
         N(k.HOST_OP, 2, 7, 8, 1, ((1, e.SYNC), (4, e.HOST)), tid=1),
         N(k.END, NOWHERE, 9, 9, 0, ((2, e.SYNC), (5, e.HOST)), tid=1),
     ]
     waits = [(1, 3, 2), (2, 3, 2), (1, 4, 2), (1, 5, 0), (1, 5, 2)]
-    made = [attrs(n).get("sync_call") for n in written(graph(nodes, waits=waits), records(), communication())[1]]
+    as_written = [attrs(n) for n in written(graph(nodes, waits=waits), records(), communication())[1]]
+    assert [a.get("wake_ns") for a in as_written] == [None, None, None, ("int64_val", 1), None, None, None]
+    made = [a.get("sync_call") for a in as_written]
     assert made[:3] == [None] * 3
     assert made[3] == ("string_val", sync)
     assert made[4] == ("string_list", (sync, "", ""))

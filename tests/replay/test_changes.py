@@ -11,6 +11,7 @@ from graphlink.errors import UsageError
 from graphlink.model import EdgeKind
 from graphlink.read.chakra import CommType
 from graphlink.replay.ideal import play_ideal
+from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.syncs import sync_waits
 from graphlink.replay.whatif import Changes, apply, launches, parse_scale, wire_share
@@ -128,6 +129,57 @@ def test_an_edge_goes_with_the_last_wait_that_it_stands_for(which: tuple[str, ..
     target = np.repeat(np.arange(len(work)), np.diff(work.first))
     of = work.kind == Y
     assert list(zip(work.source[of].tolist(), target[of].tolist(), strict=True)) == left
+
+
+def waking(*, kernel_us: int = 40, ids: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Workload:
+    """A call that had to wait 40 us less 15, then took 10 to return: 6 to wake up and 4 as if it had found all done."""
+    a, b, c, d, e = ids
+    return load(
+        [
+            N(a, CPU, 5),
+            N(b, GPU, kernel_us, ((a, L),)),
+            N(c, CPU, 10, ((a, H),)),
+            N(d, CPU, 10, ((c, H), (b, Y)), name="op (cont.)", wake_us=6),
+            N(e, CPU, 1, ((b, Y), (d, H))),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "ns"),
+    [
+        ("kernel=1", 56_000),
+        ("kernel=0.3", 28_000),  # still waits, for 2 us
+        ("kernel=0.2", 24_000),  # the op ended 2 us before the call, which returns 10 us after it has
+        ("kernel=0.1", 20_000),  # the op ended 6 us before the call, which takes 4 us
+        ("kernel=0", 20_000),
+        ("host=0.5", 48_000),
+        ("kernel=0.0001", 20_000),
+    ],
+)
+@pytest.mark.parametrize("ids", [(0, 1, 2, 3, 4), (9, 8, 7, 6, 5)], ids=["forward", "backward"])
+def test_waking_up_costs_only_where_something_is_waited_for(scale: str, ns: int, ids: tuple[int, ...]) -> None:
+    work = waking(ids=ids)
+    played = play_ideal(apply(work, Changes((parse_scale(scale),)), {}).work)
+    assert played.total_ns == ns
+    assert critical_path(work, played).length_ns == ns
+    assert play_ideal(work).total_ns == 56_000
+
+
+def test_waking_up_scales_with_its_node_and_is_gone_without_the_wait() -> None:
+    def total(*scales: str, **changes: Any) -> int:
+        return play_ideal(apply(waking(), Changes(tuple(map(parse_scale, scales)), **changes), {}).work).total_ns
+
+    assert total("kernel=0", "host=2") == 2 * 20_000
+    assert total("kernel=0", "host:cont=0") == 16_000
+    assert total(remove_sync=("all",)) == 45_000, "the kernel ends last"
+    assert total("kernel=0.5", remove_sync=("all",)) == 25_000
+    assert total("kernel=0.1", remove_sync=("3",)) == 20_000
+
+
+def test_a_recorded_wait_is_one_and_other_machines_know_nothing_of_waking_up() -> None:
+    assert play_ideal(waking(kernel_us=1)).total_ns == 26_000
+    assert play_slots(apply(waking(), Changes((parse_scale("kernel=0"),)), {}).work).total_ns == 26_000
 
 
 def test_launches_of_one_graph_are_one_call() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pytest
 
 from graphlink.emit.chakra import Heading, write_et
 from graphlink.emit.groups import assign
@@ -42,10 +43,10 @@ def faster(work: Workload, factor: float) -> int:
     return play_ideal(apply(work, changes, {}).work).total_ns
 
 
-def program_shape(seed: int) -> Shape:
+def program_shape(seed: int, ops: int = 145) -> Shape:
     random = Random(seed)
     return Shape(
-        threads=random.choice([1, 2, 3]), streams=random.randint(1, 6), devices=1, queries=random.random() < 0.5, own_streams=True, ops=145
+        threads=random.choice([1, 2, 3]), streams=random.randint(1, 6), devices=1, queries=random.random() < 0.5, own_streams=True, ops=ops
     )
 
 
@@ -64,10 +65,10 @@ class Errors:
             )
 
 
-def what_if_errors(folder: Path, *, cuda_sync: bool) -> Errors:
+def what_if_errors(folder: Path, *, cuda_sync: bool, ops: int = 145, programs: int = PROGRAMS) -> Errors:
     errors: dict[float, list[float]] = {s: [] for s in SCALES}
-    for seed in range(PROGRAMS):
-        program = random_program(seed, program_shape(seed))
+    for seed in range(programs):
+        program = random_program(seed, program_shape(seed, ops))
         execution = run(program)
         work = recorded(folder, execution, cuda_sync=cuda_sync)
         lead = execution.makespan_ns - measured_ns(work.ranks[0].file)  # rows outside the graph: the profiler's own calls
@@ -77,11 +78,13 @@ def what_if_errors(folder: Path, *, cuda_sync: bool) -> Errors:
     return Errors({s: np.array(e) for s, e in errors.items()})
 
 
-def test_scaled_kernels_with_cuda_sync_rows(tmp_path: Path) -> None:
-    errors = what_if_errors(tmp_path, cuda_sync=True)
+@pytest.mark.parametrize(("ops", "programs"), [(145, PROGRAMS), (60, PROGRAMS // 2)])
+def test_scaled_kernels_with_cuda_sync_rows(tmp_path: Path, ops: int, programs: int) -> None:
+    """What is fixed in a program (latencies, returns of calls) weighs more in a short one."""
+    errors = what_if_errors(tmp_path, cuda_sync=True, ops=ops, programs=programs)
     print("\n", *errors.table(), sep="\n")
     for scale, of_scale in errors.by_scale.items():
-        assert np.median(of_scale) <= 0.75, scale
+        assert np.median(of_scale) <= 0.4, scale
         assert of_scale.max() <= 1.5, scale
 
 
@@ -122,7 +125,6 @@ def test_without_synchronisation(tmp_path: Path) -> None:
     e = np.array(errors)
     print(f"\nwithout sync: {len(e)} programs, true gain {np.mean(gains):.1f} % on average")
     print(f"error median {np.median(e):.3f} %  p90 {np.percentile(e, 90):.3f} %  worst {e.max():.3f} %")
-    # the worst keep event edges that stand for a wait inside an op: the file does not tell them from others
     assert np.mean(gains) > 4
-    assert np.median(e) <= 0.3
-    assert np.percentile(e, 90) <= 0.75
+    assert np.median(e) <= 0.2
+    assert e.max() <= 0.5

@@ -1,0 +1,73 @@
+"""What a call takes to wake up: its return after the wait, less what calls of its name take that find all done. Times are us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphlink.model import Graph, NodeKind, SyncKind
+from graphlink.testing import Api, random_program, run, write_kineto
+from tests.build import Call, Device, Host, Sync, build_trace
+from tests.depend.programs import built, linked_of
+from tests.depend.test_host import graph_of
+from tests.replay.test_what_if import program_shape
+
+STREAM, DEVICE = "cudaStreamSynchronize", "cudaDeviceSynchronize"
+
+
+def waking(*calls: tuple[str, float, float]) -> list[tuple[float, float]]:
+    """(start, wake) of the nodes that wake up, in an op over [0, 1000) in which a kernel runs over [15, 80)."""
+    given = [Call(name, start, end, 2 + i) for i, (name, start, end) in enumerate(calls)]
+    kind = {STREAM: SyncKind.STREAM, DEVICE: SyncKind.DEVICE}
+    trace = build_trace(
+        host=[Host("op", 0, 1000), Host("next", 1000, 1010)],
+        calls=[Call("cudaLaunchKernel", 2, 10, 1), *given],
+        device=[Device("k", 15, 80, 1)],
+        syncs=[Sync(kind[c.name], c.start, c.end, c.correlation, stream=7) for c in given],
+    )
+    return of(graph_of(trace))
+
+
+def of(graph: Graph) -> list[tuple[float, float]]:
+    at = np.flatnonzero(graph.wake_ns)
+    assert np.isin(graph.kind[at], (NodeKind.HOST_PART, NodeKind.HOST_GAP)).all()
+    return [(float(graph.start_ns[i]) / 1e3, float(graph.wake_ns[i]) / 1e3) for i in at]
+
+
+WAITED = (STREAM, 20, 90)  # 10 us from the end of the kernel to its return
+
+
+@pytest.mark.parametrize(
+    ("others", "wake"),
+    [
+        ([], []),  # no call of the recording found all done: nothing is known
+        ([(STREAM, 100, 104)], [(80, 6)]),
+        ([(STREAM, 100, 104), (STREAM, 110, 113), (STREAM, 120, 128)], [(80, 6)]),  # the median
+        ([(STREAM, 100, 119)], []),  # takes longer than the return
+        ([(STREAM, 100, 300), (STREAM, 400, 403)], [(80, 7)]),  # 200 us are a wait for what the recording does not show
+        ([(DEVICE, 100, 104)], []),  # another call
+    ],
+)
+def test_a_return_after_a_wait_against_calls_that_found_all_done(others: list[tuple[str, float, float]], wake: object) -> None:
+    assert waking(WAITED, *others) == wake
+
+
+def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> None:
+    """The return after the wait is known to the ns; what a call takes that finds all done is drawn from 2 to 6 or 4 us."""
+    seen = 0
+    for seed in range(12):
+        execution = run(random_program(seed, program_shape(seed)))
+        write_kineto(execution, tmp_path / "kineto.json", dialect="2024", cuda_sync=True)
+        graph = built(linked_of(tmp_path / "kineto.json"), sync="cuda").graph
+        origin = min(row.start_ns for rows in (execution.host, execution.calls, execution.device) for row in rows)
+        syncs = [c for c in execution.calls if c.blocked_ns and c.call.api in (Api.STREAM_SYNC, Api.EVENT_SYNC)]
+        calls = {c.start_ns + c.blocked_ns - origin: c for c in syncs}
+        for i in np.flatnonzero(graph.wake_ns).tolist():
+            call = calls.get(int(graph.start_ns[i]))
+            if call is not None:
+                seen += 1
+                free_ns = call.end_ns - call.start_ns - call.blocked_ns - int(graph.wake_ns[i])
+                assert 2_000 <= free_ns < 6_000
+    assert seen > 100
