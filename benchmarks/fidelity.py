@@ -4,7 +4,8 @@
 
 For each recording below FOLDER (et_R with kineto_R, else a Kineto file alone): the self-replay on the ideal machine and in ASTRA-sim's
 slots, and which share of the replayed critical path is host gap and device delay. For the programs: the error of the predicted
-makespan with device ops at other speeds. Self-replay alone proves little, the what-if does.
+makespan with device ops at other speeds, and without ``cuda_sync`` rows the cause of the worst (``causes.py``). Self-replay alone
+proves little, the what-if does.
 """
 
 from __future__ import annotations
@@ -13,17 +14,23 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from causes import Recorded, cause, told
 
-from graphlink import build, communication, cost_ns, link_rows, match_hosts, measured_ns, read_kineto
 from graphlink.cli import main as graphlink
-from graphlink.depend.build import BuildOptions
-from graphlink.model import NodeKind
-from graphlink.replay.ideal import longest_path
-from graphlink.testing import Shape, random_program, run, write_kineto
+from graphlink.emit.chakra import Heading, write_et
+from graphlink.emit.groups import assign
+from graphlink.replay.folder import load
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.whatif import Changes, Scale, apply
+from graphlink.replay.workload import Work, Workload, measured_ns, workload
+from graphlink.run import Inputs, Options, prepare
+from graphlink.testing import Execution, Program, Shape, kineto_document, random_program, row_ids, run, write_json
 
 SCALES = (0.1, 0.5, 2.0, 10.0)
 
@@ -59,26 +66,42 @@ def replayed(folder: Path) -> None:
         )
 
 
-def predicted_errors(seed: int, ops: int, cuda_sync: bool) -> list[float]:
-    """Signed error in percent of the predicted makespan of one program, by scale."""
-    shape = Shape(threads=1 + seed % 3, streams=1 + seed % 6, queries=bool(seed % 2), own_streams=True, ops=ops)
-    program = random_program(seed, shape)
-    recorded = run(program)
-    with tempfile.TemporaryDirectory() as work:
-        write_kineto(recorded, Path(work) / "kineto.json", dialect="2024", cuda_sync=cuda_sync)
-        trace = read_kineto(Path(work) / "kineto.json")
-    linked = link_rows(trace, None, match_hosts(trace, None))
-    graph = build(linked, communication(linked), BuildOptions(sync="cuda")).graph
+def recorded(program: Program, wanted: Callable[[dict[str, Any]], bool]) -> Recorded:
+    """A run of a program through the files that it would leave, of which only the ``wanted`` rows are there."""
+    execution = run(program)
+    document = kineto_document(execution, dialect="2024")
+    document["traceEvents"] = [row for row in document["traceEvents"] if wanted(row)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kineto.json"
+        write_json(document, path)
+        prepared = prepare(Inputs(kineto=path), Options(sync="cuda"))
+        graph = prepared.built.graph
+        ids = assign({0: prepared.plan.groups})[0]
+        et = Path(folder) / "trace.0.et"
+        with et.open("wb") as out:
+            write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, Heading(0, 1, graph.epoch_ns))
+        return Recorded(execution, row_ids(execution), prepared, workload(load({0: et})))
+
+
+def error_pct(program: Program, execution: Execution, work: Workload, scale: float) -> float:
+    """Signed error in percent of the makespan that the graph predicts with every device op at another speed."""
+    sorts = [w for w in (Work.KERNEL, Work.COPY) if np.any(work.work == w)]
+    changed = apply(work, Changes(tuple(Scale(w, None, scale) for w in sorts)), {}).work
     # What was before the first row is in no graph, and takes its time at any speed.
-    lead = recorded.makespan_ns - measured_ns(graph)
-    device = graph.kind == NodeKind.DEVICE_OP
-    out = []
-    for scale in SCALES:
-        cost = cost_ns(graph)
-        cost[device] = np.rint(graph.duration_ns[device] * scale).astype(np.int64) + graph.start_delay_ns[device]
-        predicted = int(longest_path(graph.first, graph.source, cost).max())
-        out.append(100 * (predicted / (run(program, kernel_scale=scale).makespan_ns - lead) - 1))
-    return out
+    lead = execution.makespan_ns - measured_ns(work.ranks[0].file)
+    return 100 * (play_ideal(changed).total_ns / (run(program, kernel_scale=scale).makespan_ns - lead) - 1)
+
+
+def simulated(seed: int, ops: int) -> Program:
+    shape = Shape(threads=1 + seed % 3, streams=1 + seed % 6, queries=bool(seed % 2), own_streams=True, ops=ops)
+    return random_program(seed, shape)
+
+
+def predicted_errors(seed: int, ops: int, cuda_sync: bool) -> list[float]:
+    """Of one program, by scale."""
+    program = simulated(seed, ops)
+    made = recorded(program, lambda row: cuda_sync or told(row, frozenset()))
+    return [error_pct(program, made.execution, made.work, scale) for scale in SCALES]
 
 
 def what_if(programs: int, ops: int) -> None:
@@ -86,12 +109,23 @@ def what_if(programs: int, ops: int) -> None:
     print(f"{'cuda_sync rows':16}{'scale':>7}{'median':>9}{'p90':>9}{'worst':>9}{'program':>9}")
     for cuda_sync in (True, False):
         errors = np.abs([predicted_errors(seed, ops, cuda_sync) for seed in range(programs)])
-        for column, scale in zip(errors.T, SCALES, strict=True):
+        worst = [int(seed) for seed in errors.argmax(axis=0)]
+        for column, scale, seed in zip(errors.T, SCALES, worst, strict=True):
             print(
                 f"{'yes' if cuda_sync else 'no':16}{scale:7.1f}{np.median(column):9.3f}{np.percentile(column, 90):9.3f}"
-                f"{column.max():9.3f}{int(column.argmax()):9}",
+                f"{column[seed]:9.3f}{seed:9}",
                 flush=True,
             )
+    print("\ncauses of the worst errors without rows")
+    for scale, seed in zip(SCALES, worst, strict=True):
+        program = simulated(seed, ops)
+        execution = run(program)
+        why = cause(partial(recorded, program), partial(_error, program, execution, scale))
+        print(f"x {scale:<4g} program {seed:3}: {why}", flush=True)
+
+
+def _error(program: Program, execution: Execution, scale: float, work: Workload) -> float:
+    return error_pct(program, execution, work, scale)
 
 
 def main() -> None:
