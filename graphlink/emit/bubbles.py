@@ -42,13 +42,16 @@ CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
 # what shows of the ranges alone; the other causes need communication or the host to be recorded
-_FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.UNKNOWN})
+_FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN})
 _FORMULAS: Final = {
     "bubble_rate_makespan": "1 - work of all stages / (stages x makespan); makespan = first start to last end of F, B, I and W ranges",
     "bubble_rate_zb": "1 - work of all stages / (stages x cost); cost = longest own window of a stage, last end - first start of work",
     "bubble_ratio_ideal": "(stages - 1) / (chunks x microbatches): bubble over ideal time of GPipe, 1F1B or interleaved with equal stages",
 }
 _WORK: Final = "union of the compute kernels, and of the copies that ranges issued, inside the F, B, I and W ranges of the stage"
+_JOB_WORK: Final = (
+    "time of the jobs of the F, B, I and W phases of the stage, with the waits inside them: the bubble is at least what is shown"
+)
 _HOST_WORK: Final = "host time of the F, B, I and W ranges of the stage, without waits: the run shows no device"
 
 
@@ -233,7 +236,7 @@ def _definition(pipeline: Pipeline) -> Definition:
     hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
     sees_device = all(run.sees_device for run in pipeline.runs)
     return Definition(
-        work=_WORK if sees_device else _HOST_WORK,
+        work=_HOST_WORK if not sees_device else _JOB_WORK if hidden else _WORK,
         sees_device=sees_device,
         causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
         **{name: Rate(name=name, formula=formula, value=known[name], steps=steps) for name, formula in _FORMULAS.items()},
