@@ -242,7 +242,7 @@ class _Parts:
 
     def idle(self) -> Idle:
         table = np.array(self.rows, np.int64).reshape(-1, 6)
-        table = table[np.lexsort((table[:, 2], table[:, 0]))]
+        table = _touching_joined(table[np.lexsort((table[:, 2], table[:, 0]))])
         return Idle(
             rank=table[:, 0],
             stage=self._stages(table[:, 0]),
@@ -253,6 +253,16 @@ class _Parts:
             evidence=table[:, 5].astype(np.int32),
             texts=tuple(self.texts),
         )
+
+
+def _touching_joined(table: I64) -> I64:
+    """Rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
+    same = (table[1:, [0, 1, 4, 5]] == table[:-1, [0, 1, 4, 5]]).all(axis=1) & (table[1:, 2] == table[:-1, 3])
+    first = np.flatnonzero(np.append(True, ~same)[: len(table)])
+    last = np.flatnonzero(np.append(~same, True)[: len(table)])
+    out = table[first].copy()
+    out[:, 3] = table[last, 3]
+    return out
 
 
 def _assert_complete(runs: Sequence[StageRun], steps: Sequence[Step], idle: Idle) -> None:
