@@ -114,9 +114,9 @@ class Spans:
         low = asked.cumsum(dtype=np.int32)  # of a way that leaves the node
         high = low - asked if past else low  # of a way that enters it
 
-        def across(low: I32, high: I32, loss_ns: I64, edge: I64) -> tuple[I32, I32, I64, I64]:
+        def across(low: I32, high: I32, loss_ns: I64, edge: I64) -> Crossing:
             at = np.flatnonzero((low < high) & (loss_ns < below_ns))
-            return low[at], high[at], loss_ns[at], edge[at]
+            return Crossing(low[at], high[at], loss_ns[at], edge[at])
 
         before_all, after_all = np.zeros(len(starts), np.int32), np.full(len(ends), len(nodes), np.int32)
         node_ns, edge_ns = self.slack.node_ns, self.slack.edge_ns
@@ -127,7 +127,12 @@ class Spans:
         for block, edges in blocks(first):
             highs = np.repeat(high[block], np.diff(first[block.start : block.stop + 1]))
             parts.append(across(low[source[edges]], highs, edge_ns[edges], np.arange(edges.start, edges.stop)))
-        return Crossing(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return Crossing(
+            np.concatenate([p.low for p in parts]),
+            np.concatenate([p.high for p in parts]),
+            np.concatenate([p.loss_ns for p in parts]),
+            np.concatenate([p.edge for p in parts]),
+        )
 
 
 def spans(graph: Graph, slack: Slack) -> Spans:

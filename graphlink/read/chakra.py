@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +70,7 @@ __all__ = [
     "read_chakra",
 ]
 
-_READ: Final = 1 << 22
+_READ: Final = 1 << 21  # its columns stay in the processor's cache
 _LONGEST: Final = 1 << 31  # of a message, as in protobuf
 _INT64: Final = (1 << 63) - 1
 _TODO: Final = "name a .et file of graphlink or of Chakra"
@@ -83,18 +84,14 @@ def read_chakra(path: str | Path) -> ChakraFile:
         InputError: the file cannot be read, is cut off, is no ``.et``, or does not begin with a ``GlobalMetadata``; with the byte.
     """
     path = Path(path)
-    nodes = _Nodes(path)
-    metadata: Metadata | None = None
     with open_source(path) as source:
-        for block in _blocks(source):
-            if metadata is None:
-                metadata = _metadata(path, block.data[block.starts[0] : block.ends[0]])
-                nodes.add(block.without_first())
-            else:
-                nodes.add(block)
-    if metadata is None:
-        raise InputError("is empty", path=path, todo=_TODO)
-    return nodes.finished(metadata)
+        blocks = _blocks(source)
+        head = next(blocks, None)
+        if head is None:
+            raise InputError("is empty", path=path, todo=_TODO)
+        metadata = _metadata(path, head.data[head.starts[0] : head.ends[0]])
+        nodes = _Nodes(path)
+        return assemble(str(path), metadata, nodes.names, map(nodes.decoded, chain([head.without_first()], blocks)))
 
 
 def frames(source: Source) -> Iterator[tuple[int, bytes]]:
@@ -196,31 +193,26 @@ def _metadata(path: Path, first: bytes) -> Metadata:
 
 
 class _Nodes:
-    """The nodes so far, a block at a time."""
+    """What is known from the nodes before: how many there are, and the names (in the order of their codes)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._codes: dict[str, int] = {}
+        self.names: dict[str, int] = {}
         self._texts = Texts({}, {}, self._code, {name.encode(): code for name, code in _KIND_CODE.items()})
-        self._blocks: list[NodeBlock] = []
         self._count = 0
 
     def _code(self, name: str) -> int:
-        return self._codes.setdefault(name, len(self._codes))
+        return self.names.setdefault(name, len(self.names))
 
-    def add(self, block: _Frames) -> None:
-        if not block.starts:
-            return
+    def decoded(self, block: _Frames) -> NodeBlock:
+        position = self._count
+        self._count += len(block.starts)
 
         def slow(i: int) -> NodeRow:
-            return node_row(self._path, block.offset(i), block.data[block.starts[i] : block.ends[i]], self._count + i, self._codes)
+            return node_row(self._path, block.offset(i), block.data[block.starts[i] : block.ends[i]], position + i, self.names)
 
         starts, ends = np.array(block.starts, np.int64), np.array(block.ends, np.int64)
-        self._blocks.append(decode(block.data + bytes(PADDING), starts, ends, self._count, self._texts, slow))
-        self._count += len(starts)
-
-    def finished(self, metadata: Metadata) -> ChakraFile:
-        return assemble(str(self._path), metadata, tuple(self._codes), self._blocks)
+        return decode(block.data + bytes(PADDING), starts, ends, position, self._texts, slow)
 
 
 def node_row(path: Path, offset: int, message: bytes, position: int, codes: dict[str, int]) -> NodeRow:

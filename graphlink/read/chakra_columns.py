@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -257,98 +257,131 @@ class NodeBlock:
     sync_call: dict[int, tuple[str, ...]]
 
 
-def assemble(path: str, metadata: Metadata, strings: tuple[str, ...], blocks: Sequence[NodeBlock]) -> ChakraFile:
-    """The blocks of a file, in its order, as one. n log n in ids that do not ascend, else linear."""
-    nothing = np.zeros(0, np.int64)
-    column = {name: np.concatenate([nothing, *(b.rows[:, i] for b in blocks)]) for i, name in enumerate(COLUMNS)}
-    has = column["has"].astype(np.uint32)
-    host = column["is_cpu_op"] != 0
-    micros = column["duration_micros"] * 1000
-    start = np.where(has & Has.START_NS, column["start_ns"], column["start_micros"] * 1000)
-    duration = np.where(has & Has.DURATION_NS, column["duration_ns"], micros)
-    end = np.where(has & Has.END_NS, column["end_ns"], start + duration)
-    none = np.zeros(0, np.uint64)
-    ids = np.concatenate([none, *(b.id for b in blocks)])
-    resolve = _Resolver(ids)
-    kinds = np.concatenate([np.zeros(0, np.uint8), *(b.data_kind for b in blocks)])
-    data = resolve.deps(np.concatenate([none, *(b.data for b in blocks)]), column["data_deps"], kinds, data=True)
-    unknown = np.full(int(column["ctrl_deps"].sum()), UNKNOWN_DEP, np.uint8)
-    ctrl = resolve.deps(np.concatenate([none, *(b.ctrl for b in blocks)]), column["ctrl_deps"], unknown, data=False)
+def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iterable[NodeBlock]) -> ChakraFile:
+    """The blocks of a file, in its order, as one. n log n in ids that do not ascend, else linear.
+
+    Of a block only its columns are kept while the next one is made; ``strings`` is read when there are no more.
+    """
+    parts, data, ctrl = [_columns(_NO_NODES)], [], []
+    odd: list[OddAttribute] = []
+    sync_call: dict[int, tuple[str, ...]] = {}
+    for block in blocks:
+        parts.append(_columns(block))
+        ctrl_counts = _counts(block, "ctrl_deps")
+        data.append(_Entries(block.data, _counts(block, "data_deps"), block.data_kind))
+        ctrl.append(_Entries(block.ctrl, ctrl_counts, np.full(int(ctrl_counts.sum()), UNKNOWN_DEP, np.uint8)))
+        odd += block.odd
+        sync_call |= block.sync_call
+    column: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
+    resolve = _Resolver(column["id"])
     needed = np.uint32(Has.START_NS | Has.DURATION_NS)
     return ChakraFile(
         path=path,
         metadata=metadata,
-        strings=strings,
-        timed=bool(np.all(has & needed == needed)),
-        id=ids,
-        host=host,
-        has=has,
-        start_ns=start,
-        end_ns=end,
-        duration_ns=duration,
-        cost_ns=duration + np.where(host, 0, column["start_delay_ns"]),
-        duration_micros=column["duration_micros"],
-        group=column["pg_name"],
-        data=data,
-        ctrl=ctrl,
+        strings=tuple(strings),
+        timed=bool(np.all(column["has"] & needed == needed)),
+        data=resolve.deps(data, data=True),
+        ctrl=resolve.deps(ctrl, data=False),
         faults=resolve.faults(),
         duplicate_ids=resolve.duplicate_ids,
-        odd=tuple(o for b in blocks for o in b.odd),
-        sync_call={i: names for b in blocks for i, names in b.sync_call.items()},
-        start_delay_ns=column["start_delay_ns"],
-        overlap_ns=column["overlap_ns"],
-        self_ns=column["self_ns"],
-        wait_ns=column["wait_ns"],
-        wake_ns=column["wake_ns"],
-        tid=column["tid"],
-        device=column["device"],
-        stream=column["stream"],
-        correlation=column["correlation"],
-        comm_size=column["comm_size"],
-        name=column["name"].astype(np.int32),
-        type=column["type"].astype(np.int32),
-        comm_type=column["comm_type"].astype(np.int32),
-        comm_src=column["comm_src"].astype(np.int32),
-        comm_dst=column["comm_dst"].astype(np.int32),
-        comm_tag=column["comm_tag"].astype(np.int32),
+        odd=tuple(odd),
+        sync_call=sync_call,
+        **column,
     )
+
+
+def _counts(block: NodeBlock, column: str) -> I64:
+    return block.rows[:, COLUMNS.index(column)].copy()
+
+
+def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
+    """The columns of ``ChakraFile`` of some nodes."""
+    row = dict(zip(COLUMNS, block.rows.T, strict=True))
+    has, host, micros = row["has"].astype(np.uint32), row["is_cpu_op"] != 0, row["duration_micros"] * 1000
+    start = np.where(has & Has.START_NS, row["start_ns"], row["start_micros"] * 1000)
+    duration = np.where(has & Has.DURATION_NS, row["duration_ns"], micros)
+    return {
+        "id": block.id,
+        "host": host,
+        "has": has,
+        "start_ns": start,
+        "end_ns": np.where(has & Has.END_NS, row["end_ns"], start + duration),
+        "duration_ns": duration,
+        "cost_ns": duration + np.where(host, 0, row["start_delay_ns"]),
+        "group": row["pg_name"].copy(),
+        **{name: row[name].copy() for name in _AS_THEY_ARE},
+        **{name: row[name].astype(np.int32) for name in ("name", "type", "comm_type", "comm_src", "comm_dst", "comm_tag")},
+    }
+
+
+_AS_THEY_ARE: Final = (
+    *("start_delay_ns", "overlap_ns", "self_ns", "wait_ns", "duration_micros"),
+    *("tid", "device", "stream", "correlation", "comm_size"),
+)
+_NO_IDS: Final = np.zeros(0, np.uint64)
+_NO_NODES: Final = NodeBlock(np.zeros((0, len(COLUMNS)), np.int64), _NO_IDS, _NO_IDS, np.zeros(0, np.uint8), _NO_IDS, (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Dependencies of some nodes of a file, one after the other: ids, how many each node has, kinds."""
+
+    id: U64
+    counts: I64
+    kind: U8
+
+
+@dataclass(frozen=True, slots=True)
+class _Dependencies:
+    """As ``_Entries``, by position instead of id."""
+
+    counts: I64
+    source: I32
+    kind: U8
+
+
+_NO_DEPENDENCIES: Final = _Dependencies(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.uint8))
 
 
 class _Resolver:
     """Ids into positions."""
 
     def __init__(self, ids: U64) -> None:
-        n = len(ids)
-        self._order = np.argsort(ids, kind="stable")
-        self._sorted = ids[self._order]
-        again = np.zeros(n, np.bool_)
-        again[1:] = self._sorted[1:] == self._sorted[:-1]
+        ascend = bool(np.all(ids[1:] > ids[:-1]))
+        self._is_position = ascend and (not len(ids) or int(ids[-1]) == len(ids) - 1)
+        self._order = np.arange(len(ids)) if ascend else np.argsort(ids, kind="stable")
+        self._sorted = ids if ascend else ids[self._order]
+        again = np.flatnonzero(self._sorted[1:] == self._sorted[:-1]) + 1
         self.duplicate_ids: I32 = np.sort(self._order[again]).astype(np.int32)
-        self._is_position = bool(np.array_equal(ids, np.arange(n, dtype=np.uint64)))
         self._faults: list[Faults] = []
 
-    def deps(self, wanted: U64, counts: I64, kinds: U8, *, data: bool) -> Deps:
-        count = len(counts)
-        first = np.zeros(count + 1, np.int64)
-        np.cumsum(counts, out=first[1:])
-        target = np.repeat(np.arange(count, dtype=np.int64), counts)
-        source = self._positions(wanted)
-        found = source != NOWHERE
-        fault = np.full(len(wanted), 255, np.uint8)
+    def deps(self, parts: Sequence[_Entries], *, data: bool) -> Deps:
+        """Of all nodes; what is made of a part stays in the processor's cache."""
+        begins = np.cumsum([0, *(len(part.counts) for part in parts)])
+        good = [_NO_DEPENDENCIES, *(self._good(part, int(begin), data=data) for part, begin in zip(parts, begins, strict=False))]
+        first = np.zeros(int(begins[-1]) + 1, np.int64)
+        np.cumsum(np.concatenate([g.counts for g in good]), out=first[1:])
+        return Deps(first, np.concatenate([g.source for g in good]), np.concatenate([g.kind for g in good]))
+
+    def _good(self, given: _Entries, begin: int, *, data: bool) -> _Dependencies:
+        """The entries that are dependencies; the others are noted as faults."""
+        target = begin + np.repeat(np.arange(len(given.counts)), given.counts)
+        source = self._positions(given.id)
+        fault = np.full(len(source), 255, np.uint8)
         if np.any((source[1:] <= source[:-1]) & (target[1:] == target[:-1])):  # else no entry can stand twice
-            order = np.lexsort((np.arange(len(wanted)), source, target))
-            twice = np.zeros(len(wanted), np.bool_)
+            order = np.lexsort((np.arange(len(source)), source, target))
+            twice = np.zeros(len(source), np.bool_)
             twice[order[1:]] = (source[order[1:]] == source[order[:-1]]) & (target[order[1:]] == target[order[:-1]])
             fault[twice] = Fault.DUPLICATE
         fault[source == target] = Fault.SELF
-        fault[~found] = Fault.DANGLING
-        bad = fault != 255
-        if bad.any():
-            aside = np.flatnonzero(bad)
-            self._faults.append(Faults(target[aside].astype(np.int32), wanted[aside], np.full(len(aside), data), fault[aside]))
-            first[1:] = np.cumsum(np.bincount(target[~bad], minlength=count))
-            source, kinds = source[~bad], kinds[~bad]
-        return Deps(first, source.astype(np.int32), kinds)
+        fault[source == NOWHERE] = Fault.DANGLING
+        aside = np.flatnonzero(fault != 255)
+        if not len(aside):
+            return _Dependencies(given.counts, source.astype(np.int32), given.kind)
+        self._faults.append(Faults(target[aside].astype(np.int32), given.id[aside], np.full(len(aside), data), fault[aside]))
+        kept = fault == 255
+        counts = np.bincount(target[kept] - begin, minlength=len(given.counts))
+        return _Dependencies(counts, source[kept].astype(np.int32), given.kind[kept])
 
     def _positions(self, wanted: U64) -> I64:
         """Position of each id, of equal ids the last in the file; ``NOWHERE`` where there is none."""

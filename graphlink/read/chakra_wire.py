@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from graphlink.model import I64, U8, Bool
 from graphlink.read.chakra_columns import (
@@ -19,7 +20,6 @@ from graphlink.read.chakra_columns import (
     COLUMNS,
     EXPECTED,
     MOST_MICROS,
-    NO_GROUP,
     SEEN,
     TEMPLATE,
     U64,
@@ -115,41 +115,52 @@ def _joined(pieces: list[_Spans]) -> _Spans:
 
 
 class _Names:
-    """Tells the attributes that are read by the first and last eight bytes of their names."""
+    """Tells the attributes that are read by the first and last eight bytes of their names; where to look says a perfect hash."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         encoded = [n.encode() for n in names]
         assert all(len(n) <= 24 for n in encoded)
-        rows = sorted((_mixed(*_windows(n)), i) for i, n in enumerate(encoded))
-        self._hash = np.array([h for h, _ in rows], np.uint64)
-        self._code = np.array([i for _, i in rows], np.int64)
-        windows = [_windows(encoded[i]) for _, i in rows]
+        self._factor = next(f for f in range(_PRIME, _PRIME + 20_000, 2) if len({_slot(n, f) for n in encoded}) == len(encoded))
+        self._code = np.zeros(1 << _SLOT_BITS, np.int64)
+        self._code[[_slot(n, self._factor) for n in encoded]] = np.arange(len(encoded))
+        windows = [_windows(n) for n in encoded]
         self._head, self._tail = (np.array([w[k] for w in windows], np.uint64) for k in (0, 1))
-        self._middle = np.array([int.from_bytes(encoded[i][8:16].ljust(8, b"\0"), "little") for _, i in rows], np.uint64)
-        self._size = np.array([len(encoded[i]) for _, i in rows], np.int64)
+        self._middle = np.array([int.from_bytes(n[8:16].ljust(8, b"\0"), "little") for n in encoded], np.uint64)
+        self._size = np.array([len(n) for n in encoded], np.int64)
 
     def codes(self, word: U64, at: I64, size: I64) -> I64:
         """Position in ``names`` of each name, -1 for others."""
-        mask = np.array([(1 << 8 * k) - 1 for k in range(9)], np.uint64)
-        head = word[at] & mask[np.minimum(size, 8)]
-        tail = np.where(size >= 8, word[at + np.maximum(size - 8, 0)], np.uint64(0))
-        mixed = head ^ (tail * np.uint64(_PRIME)) ^ (size.astype(np.uint64) << np.uint64(56))
-        row = np.minimum(np.searchsorted(self._hash, mixed), len(self._hash) - 1)
-        same = (self._head[row] == head) & (self._tail[row] == tail) & (self._size[row] == size)
+        head, tail = _windows_at(word, at, size)
+        code = self._code[_mixed(head, tail, size) * np.uint64(self._factor) >> np.uint64(64 - _SLOT_BITS)]
+        same = (self._head[code] == head) & (self._tail[code] == tail) & (self._size[code] == size)
         long = np.flatnonzero(same & (size > 16))
-        same[long] = word[at[long] + 8] == self._middle[row[long]]
-        return np.where(same, self._code[row], -1)
+        same[long] = word[at[long] + 8] == self._middle[code[long]]
+        return np.where(same, code, -1)
 
 
 _PRIME: Final = 0x9E3779B97F4A7C15
+_SLOT_BITS: Final = 8
+_LOW_BYTES: Final = np.array([(1 << 8 * k) - 1 for k in range(9)], np.uint64)
 
 
-def _windows(name: bytes) -> tuple[int, int, int]:
-    return int.from_bytes(name[:8], "little"), int.from_bytes(name[-8:], "little") if len(name) >= 8 else 0, len(name)
+def _windows(name: bytes) -> tuple[int, int]:
+    return int.from_bytes(name[:8], "little"), int.from_bytes(name[-8:], "little") if len(name) >= 8 else 0
 
 
-def _mixed(head: int, tail: int, size: int) -> int:
-    return head ^ (tail * _PRIME & (1 << 64) - 1) ^ (size << 56)
+def _windows_at(word: U64, at: I64, size: I64) -> tuple[U64, U64]:
+    """``_windows`` of many texts."""
+    head = word[at] & _LOW_BYTES[np.minimum(size, 8)]
+    return head, np.where(size >= 8, word[at + np.maximum(size - 8, 0)], np.uint64(0))
+
+
+def _mixed(head: U64, tail: U64, size: I64) -> U64:
+    apart: U64 = tail >> np.uint64(3)  # head and tail of a short name are alike
+    return head ^ apart ^ size.astype(np.uint64)
+
+
+def _slot(name: bytes, factor: int) -> int:
+    head, tail = _windows(name)
+    return ((head ^ tail >> 3 ^ len(name)) * factor & (1 << 64) - 1) >> 64 - _SLOT_BITS
 
 
 _READ: Final = (*EXPECTED, "dep_kinds", "sync_call", *SEEN)
@@ -183,10 +194,9 @@ def decode(data: bytes, starts: I64, ends: I64, position: int, texts: Texts, slo
     word = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
     n = len(starts)
     fields = _Fields(byte, word, starts, ends)
-    rows = np.tile(np.array(TEMPLATE, np.int64), (n, 1))
-    kinds: list[bytes | None] = [None] * n
-    calls: dict[int, tuple[str, ...]] = {}
-    has = _attributes(data, byte, word, fields, rows, kinds, calls, texts)
+    rows = np.repeat(np.array([TEMPLATE], np.int64).T, n, axis=1).T  # each column in one piece
+    kinds = np.full(n, None, np.object_)
+    has = _attributes(data, byte, word, fields, rows, kinds, texts)
     rows[:, COLUMNS.index("has")] = has
     rows[:, COLUMNS.index("type")] = fields.scalar[_TYPE].astype(np.int32)
     for column, key in (("start_micros", _START), ("duration_micros", _DURATION)):
@@ -195,16 +205,16 @@ def decode(data: bytes, starts: I64, ends: I64, position: int, texts: Texts, slo
     lists = {c: _unpacked(byte, word, spans, fields.odd) for c, spans in (("data_deps", fields.data), ("ctrl_deps", fields.ctrl))}
     for c, (node, _) in lists.items():
         rows[:, COLUMNS.index(c)] = np.bincount(node, minlength=n)
-    told = np.array([-1 if k is None else len(k) for k in kinds], np.int64)
+    told = np.array([-1 if k is None else len(k) for k in kinds.tolist()], np.int64)
     fields.odd |= (told >= 0) & (told != rows[:, COLUMNS.index("data_deps")])
     ids = fields.scalar[_ID]
     singles = {int(i): slow(int(i)) for i in np.flatnonzero(fields.odd)}
     for i, single in singles.items():
-        rows[i], ids[i], kinds[i], calls[i] = single.row, single.id, single.kinds, single.sync_call
+        rows[i], ids[i], kinds[i] = single.row, single.id, single.kinds
     data_deps, ctrl_deps = (_merged(*lists[c], fields.odd, {i: getattr(s, c) for i, s in singles.items()}) for c in lists)
     counts = rows[:, COLUMNS.index("data_deps")].tolist()
     unknown = bytes([UNKNOWN_DEP])
-    kind = b"".join([unknown * c if k is None else k for k, c in zip(kinds, counts, strict=True)])
+    kind = b"".join([unknown * c if k is None else k for k, c in zip(kinds.tolist(), counts, strict=True)])
     return NodeBlock(
         rows=rows,
         id=ids,
@@ -212,24 +222,12 @@ def decode(data: bytes, starts: I64, ends: I64, position: int, texts: Texts, slo
         data_kind=np.frombuffer(kind, np.uint8),
         ctrl=ctrl_deps,
         odd=tuple(o for s in singles.values() for o in s.odd),
-        sync_call={position + i: told for i, told in calls.items() if told},
+        sync_call={position + i: s.sync_call for i, s in singles.items() if s.sync_call},
     )
 
 
-def _attributes(
-    data: bytes,
-    byte: U8,
-    word: U64,
-    fields: _Fields,
-    rows: I64,
-    kinds: list[bytes | None],
-    calls: dict[int, tuple[str, ...]],
-    texts: Texts,
-) -> I64:
-    """Fills the columns of attributes, ``kinds`` and ``calls``, and returns the bits of those that are there.
-
-    What is not written as usual becomes odd.
-    """
+def _attributes(data: bytes, byte: U8, word: U64, fields: _Fields, rows: I64, kinds: npt.NDArray[np.object_], texts: Texts) -> I64:
+    """Fills the columns of attributes and returns the bits of those that are there. What is not written as usual becomes odd."""
     node, at, end = fields.attr.node, fields.attr.at, fields.attr.at + fields.attr.size
     size = byte[at + 1].astype(np.int64)
     value = at + 2 + size
@@ -256,23 +254,17 @@ def _attributes(
             number = (number != 0).astype(np.uint64)
         rows[node[k], _COLUMN[code[k]]] = number.view(np.int64)
     k = np.flatnonzero(_OF_KIND["string_val"][code])
-    for i, c, a, b, good in zip(*_texts(byte, word, node, code, value, end, k, _STRING), strict=True):
-        group = group_of(data[a:b]) if good else BAD_GROUP
-        rows[i, _COLUMN[c]] = group
-        if group == BAD_GROUP or (group == NO_GROUP and not good):
-            fields.odd[i] = True
+    text = _texts(byte, word, node[k], value[k], end[k], _STRING)
+    spans = zip(text.first.tolist(), text.end.tolist(), text.usual.tolist(), strict=True)
+    group = np.array([group_of(data[a:b]) if usual else BAD_GROUP for a, b, usual in spans], np.int64)
+    rows[text.node, _COLUMN[code[k]]] = group
+    fields.odd[text.node[group == BAD_GROUP]] = True
     k = np.flatnonzero(code == _DEP_KINDS)
-    for i, _, a, b, good in zip(*_texts(byte, word, node, code, value, end, k, _STRINGS), strict=True):
-        said = _kinds(data[a:b], texts) if good else None
-        if said is None:
-            fields.odd[i] = True
-        kinds[i] = said
-    k = np.flatnonzero(code == _SYNC_CALL)
-    for i, _, a, b, good in zip(*_texts(byte, word, node, code, value, end, k, _STRING), strict=True):
-        if good and data[a:b].isascii() and i not in calls:
-            calls[i] = (data[a:b].decode(),)
-        else:
-            fields.odd[i] = True
+    text = _texts(byte, word, node[k], value[k], end[k], _STRINGS)
+    said = _once_each(word, text, lambda a, b: _kinds(data[a:b], texts))
+    kinds[text.node] = said
+    fields.odd[text.node] |= np.array([one is None for one in said.tolist()], np.bool_)
+    fields.odd[node[code == _SYNC_CALL]] = True  # few: slow reads them
     return has
 
 
@@ -281,14 +273,38 @@ def _begins(byte: U8, at: I64, key: bytes) -> Bool:
     return out if len(key) == 1 else out & (byte[at + 1] == key[1])
 
 
-def _texts(
-    byte: U8, word: U64, node: I64, code: I64, value: I64, end: I64, k: I64, key: bytes
-) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
-    """Of the attributes ``k``: node, code, first byte and end of the text, and whether it is written as usual."""
-    length, size = varints(word, byte, value[k] + len(key))
-    first = value[k] + len(key) + size
-    good = _begins(byte, value[k], key) & (size > 0) & (first + np.minimum(length, np.uint64(_MOST)).astype(np.int64) == end[k])
-    return node[k].tolist(), code[k].tolist(), first.tolist(), end[k].tolist(), good.tolist()
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Texts in attributes: first byte and end, and whether they are written as usual."""
+
+    node: I64
+    first: I64
+    end: I64
+    usual: Bool
+
+
+def _texts(byte: U8, word: U64, node: I64, value: I64, end: I64, key: bytes) -> _Texts:
+    length, size = varints(word, byte, value + len(key))
+    first = value + len(key) + size
+    usual = _begins(byte, value, key) & (size > 0) & (first + np.minimum(length, np.uint64(_MOST)).astype(np.int64) == end)
+    return _Texts(node, first, end, usual)
+
+
+def _once_each(word: U64, texts: _Texts, value: Callable[[int, int], bytes | None]) -> npt.NDArray[np.object_]:
+    """``value(first, end)`` of every text, asked once for all short ones that are equal; None where they are not usual."""
+    out = np.full(len(texts.node), None, np.object_)
+    k = np.flatnonzero(texts.usual)
+    first, end = texts.first[k], texts.end[k]
+    size = end - first
+    head, tail = _windows_at(word, first, size)
+    _, example, group = np.unique(_mixed(head, tail, size), return_index=True, return_inverse=True)
+    same = example[group]
+    asked = np.where((size <= 16) & (head[same] == head) & (tail[same] == tail) & (size[same] == size), same, np.arange(len(k)))
+    alone = np.unique(asked)
+    values = np.full(len(k), None, np.object_)
+    values[alone] = [value(a, b) for a, b in zip(first[alone].tolist(), end[alone].tolist(), strict=True)]
+    out[k] = values[asked]
+    return out
 
 
 def _kinds(message: bytes, texts: Texts) -> bytes | None:
