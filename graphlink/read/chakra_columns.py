@@ -315,7 +315,7 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
 
 
 _AS_THEY_ARE: Final = (
-    *("start_delay_ns", "overlap_ns", "self_ns", "wait_ns", "duration_micros"),
+    *("start_delay_ns", "overlap_ns", "self_ns", "wait_ns", "wake_ns", "duration_micros"),
     *("tid", "device", "stream", "correlation", "comm_size"),
 )
 _NO_IDS: Final = np.zeros(0, np.uint64)
