@@ -226,6 +226,7 @@ def test_a_call_outside_any_op_is_a_node_and_what_follows_its_wait_is_a_gap_howe
     graph = graph_of(trace)
     assert nodes(graph, NodeKind.HOST_CALL) == [(20, 0, 65)]
     assert nodes(graph, NodeKind.HOST_GAP) == [(85, 7, 0)]
+    assert (graph.self_ns[np.isin(graph.kind, (NodeKind.HOST_CALL, NodeKind.HOST_GAP))] / 1000).tolist() == [0, 7]
 
 
 def test_a_copy_that_blocks_has_launched_before_it_waits() -> None:
