@@ -9,11 +9,10 @@ import numpy as np
 from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
-from graphlink.depend.hostcomm import sends
 from graphlink.depend.merge import Dependencies, next_operator
 from graphlink.depend.threads import forward_backward
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +237,7 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
     trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
     device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, layout.async_row
     n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
+    sends = np.array([node.recorded == CommKind.SEND.name for node in x.comm.host_node], np.bool_)  # of unknown peer, too
     zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
 
     def column(*parts: I64 | I32 | None) -> I64:
@@ -252,7 +252,7 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
     end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
     callers = _callers(x, layout)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
-    comm_ns = np.where(sends(x.comm), 0, rows.end_ns[comm_row] - rows.start_ns[comm_row])
+    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - rows.start_ns[comm_row])
     order = x.device.order
     return {
         "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.timeline import Marks
-from graphlink.model import I32, I64, Bool, CommKind, Communication, Linked
+from graphlink.model import I32, I64, CommKind, Communication, Linked
 
 WAIT_END_NS = 50_000
 
@@ -27,11 +27,6 @@ class HostCommWaits:
     late_ns: int
 
 
-def sends(comm: Communication) -> Bool:
-    """Which of ``comm.host_node`` are sends; the peer of some may be unknown."""
-    return np.array([node.recorded == CommKind.SEND.name for node in comm.host_node], np.bool_)
-
-
 def host_comm_waits(linked: Linked, comm: Communication, marks: Marks) -> HostCommWaits:
     """Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.
 
@@ -39,7 +34,7 @@ def host_comm_waits(linked: Linked, comm: Communication, marks: Marks) -> HostCo
     so the time would be lost. Cost: O(n log n).
     """
     rows = linked.trace.host
-    at = np.flatnonzero(~sends(comm))
+    at = np.flatnonzero([node.recorded != CommKind.SEND.name for node in comm.host_node])  # of unknown peer, too
     row = comm.host_row[at]
     at, row = at[marks.axis.has(rows.tid[row])], row[marks.axis.has(rows.tid[row])]
     from_ns, until_ns = marks.axis.of(rows.tid[row], rows.start_ns[row]), marks.axis.of(rows.tid[row], rows.end_ns[row])

@@ -64,14 +64,16 @@ def sleeps(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -
                 if other != tid:
                     best = max(best, _release(b, other, idle_from, idle_until, best))
             if best[0] > idle_from:
-                is_first = int(idle_from == rank_start_ns and idle_until == a.busy_from[0])
-                found.append((tid, idle_from, idle_until, best[1], best[0], best[2], is_first))
+                found.append((tid, idle_from, idle_until, best[1], best[0], best[2], int(idle_until == a.busy_from[0])))
     table = np.array(found, np.int64).reshape(-1, 7)
     return Sleeps(*(table[:, i].copy() for i in range(7)))
 
 
 def _release(b: _Thread, by: int, idle_from: int, idle_until: int, none: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(release, thread, cut) if thread b woke one that was idle over [idle_from, idle_until), else ``none``."""
+    """(release, thread, cut) if thread b woke one that was idle over [idle_from, idle_until), else ``none``.
+
+    A release no later than ``idle_from`` is none.
+    """
     last = bisect_left(b.busy_from, idle_until) - 1
     if last < 0:
         return none
@@ -79,7 +81,7 @@ def _release(b: _Thread, by: int, idle_from: int, idle_until: int, none: tuple[i
     if ended > idle_until:  # b runs on: what of it ended last before is the release
         at = bisect_right(b.begun, idle_until) - 1
         ended, cut = (b.begun[at], 0) if at >= 0 else (idle_from, 0)
-    if not idle_from < ended <= idle_until or idle_until - ended > WAKING_NS:
+    if idle_until - ended > WAKING_NS:
         return none
     if not (_sleeps_at(b, idle_until, falling=False) or _sleeps_at(b, idle_from, falling=True)):
         return none

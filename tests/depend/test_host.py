@@ -61,6 +61,16 @@ def test_rests_of_different_owners_do_not_add_up() -> None:
         assert [n[0] for n in nodes(graph_of(trace), NodeKind.HOST_PART)] == [done]
 
 
+def test_own_time_is_the_ops_wherever_it_is_carried_and_that_between_ops_nobodys() -> None:
+    """20 us of the op are folded into its child, 15 us between ops into the op before them."""
+    graph = graph_of(build_trace(host=[Host("op", 0, 130), Host("child", 10, 80), Host("other", 100, 105), Host("next", 145, 150)]))
+    assert [n[:2] for n in nodes(graph, NodeKind.HOST_OP)] == [(0, 10), (10, 90), (100, 5), (145, 5)]
+    assert (graph.self_ns / 1000).tolist() == [30, 70, 5, 25, 5, 0], "and 25 us of the op are a part of it, with the 15 us behind"
+    assert nodes(graph, NodeKind.HOST_PART) == [(105, 40, 0)]
+    graph = graph_of(build_trace(host=[Host("op", 0, 30), Host("next", 60, 70)]))
+    assert (graph.self_ns / 1000).tolist() == [30, 30, 10, 0], "a gap's time is its own"
+
+
 def test_a_single_op_is_a_graph() -> None:
     graph = graph_of(build_trace(host=[Host("op", 5, 100)]))
     assert nodes(graph, NodeKind.HOST_OP) == [(0, 95, 0)]
@@ -174,6 +184,32 @@ def test_a_wait_is_told_by_its_call_at_the_part_after_it_or_else_at_the_next_ope
     assert waits(graph_of(sync_trace(kernel_end=18))) == [(110, 1)]
 
 
+def test_a_call_that_waited_has_one_cut_where_the_wait_ended() -> None:
+    """What is launched behind it needs no other at the end of the call."""
+    trace = build_trace(
+        host=[Host("op", 0, 120), Host("next", 130, 140)],
+        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaStreamSynchronize", 20, 90, 2), Call("cudaLaunchKernel", 95, 97, 3)],
+        device=[Device("k", 15, 80, 1), Device("l", 100, 110, 3)],
+        syncs=[Sync(SyncKind.STREAM, 20, 90, 2, stream=7)],
+    )
+    assert [n[0] for n in nodes(graph_of(trace), NodeKind.HOST_PART) if n[0] > 20] == [80, 97]
+
+
+@pytest.mark.parametrize(("launched", "cut"), [(40, True), (112, False)])
+def test_behind_a_call_that_waited_for_nothing_only_a_launch_before_the_next_operator_needs_a_cut(launched: float, cut: bool) -> None:
+    trace = build_trace(
+        host=[Host("op", 0, 100), Host("next", 110, 130)],
+        calls=[
+            Call("cudaLaunchKernel", 2, 4, 1),
+            Call("cudaStreamSynchronize", 30, 31, 2),
+            Call("cudaLaunchKernel", launched, launched + 2, 3),
+        ],
+        device=[Device("a", 6, 20, 1), Device("b", 115, 120, 3)],
+        syncs=[Sync(SyncKind.STREAM, 30, 31, 2, stream=7)],
+    )
+    assert (31 in [n[0] for n in nodes(graph_of(trace), NodeKind.HOST_PART)]) == cut
+
+
 def test_a_call_whose_device_work_was_done_before_blocks_nothing() -> None:
     graph = graph_of(sync_trace(kernel_end=18))
     assert not graph.wait_ns.any()
@@ -201,6 +237,7 @@ def test_a_call_outside_any_op_is_a_node_and_what_follows_its_wait_is_a_gap_howe
     graph = graph_of(trace)
     assert nodes(graph, NodeKind.HOST_CALL) == [(20, 0, 65)]
     assert nodes(graph, NodeKind.HOST_GAP) == [(85, 7, 0)]
+    assert (graph.self_ns[np.isin(graph.kind, (NodeKind.HOST_CALL, NodeKind.HOST_GAP))] / 1000).tolist() == [0, 7]
 
 
 def test_a_copy_that_blocks_has_launched_before_it_waits() -> None:
@@ -234,6 +271,33 @@ def test_what_a_blocking_copy_takes_to_launch_is_hidden_behind_other_work_and_ta
         device=[Device("k", 30, 100, 2), Device("Memcpy", 101, 125, 3)],
     )
     assert graph_of(hidden).wait_ns.sum() == (125 - 50) * 1000, "nothing shows it"
+
+
+@pytest.mark.parametrize(("began", "launched"), [(70, 90), (69.999, 69.999)])
+def test_a_call_has_launched_at_its_end_unless_it_runs_on_for_more_than_20_us(began: float, launched: float) -> None:
+    trace = build_trace(
+        host=[Host("op", 0, 200)],
+        calls=[Call("cudaMemcpyAsync", 10, 90, 1)],
+        device=[Device("Memcpy HtoD (Pageable -> Device)", began, 95, 1)],
+    )
+    assert [n[0] for n in nodes(graph_of(trace), NodeKind.HOST_PART)] == [launched]
+
+
+@pytest.mark.parametrize(("began", "setup"), [(12, 7), (25, 20)])
+def test_what_a_blocking_copy_takes_to_launch_shows_where_its_stream_was_idle(began: float, setup: float) -> None:
+    """A kernel is done before the first copy's call; the second copy is 15 us behind its call since another kernel ran until then."""
+    trace = build_trace(
+        host=[Host("op", 0, 45), Host("next", 45, 140)],
+        calls=[
+            Call("cudaLaunchKernel", 0, 1, 1),
+            Call("cudaMemcpy", 5, 40, 2),
+            Call("cudaLaunchKernel", 46, 48, 3),
+            Call("cudaMemcpy", 60, 130, 4),
+        ],
+        device=[Device("k", 2, 4, 1), Device("Memcpy", began, 38, 2), Device("k", 49, 74, 3), Device("Memcpy", 75, 125, 4)],
+    )
+    shown = min(setup, 75 - 60)
+    assert graph_of(trace).wait_ns.sum() == 1000 * ((38 - began) + (125 - 60 - shown))
 
 
 def test_a_call_that_runs_on_beside_its_copy_has_launched_when_the_copy_began() -> None:

@@ -88,6 +88,14 @@ def test_the_op_in_which_nothing_nested_ran_has_waited() -> None:
         assert (graph.caller[behind] == NOWHERE) == (name == "")
 
 
+def test_a_wait_between_ops_is_at_the_node_that_carries_the_time() -> None:
+    """The row begins 40 us after the last op, and that is a gap."""
+    graph = made(Host("a", 0, 20), gloo("recv", 60, 100), Host("after", 110, 300)).graph
+    host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_GAP))
+    table = zip(graph.start_ns[host].tolist(), graph.duration_ns[host].tolist(), graph.wait_ns[host].tolist(), strict=True)
+    assert [tuple(v / 1e3 for v in row) for row in table] == [(0, 20, 0), (20, 40, 0), (60, 0, 40), (100, 10, 0), (110, 190, 0)]
+
+
 def test_a_wait_inside_a_wait_counts_once() -> None:
     """A call waits for a kernel while a receive is pending that is waited for in all: blocked over [5, 100), with a cut at 45."""
     trace = build_trace(

@@ -102,7 +102,7 @@ def receive_waits(linked: Linked, comm: Communication, found: Found, threads: I6
     The graph takes fewer of these for waits (only where the next row begins within 50 us), so that nothing else is hidden in them.
     """
     rows = linked.trace.host
-    receives = np.array([node.kind != CommKind.SEND for node in comm.host_node], np.bool_)
+    receives = np.array([node.recorded != CommKind.SEND.name for node in comm.host_node], np.bool_)
     row = comm.host_row[receives] if len(receives) else comm.host_row
     row = row[np.isin(rows.tid[row], threads)]
     start = rows.start_ns[row].copy()
