@@ -17,7 +17,7 @@ from graphlink.depend.cuda import cuda_waits
 from graphlink.emit.durations import cost_ns
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import Built, EdgeKind, Graph, Linked, Trace
+from graphlink.model import Built, EdgeKind, Graph, Linked, SyncCalls, Trace
 from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay
 from graphlink.testing import Execution, Shape, Training, Variation, random_program, row_ids, run, training_program, write_kineto
@@ -48,7 +48,12 @@ def by_kineto(execution: Execution, folder: Path, dialect: str = "2026", vary: V
 
 
 def differences(one: Graph, other: Graph, *but: str) -> list[str]:
-    return [f.name for f in fields(Graph) if f.name not in but and not np.array_equal(getattr(one, f.name), getattr(other, f.name))]
+    def differ(a: object, b: object) -> bool:
+        if isinstance(a, SyncCalls):
+            return any(differ(getattr(a, f.name), getattr(b, f.name)) for f in fields(SyncCalls))
+        return not np.array_equal(np.asarray(a), np.asarray(b))
+
+    return [f.name for f in fields(Graph) if f.name not in but and differ(getattr(one, f.name), getattr(other, f.name))]
 
 
 def program(seed: int) -> Execution:
