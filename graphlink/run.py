@@ -208,7 +208,9 @@ def finish(
     files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
     log.info("writing %s", files[0])
     heading = chakra.Heading(rank, world_size, graph.epoch_ns, FOLDED if prepared.folded else "full")
-    noted = notes(graph, prepared.staged.of_device, pipeline.run, pipeline.idle) if pipeline is not None else None
+    noted = None
+    if pipeline is not None:
+        noted = notes(graph, pipeline.ranges_of(prepared.staged.of_device), pipeline.run, pipeline.idle)
     with publish.writing(folder / files[0]) as out:
         chakra.write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading, noted)
     log.info("replaying")

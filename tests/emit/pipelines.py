@@ -244,6 +244,7 @@ def pipeline(
     return Pipeline(
         ranks=tuple(range(p)),
         runs=tuple(runs),
+        recorded=tuple(np.arange(len(run.ranges.phase)) for run in runs),
         steps=tuple(steps),
         stages=p,
         microbatches=microbatches,

@@ -15,25 +15,37 @@ from graphlink.annotate.pipeline.recognise import Recognised, recognise
 from graphlink.annotate.pipeline.records import Definitions, Idle, Parts, Phase, Pipeline, StageRun, Step, Theory
 from graphlink.annotate.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.annotate.pipeline.theory import theory
+from graphlink.model import I32, I64, NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class RankPipeline:
-    """The part of a pipeline that the files of one rank show: its ranges with their stages, and its idle time."""
+    """The part of a pipeline that the files of one rank show: its ranges with their stages, and its idle time.
+
+    ``recorded``: as in ``Pipeline``.
+    """
 
     run: StageRun
     idle: Idle
+    recorded: I64
+
+    def ranges_of(self, given: I32) -> I32:
+        """Of ranges as ``stage_run`` counts them those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        if not len(self.recorded):
+            return np.full(len(given), NOWHERE, np.int32)
+        at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
+        return np.where(self.recorded[at] == given, at, NOWHERE).astype(np.int32)
 
 
 def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
     """None where ``rank`` is no part of it."""
-    run = next((run for run in pipeline.runs if run.rank == rank), None) if pipeline is not None else None
-    if pipeline is None or run is None:
+    if pipeline is None or rank not in pipeline.ranks:
         return None
+    place = pipeline.ranks.index(rank)
     idle = pipeline.idle
     mine = idle.rank == rank
     return RankPipeline(
-        run,
+        pipeline.runs[place],
         Idle(
             idle.rank[mine],
             idle.stage[mine],
@@ -44,6 +56,7 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
             idle.evidence[mine],
             idle.texts,
         ),
+        pipeline.recorded[place],
     )
 
 
@@ -80,6 +93,7 @@ def _analysed(raw: Pipes) -> Pipeline:
     pipeline = Pipeline(
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
+        recorded=whole.recorded,
         steps=accounted.steps,
         stages=whole.length,
         microbatches=microbatches,

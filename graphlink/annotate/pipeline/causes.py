@@ -9,8 +9,9 @@ has ended, and the least lag ever seen behind such a producer (no transfer was f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from graphlink.annotate.pipeline.stages import Pipes
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 
 _NEVER: Final = np.iinfo(np.int64).min
+_LATEST: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,14 @@ class Accounted:
 
 
 def account(pipes: Pipes) -> Accounted:
-    """O(n log n) in ranges, idle intervals and communication of all ranks."""
+    """O(n log n) in ranges, idle intervals and communication of all ranks: each step looks only at its own."""
     runs = pipes.runs
     steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
     supply, met = producers(pipes), matched(runs)
     parts = _Parts(runs)
+    others = {run.rank: _Other(run.recorded_from_ns, _profiled(run)) for run in runs}
     for run, of_run, meeting in zip(runs, supply, met, strict=True):
-        held = _Held(run, of_run, meeting, runs)
+        held = _Held(run, of_run, meeting, others)
         for step in steps:
             _of_step(parts, run, step, held)
     idle = parts.idle()
@@ -49,7 +52,7 @@ def account(pipes: Pipes) -> Accounted:
 
 
 def _step(number: int, runs: Sequence[StageRun]) -> Step:
-    mine = [(run.ranges.step == number) & (run.ranges.phase != Phase.OPT) for run in runs]
+    mine = [_rows(run, number, optimizer=False) for run in runs]
     start = min(int(run.ranges.start_ns[m].min()) for run, m in zip(runs, mine, strict=True))
     end = max(int(run.ranges.end_ns[m].max()) for run, m in zip(runs, mine, strict=True))
     inside = [spans.within(run.work, start, end) for run in runs]
@@ -58,9 +61,16 @@ def _step(number: int, runs: Sequence[StageRun]) -> Step:
     return Step(number, start, end, work, own)
 
 
+def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
+    """The ranges of a step, those of the optimizer or the others."""
+    low, high = np.searchsorted(run.ranges.step, [step, step + 1]).tolist()
+    out: I64 = low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer)
+    return out
+
+
 def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
     r = run.ranges
-    mine = np.flatnonzero((r.step == step.number) & (r.phase != Phase.OPT))
+    mine = _rows(run, step.number, optimizer=False)
     forward = mine[r.phase[mine] == Phase.F]
     begins = int(r.start_ns[forward[0] if len(forward) else mine[0]])
     ends = int(r.end_ns[mine].max())
@@ -70,10 +80,11 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
     held.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
     last = mine[int(np.argmax(r.end_ns[mine]))]
     parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {held.name(int(last))}")
-    optimizer = np.flatnonzero((r.step == step.number) & (r.phase == Phase.OPT))
+    optimizer = _rows(run, step.number, optimizer=True)
     if len(optimizer):
         until = max(step.end_ns, int(r.end_ns[optimizer].max()), held.last_collective_ns(step))
-        outside = spans.complement(spans.union(*_both(run.work, run.optimizer)), step.end_ns, until)
+        busy = _both(spans.within(run.work, step.end_ns, until), spans.within(run.optimizer, step.end_ns, until))
+        outside = spans.complement(spans.union(*busy), step.end_ns, until)
         parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
 
 
@@ -81,14 +92,31 @@ def _both(a: Spans, b: Spans) -> tuple[I64, I64]:
     return np.append(a.start_ns, b.start_ns), np.append(a.end_ns, b.end_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """What one rank's waiting is told by of another: when its recording begins, and when its profiler held it."""
+
+    recorded_from_ns: int
+    profiled: Spans
+
+
+def _profiled(run: StageRun) -> Spans:
+    mine = run.holds.cause == Cause.PROFILER_ARTEFACT
+    return Spans(run.holds.start_ns[mine], run.holds.end_ns[mine])
+
+
 class _Held:
     """What held one rank back, made ready for its steps."""
 
-    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, runs: Sequence[StageRun]) -> None:
-        self.run, self.supply, self.meeting = run, supply, meeting
-        self.others = {other.rank: other for other in runs}
-        self.order = np.argsort(run.ranges.start_ns, kind="stable")
-        self.order = self.order[run.ranges.phase[self.order] != Phase.OPT]
+    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, others: dict[int, _Other]) -> None:
+        self.run, self.supply, self.meeting, self.others = run, supply, meeting, others
+        r = run.ranges
+        order = np.argsort(r.start_ns, kind="stable")
+        self.order = order[r.phase[order] != Phase.OPT]
+        self.starts_ns = r.start_ns[self.order]
+        passes = np.where(r.phase == Phase.OPT, _LATEST, r.start_ns)
+        self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
+        self.stalled = cache(self._stalled)
 
     def name(self, k: int) -> str:
         r = self.run.ranges
@@ -96,17 +124,20 @@ class _Held:
 
     def last_collective_ns(self, step: Step) -> int:
         """When the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
-        r, ex = self.run.ranges, self.run.exchanges
-        later = r.start_ns[(r.step > step.number) & (r.phase != Phase.OPT)]
-        until = int(later.min(initial=np.iinfo(np.int64).max))
-        mine = (ex.kind == CommKind.COLLECTIVE) & (ex.start_ns >= step.end_ns) & (ex.end_ns <= until)
-        return int(ex.end_ns[mine].max(initial=step.end_ns))
+        ex = self.run.exchanges
+        until = self.earliest_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
+        low, high = np.searchsorted(ex.start_ns, step.end_ns), np.searchsorted(ex.start_ns, until, side="right")
+        ends = ex.end_ns[low:high]
+        return int(ends[(ex.kind[low:high] == CommKind.COLLECTIVE) & (ends <= until)].max(initial=step.end_ns))
 
     def explain(self, parts: _Parts, step: Step, idle: Spans) -> None:
         """Cuts idle time inside a rank's step by what held it back, and each piece by what other ranks tell."""
+        if not len(idle.start_ns):
+            return
         holds = self.run.holds
-        pieces = spans.cut(idle, holds.start_ns, holds.end_ns)
-        x, y, by = pieces.start_ns, pieces.end_ns, pieces.by
+        low, high = np.searchsorted(holds.end_ns, idle.start_ns[0], side="right"), np.searchsorted(holds.start_ns, idle.end_ns[-1])
+        pieces = spans.cut(idle, holds.start_ns[low:high], holds.end_ns[low:high])
+        x, y, by = pieces.start_ns, pieces.end_ns, np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
         exchange, cause = _taken(holds.exchange, by, NOWHERE), _taken(holds.cause, by, Cause.UNKNOWN)
         following = self._range_at(idle.end_ns[pieces.of])
         f = np.maximum(following, 0)
@@ -121,17 +152,19 @@ class _Held:
         stall = np.where(local, x, np.where(alone & ~made, y, stall))
         stall = np.clip(stall, x, middle)
         late = self._late_ns(talk.late_rank, stall, middle)
-        waited = [self._stalled(k, a) for k, a in zip(following.tolist(), alone.tolist(), strict=True)]
-        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), waited)
-        held = [holds.texts[e] for e in _taken(holds.evidence, by, 0).tolist()]
-        came = [self._came_last(*row) for row in zip(talk.late_rank.tolist(), exchange.tolist(), strict=True)]
+        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), lambda i: self.stalled(int(following[i]), bool(alone[i])))
+        evidence = _taken(holds.evidence, by, 0)
+
+        def came(i: int) -> str:
+            return self._came_last(int(talk.late_rank[i]), int(exchange[i]))
+
         first = (talk.first & (self._recorded_from(talk.late_rank) > talk.start_ns)) & ~local
         late = np.where(first, middle, np.where(local, stall, late))
-        self._add(parts, step, stall, late, np.full(len(x), Cause.PROFILER_ARTEFACT), [f"{text}, in its profiler" for text in came])
+        self._add(parts, step, stall, late, np.full(len(x), Cause.PROFILER_ARTEFACT), lambda i: f"{came(i)}, in its profiler")
         waits = talk.any & ~local
         then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
-        self._add(parts, step, late, middle, then, [c if w else h for w, c, h in zip(waits.tolist(), came, held, strict=True)])
-        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), [self._name(k) for k in exchange.tolist()])
+        self._add(parts, step, late, middle, then, lambda i: came(i) if waits[i] else holds.texts[evidence[i]])
+        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._name(int(exchange[i])))
 
     def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
         """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
@@ -161,26 +194,26 @@ class _Held:
         """Up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
         out = start.copy()
         for r in np.unique(rank[rank != NOWHERE]).tolist():
-            held = self.others[r].holds
-            mine = held.cause == Cause.PROFILER_ARTEFACT
             at = np.flatnonzero(rank == r)
-            out[at] += spans.overlap_ns(Spans(held.start_ns[mine], held.end_ns[mine]), start[at], end[at])
+            held = spans.within(self.others[r].profiled, int(start[at].min()), int(end[at].max()))
+            out[at] += spans.overlap_ns(held, start[at], end[at])
         return out
 
-    def _add(self, parts: _Parts, step: Step, start: I64, end: I64, cause: I64, words: list[str]) -> None:
+    def _add(self, parts: _Parts, step: Step, start: I64, end: I64, cause: I64, words: Callable[[int], str]) -> None:
         for i in np.flatnonzero(start < end).tolist():
-            parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words[i])
+            parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words(i))
 
     def _range_at(self, at_ns: I64) -> I64:
         """The range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
-        starts = self.run.ranges.start_ns[self.order]
-        k = self.order[np.maximum(np.searchsorted(starts, at_ns, side="right") - 1, 0)]
+        k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
         out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
         return out
 
     def _begins(self, k: I64, at_ns: I64) -> Bool:
         """Does the work of range ``k`` begin at each moment? In a run without device ops a range may wait before it works."""
-        out: Bool = spans.overlap_ns(self.run.work, self.run.ranges.start_ns[k], at_ns) == 0
+        begins = self.run.ranges.start_ns[k]
+        work = spans.within(self.run.work, int(begins.min()), int(at_ns.max()))
+        out: Bool = spans.overlap_ns(work, begins, at_ns) == 0
         return out
 
     def _stalled(self, k: int, alone: bool) -> str:

@@ -289,11 +289,12 @@ def numbered(entries: Entries, step: I64) -> Entries:
 
 
 def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
-    """The innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each, and the depth of nesting."""
+    """The innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
     out = np.full(len(at_ns), NOWHERE, np.int32)
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
     own = np.flatnonzero(~second)
+    ups = _leaps(entries.around)
     first = own[np.lexsort((own, entries.tid[own]))] if len(own) else own
     bounds = np.append(np.flatnonzero(np.diff(entries.tid[first], prepend=np.iinfo(np.int64).min)), len(first))
     for low, high in pairwise(bounds.tolist()):
@@ -301,10 +302,25 @@ def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
         ask = np.flatnonzero(tid == entries.tid[mine[0]])
         at = np.searchsorted(entries.start_ns[mine], at_ns[ask], side="right") - 1
         found = np.where(at >= 0, mine[np.maximum(at, 0)], NOWHERE)
-        while True:
-            over = (found != NOWHERE) & (entries.end_ns[np.maximum(found, 0)] <= at_ns[ask])
-            if not over.any():
-                break
-            found[over] = entries.around[found[over]]
+        for up in ups:  # to the outermost one that is over, and from there to what is around it
+            over = _over(entries, up[found], at_ns[ask])
+            found[over] = up[found[over]]
+        over = _over(entries, found, at_ns[ask])
+        found[over] = entries.around[found[over]]
         out[ask] = found
     return out
+
+
+def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
+    out: Bool = (which != NOWHERE) & (entries.end_ns[which] <= at_ns)
+    return out
+
+
+def _leaps(around: I32) -> list[I64]:
+    """What is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
+    up = np.append(around, NOWHERE).astype(np.int64)
+    out = []
+    while (up != NOWHERE).any():
+        out.append(up)
+        up = up[up]
+    return out[::-1]

@@ -7,6 +7,7 @@ what that kernel started after. Where the launch came last the host was late, an
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,82 +37,91 @@ class Segments:
 
 
 def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segments:
-    """``idle`` intervals, each ended by the start of device row ``next_op``. Each round takes all of them one dependency back.
+    """``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
 
-    Cost: O(n log n), and the number of idle intervals times the communication kernels that follow each other inside one.
+    O(n log n) in device ops and edges, and a step of plain Python for each op that ran, or ended, inside an interval.
     """
-    walk = _Walk(graph, linked, next_op)
     node_of = np.full(len(linked.trace.device.start_ns), NOWHERE, np.int64)
     ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     node_of[graph.row[ops]] = ops
-    at, low, until, node = np.arange(len(next_op)), idle.start_ns, idle.end_ns, node_of[next_op]
-    while len(at):  # [low, until) is open, and ``node`` is what begins at its end
-        until, node = walk.back(at, low, until, node)
-        on = until > low
-        at, low, until, node = at[on], low[on], until[on], node[on]
-    return walk.segments()
+    first = node_of[next_op]
+    near = _Near.of(graph, linked, np.union1d(first, _ended_inside(graph, idle)))
+    out = array("q")
+    starts = np.searchsorted(near.node, first).tolist()
+    for low, until, at, op in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), starts, next_op.tolist(), strict=True):
+        near.walk(out, low, until, at, op)
+    rows = np.frombuffer(out, np.int64).reshape(-1, 5)
+    start, end, op, call, following = rows[np.argsort(rows[:, 0], kind="stable")].T
+    return Segments(start, end, op.astype(np.int32), call.astype(np.int32), following.astype(np.int32))
 
 
-class _Walk:
-    def __init__(self, graph: Graph, linked: Linked, next_op: I64) -> None:
-        self.graph, self.linked, self.next_op = graph, linked, next_op
-        self.call = np.full(len(next_op), NOWHERE)  # of each interval, the launch call that was found to come late
-        self.parts: list[tuple[I64, ...]] = []
+def _ended_inside(graph: Graph, idle: Spans) -> I64:
+    """Device nodes that ended in idle intervals, or with them: a walk meets no others."""
+    node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
+    end_ns = graph.end_ns[node] + graph.epoch_ns
+    before = np.searchsorted(idle.start_ns, end_ns) - 1
+    out: I64 = node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0]
+    return out
 
-    def back(self, at: I64, low: I64, until: I64, node: I64) -> tuple[I64, I64]:
-        """One dependency back: the new end of what is open, and the node that begins there."""
-        graph, calls = self.graph, self.linked.trace.calls
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """Device nodes that walks may meet, ascending, and what each of them started after. Times absolute, lists because walks are plain
+    Python; ``_FAR`` and ``NOWHERE`` where there is nothing. ``source`` points into these nodes."""
+
+    node: I64
+    start_ns: list[int]
+    row: list[int]  # the device row, NOWHERE of a delay
+    source: list[int]
+    done_ns: list[int]  # when the source ended
+    call: list[int]
+    called_ns: list[int]
+    returned_ns: list[int]
+
+    @staticmethod
+    def of(graph: Graph, linked: Linked, node: I64) -> _Near:
+        calls = linked.trace.calls
         source, done = _last_device(graph, node)
-        done_ns = np.where(source == NOWHERE, _FAR, done + graph.epoch_ns)
-        call = self.linked.device_call[graph.row[node]]
+        some = source != NOWHERE
+        done[some] += graph.epoch_ns
+        # A source that is none of these nodes ended outside all idle time: its walk ends there.
+        source[some] = np.searchsorted(node, source[some])
+        row = np.where(graph.kind[node] == NodeKind.DEVICE_OP, graph.row[node], NOWHERE)
+        call = linked.device_call[graph.row[node]]
         called = call != NOWHERE
-        called_ns, returned_ns = np.full(len(at), _FAR), np.full(len(at), _FAR)
+        called_ns, returned_ns = np.full(len(node), _FAR), np.full(len(node), _FAR)
         called_ns[called], returned_ns[called] = calls.start_ns[call[called]], calls.end_ns[call[called]]
+        columns = (graph.start_ns[node] + graph.epoch_ns, row, source, done, call, called_ns, returned_ns)
+        return _Near(node, *(column.tolist() for column in columns))
 
-        late = np.flatnonzero((called_ns >= done_ns) & (called_ns > low) & (called_ns < until))
-        begin = np.maximum(low[late], done_ns[late])
-        reached = np.clip(returned_ns[late] + LATENCY_NS, begin, until[late])
-        self._add(at[late], reached, until[late])
-        self.call[at[late]] = call[late]
-        self._add(at[late], begin, reached)
+    def walk(self, out: array[int], low: int, until: int, at: int, next_op: int) -> None:
+        """Appends the segments of [low, until), which ends with node ``at``: start, end, op, call, next."""
+        call = NOWHERE
+        while until > low:
+            done, called = self.done_ns[at], self.called_ns[at]
+            if called >= done and low < called < until:
+                begin = max(low, done)
+                reached = min(max(self.returned_ns[at] + LATENCY_NS, begin), until)
+                _add(out, reached, until, NOWHERE, call, next_op)
+                call = self.call[at]
+                _add(out, begin, reached, NOWHERE, call, next_op)
+                until = begin
+            elif low < done <= until:
+                at = self.source[at]
+                row = self.row[at]
+                began = max(low, self.start_ns[at])
+                ran = until if row != NOWHERE and until - done <= LATENCY_NS else done
+                _add(out, began, ran, row, call, next_op)
+                _add(out, ran, until, NOWHERE, call, next_op)
+                until = began
+            else:
+                _add(out, low, until, NOWHERE, call, next_op)
+                return
 
-        followed = (done_ns > low) & (done_ns <= until)
-        followed[late] = False
-        behind = np.flatnonzero(followed)
-        ran = source[behind]
-        is_op = graph.kind[ran] == NodeKind.DEVICE_OP
-        soon = is_op & (until[behind] - done_ns[behind] <= LATENCY_NS)
-        op = np.where(is_op, graph.row[ran], NOWHERE)
-        began = np.maximum(low[behind], graph.start_ns[ran] + graph.epoch_ns)
-        self._add(at[behind], began, np.where(soon, until[behind], done_ns[behind]), op=op)
-        self._add(at[behind], np.where(soon, until[behind], done_ns[behind]), until[behind])
 
-        closed = ~followed
-        closed[late] = False
-        self._add(at[closed], low[closed], until[closed])
-        new_until, new_node = low.copy(), node.copy()
-        new_until[late] = begin
-        new_until[behind], new_node[behind] = began, ran
-        return new_until, new_node
-
-    def _add(self, at: I64, start_ns: I64, end_ns: I64, *, op: I64 | None = None) -> None:
-        nothing = np.full(len(at), NOWHERE)
-        some = start_ns < end_ns
-        self.parts.append(
-            (
-                start_ns[some],
-                end_ns[some],
-                (nothing if op is None else op)[some],
-                self.call[at[some]],
-                self.next_op[at[some]],
-            )
-        )
-
-    def segments(self) -> Segments:
-        columns = [np.concatenate(c) for c in zip(*self.parts, strict=True)] if self.parts else [np.zeros(0, np.int64)] * 5
-        order = np.argsort(columns[0], kind="stable")
-        start, end, op, call, following = (c[order] for c in columns)
-        return Segments(start, end, op.astype(np.int32), call.astype(np.int32), following.astype(np.int32))
+def _add(out: array[int], start_ns: int, end_ns: int, *what: int) -> None:
+    if start_ns < end_ns:
+        out.extend((start_ns, end_ns, *what))
 
 
 def _last_device(graph: Graph, node: I64) -> tuple[I64, I64]:

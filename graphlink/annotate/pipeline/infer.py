@@ -60,7 +60,7 @@ def peer_ops(linked: Linked) -> PeerOps:
         if peer is None or (up is not None and up.name == comm.name and _peer(up) is not None):
             continue
         ranks = comm.ranks
-        out.append((int(trace.host.start_ns[row]), ranks[peer] if ranks and peer < len(ranks) else peer, sends))
+        out.append((int(trace.host.start_ns[row]), ranks[peer] if ranks and 0 <= peer < len(ranks) else peer, sends))
     out.sort()
     start, peer_of, sending = (np.array(c, np.int64) for c in (zip(*out, strict=True) if out else ((), (), ())))
     return PeerOps(start, peer_of, sending.astype(np.bool_))
@@ -153,11 +153,10 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> _Forward:
     numbers = np.unique(rows.seq_id[backward])
     usable = np.isin(rows.seq_id, numbers) & ~inside & ~linked.crossing & ~rows.annotation
     row = np.flatnonzero(usable)
-    low = int(rows.start_ns.min())
-    span = int(rows.start_ns.max()) - low + 1
+    moments = np.unique(rows.start_ns)
 
-    def place(of: I64) -> I64:  # numbers one after the other on one axis of time
-        out: I64 = np.searchsorted(numbers, rows.seq_id[of]) * span + rows.start_ns[of] - low
+    def place(of: I64) -> I64:  # numbers one after the other on one axis of moments
+        out: I64 = np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of])
         return out
 
     row = row[np.argsort(place(row), kind="stable")]

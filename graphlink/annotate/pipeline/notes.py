@@ -27,7 +27,7 @@ class Notes:
 
 
 def notes(graph: Graph, of_device: I32, run: StageRun, idle: Idle) -> Notes:
-    """``of_device``: the range of ``run`` of each device row. Delays have no notes. O(n log n)."""
+    """``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no notes. O(n log n)."""
     count = len(graph.kind)
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     which = np.full(count, NOWHERE, np.int64)

@@ -192,12 +192,14 @@ class Theory:
 class Pipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
-    ``ranks`` and ``runs`` are parallel, by rank. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest
-    and the first difference.
+    ``ranks`` and ``runs`` are parallel, by rank. ``recorded``: of each, which of the ranges that it was given its ranges are (those of
+    some steps are left out), ascending. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the
+    first difference.
     """
 
     ranks: tuple[int, ...]
     runs: tuple[StageRun, ...]
+    recorded: tuple[I64, ...]
     steps: tuple[Step, ...]
     stages: int  # p
     microbatches: int

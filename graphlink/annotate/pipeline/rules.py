@@ -71,11 +71,16 @@ class Rule:
             if phase is None:
                 return ()
             numbers = (said.get(f"{group}{suffix}") for group in _GROUPS[1:])
-            out.append(Reading(phase, *(int(n) if n and len(n) < 10 else NOWHERE for n in numbers)))
+            out.append(Reading(phase, *map(_number, numbers)))
         return tuple(out)
 
     def knows(self, text: str) -> bool:
         return any(re.fullmatch(pattern, text) for pattern in self.other)
+
+
+def _number(text: str | None) -> int:
+    """What a group captured, ``NOWHERE`` if that is no number that counts something: users' groups capture any text."""
+    return int(text) if text and text.isdecimal() and len(text) < 10 else NOWHERE
 
 
 _P2P = (

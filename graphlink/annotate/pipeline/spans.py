@@ -35,10 +35,11 @@ def union(start_ns: I64, end_ns: I64) -> Spans:
 
 
 def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    """The parts of ``spans`` between two moments."""
-    start, end = np.maximum(spans.start_ns, start_ns), np.minimum(spans.end_ns, end_ns)
-    some = start < end
-    return Spans(start[some], end[some])
+    """The parts of ``spans`` between two moments. O(log n), and what is there."""
+    if start_ns >= end_ns:
+        return NONE
+    low, high = np.searchsorted(spans.end_ns, start_ns, side="right"), np.searchsorted(spans.start_ns, end_ns)
+    return Spans(np.maximum(spans.start_ns[low:high], start_ns), np.minimum(spans.end_ns[low:high], end_ns))
 
 
 def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:

@@ -17,10 +17,11 @@ class Pipes:
     """``runs`` sorted by rank. ``pipe`` and ``position``: of each run the pipeline (replica), and its place in it.
 
     ``length`` is p, ``chunks`` v. ``steps``: numbers of the recording that all ranks have, in order; ranges of others are left out, and
-    the ranges count steps from 0. Their stages are those of the recording.
+    the ranges count steps from 0. Their stages are those of the recording. ``recorded``: which ranges of each run these are.
     """
 
     runs: tuple[StageRun, ...]
+    recorded: tuple[I64, ...]
     pipe: tuple[int, ...]
     position: tuple[int, ...]
     length: int
@@ -49,8 +50,9 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
             warnings.append("stages are in the order of the ranks' first forwards: neither names nor communication tell it")
     length = max((position for _, position in order), default=0) + 1
     pipe, position = tuple(p for p, _ in order), tuple(q for _, q in order)
-    kept = tuple(_of_steps(run, steps) for run in runs)
-    return Pipes(kept, pipe, position, length, chunks, tuple(steps), tuple(warnings))
+    recorded = tuple(np.flatnonzero(np.isin(run.ranges.step, steps)) for run in runs)
+    kept = tuple(_of_steps(run, steps, rows) for run, rows in zip(runs, recorded, strict=True))
+    return Pipes(kept, recorded, pipe, position, length, chunks, tuple(steps), tuple(warnings))
 
 
 def _steps(run: StageRun) -> list[int]:
@@ -58,10 +60,9 @@ def _steps(run: StageRun) -> list[int]:
     return out
 
 
-def _of_steps(run: StageRun, steps: list[int]) -> StageRun:
+def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
     r = run.ranges
-    keep = np.isin(r.step, steps)
-    columns = {name: getattr(r, name)[keep] for name in Ranges.__slots__ if name != "rules"}
+    columns = {name: getattr(r, name)[rows] for name in Ranges.__slots__ if name != "rules"}
     return replace(run, ranges=Ranges(**{**columns, "step": np.searchsorted(steps, columns["step"])}, rules=r.rules))
 
 

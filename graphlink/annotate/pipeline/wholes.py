@@ -109,10 +109,19 @@ def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
     phase, chunk, label = ranges.phase[row], chunks[row], ranges.microbatch[row]
     if (label == NOWHERE).any():
         label = _by_order(phase, chunk)
-    microbatch = np.zeros(len(row), np.int64)
-    for k in range(int(chunk.max(initial=-1)) + 1):
-        microbatch[chunk == k] = np.unique(label[chunk == k], return_inverse=True)[1]
-    return Recorded(row, phase, ranges.stage[row], chunk, microbatch, label, ranges.start_ns[row], ranges.end_ns[row])
+    return Recorded(row, phase, ranges.stage[row], chunk, _without_gaps(chunk, label), label, ranges.start_ns[row], ranges.end_ns[row])
+
+
+def _without_gaps(chunk: I64, label: I64) -> I64:
+    """Which of the labels of its chunk each one is, in their order."""
+    order = np.lexsort((label, chunk))
+    new = (np.diff(chunk[order], prepend=NOWHERE) != 0) | (np.diff(label[order], prepend=NOWHERE) != 0)
+    place = np.cumsum(new)
+    first = np.searchsorted(chunk[order], chunk)
+    out: I64 = np.empty(len(order), np.int64)
+    out[order] = place
+    out -= place[first]
+    return out
 
 
 def _by_order(phase: U8, chunk: I64) -> I64:
@@ -131,15 +140,20 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
         if not len(rank):
             return f"rank {name} has no range"
         chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
-        unit = rank.chunk * many + rank.microbatch
-        count = [np.bincount(unit[rank.phase == phase], minlength=chunks * many) for phase in (Phase.F, Phase.B, Phase.I, Phase.W)]
-        forward, full, inputs, weights = count
-        once = (forward == 1) & (full + inputs == 1) & (weights == inputs)
-        if not once.all():
-            F, B, I, W = (int(k.sum()) for k in count)  # noqa: E741
+        if chunks * many > len(rank) or not _once(rank, chunks, many):
+            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Phase.F, Phase.B, Phase.I, Phase.W))  # noqa: E741
             return f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} chunk(s)"
         shapes.append((chunks, many))
     for shape, name in zip(shapes, names, strict=True):
         if shape != shapes[0]:
             return f"rank {names[0]} has {shapes[0][1]} microbatches in {shapes[0][0]} chunk(s), rank {name} {shape[1]} in {shape[0]}"
     return ""
+
+
+def _once(rank: Recorded, chunks: int, many: int) -> bool:
+    """Did each microbatch go through each chunk once, forward and backward?"""
+    unit = rank.chunk * many + rank.microbatch
+    forward, full, inputs, weights = (
+        np.bincount(unit[rank.phase == phase], minlength=chunks * many) for phase in (Phase.F, Phase.B, Phase.I, Phase.W)
+    )
+    return bool(((forward == 1) & (full + inputs == 1) & (weights == inputs)).all())

@@ -81,16 +81,12 @@ def host_work(entries: Entries, waits: Spans) -> Worked:
 
 
 def _busy(entry: I32, start_ns: I64, end_ns: I64, count: int) -> I64:
-    """The length of the union of each entry's intervals: entries one after the other on one axis."""
-    if not len(entry):
-        return np.zeros(count, np.int64)
-    low = int(start_ns.min())
-    width = int(end_ns.max()) - low + 1
-    shift = np.unique(entry, return_inverse=True)[1] * width - low
-    united = spans.union(start_ns + shift, end_ns + shift)
-    names = np.unique(entry)
-    busy = np.bincount(names[united.start_ns // width], united.end_ns - united.start_ns, count)
-    out: I64 = busy.astype(np.int64)
+    """The length of the union of each entry's intervals: entries one after the other on an axis of ranks, which cannot overflow."""
+    points = np.unique(np.append(start_ns, end_ns))
+    shift = entry.astype(np.int64) * len(points)
+    united = spans.union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
+    out = np.zeros(count, np.int64)
+    np.add.at(out, united.start_ns // len(points), points[united.end_ns % len(points)] - points[united.start_ns % len(points)])
     return out
 
 
