@@ -55,10 +55,15 @@ def _step(number: int, runs: Sequence[StageRun]) -> Step:
     mine = [_rows(run, number, optimizer=False) for run in runs]
     start = min(int(run.ranges.start_ns[m].min()) for run, m in zip(runs, mine, strict=True))
     end = max(int(run.ranges.end_ns[m].max()) for run, m in zip(runs, mine, strict=True))
-    inside = [spans.within(run.work, start, end) for run in runs]
+    inside = [_work(run, number) for run in runs]
     work = tuple(int((s.end_ns - s.start_ns).sum()) for s in inside)
     own = tuple(int(s.end_ns[-1] - s.start_ns[0]) if len(s.start_ns) else 0 for s in inside)
     return Step(number, start, end, work, own)
+
+
+def _work(run: StageRun, step: int) -> Spans:
+    low, high = np.searchsorted(run.work.step, [step, step + 1]).tolist()
+    return Spans(run.work.start_ns[low:high], run.work.end_ns[low:high])
 
 
 def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
@@ -74,7 +79,7 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
     forward = mine[r.phase[mine] == Phase.F]
     begins = int(r.start_ns[forward[0] if len(forward) else mine[0]])
     ends = int(r.end_ns[mine].max())
-    idle = spans.complement(run.work, step.start_ns, step.end_ns)
+    idle = spans.complement(_work(run, step.number), step.start_ns, step.end_ns)
     head = spans.within(idle, step.start_ns, begins)
     parts.add(run, step, head, Cause.WARMUP, f"before {held.name(int(mine[0]))}")
     held.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
@@ -83,13 +88,8 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
     optimizer = _rows(run, step.number, optimizer=True)
     if len(optimizer):
         until = max(step.end_ns, int(r.end_ns[optimizer].max()), held.last_collective_ns(step))
-        busy = _both(spans.within(run.work, step.end_ns, until), spans.within(run.optimizer, step.end_ns, until))
-        outside = spans.complement(spans.union(*busy), step.end_ns, until)
+        outside = spans.complement(held.busy, step.end_ns, until)
         parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
-
-
-def _both(a: Spans, b: Spans) -> tuple[I64, I64]:
-    return np.append(a.start_ns, b.start_ns), np.append(a.end_ns, b.end_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,8 @@ class _Held:
         passes = np.where(r.phase == Phase.OPT, _LATEST, r.start_ns)
         self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
         self.stalled = cache(self._stalled)
+        both = [(s.start_ns, s.end_ns) for s in (run.work, run.optimizer)]
+        self.busy = spans.union(*(np.concatenate(column) for column in zip(*both, strict=True)))
 
     def name(self, k: int) -> str:
         r = self.run.ranges
@@ -143,7 +145,7 @@ class _Held:
         f = np.maximum(following, 0)
         made = (following != NOWHERE) & (self.supply.end_ns[f] != _NEVER)
         produced = np.where(made, self.supply.end_ns[f], x)
-        arrives = np.where(made & self._begins(f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
+        arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
         talk = self._talk(exchange, x, y, produced)
         local = cause != Cause.UNKNOWN
         middle = np.clip(np.where(local & ~talk.known, y, talk.transfer_ns), x, y)
@@ -209,10 +211,10 @@ class _Held:
         out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
         return out
 
-    def _begins(self, k: I64, at_ns: I64) -> Bool:
+    def _begins(self, step: Step, k: I64, at_ns: I64) -> Bool:
         """Does the work of range ``k`` begin at each moment? In a run without device ops a range may wait before it works."""
         begins = self.run.ranges.start_ns[k]
-        work = spans.within(self.run.work, int(begins.min()), int(at_ns.max()))
+        work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
         out: Bool = spans.overlap_ns(work, begins, at_ns) == 0
         return out
 

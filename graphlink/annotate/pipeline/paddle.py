@@ -13,7 +13,7 @@ from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.paddle_clocks import clocks_of
 from graphlink.annotate.pipeline.paddle_jobs import NO_PHASE, RULES, Jobs, codes, jobs_of
 from graphlink.annotate.pipeline.paddle_stages import Stages, passages, stages_of
-from graphlink.annotate.pipeline.records import Exchanges, Holds, Phase, Ranges, StageRun
+from graphlink.annotate.pipeline.records import Exchanges, Holds, Phase, Ranges, StageRun, StepSpans
 from graphlink.errors import InputError, UsageError
 from graphlink.link.steps import Steps
 from graphlink.model import I64, NOWHERE, JobLog
@@ -123,7 +123,7 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
         previous=previous,
         recorded_from_ns=int(start[0]),
         ranges=_ranges(jobs, stages, worker, start, end, first_step),
-        work=spans.union(start[jobs.work], end[jobs.work]),
+        work=StepSpans(*spans.union_by(jobs.step[jobs.work] + first_step, start[jobs.work], end[jobs.work])),
         optimizer=spans.union(start[optimizer], end[optimizer]),
         exchanges=Exchanges(none, none, none_u8, none, none, none, none_i32, none, none_i32, np.zeros(0, np.bool_), (), ()),
         holds=Holds(none, none, none_u8, none_i32, none_i32, ("",)),

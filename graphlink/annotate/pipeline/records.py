@@ -76,6 +76,15 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSpans:
+    """Spans of time by step, sorted by step, then start; those of one step are disjoint, and none is empty."""
+
+    start_ns: I64
+    end_ns: I64
+    step: I64
+
+
+@dataclass(frozen=True, slots=True)
 class Exchanges:
     """Communication that ran on a stage, sorted by start: kernels, or host-side operations where the run has no device.
 
@@ -117,15 +126,15 @@ class Holds:
 class StageRun:
     """All that pipeline analysis wants of one rank.
 
-    ``work``: union of compute inside its F, B, I and W ranges; ``optimizer`` inside its OPT ranges. ``previous``: the global rank that its
-    first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
+    ``work``: union of compute inside its F, B, I and W ranges of each step; ``optimizer`` inside its OPT ranges. ``previous``: the global
+    rank that its first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
     """
 
     rank: int
     previous: int
     recorded_from_ns: int
     ranges: Ranges
-    work: Spans
+    work: StepSpans
     optimizer: Spans
     exchanges: Exchanges
     holds: Holds

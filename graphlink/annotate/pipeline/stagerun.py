@@ -71,7 +71,7 @@ def stage_run(graph: Graph, linked: Linked, comm: Communication, rank: int, user
         previous=first_source(linked, entries),
         recorded_from_ns=graph.epoch_ns,
         ranges=worked.ranges,
-        work=worked.work,
+        work=worked.by_step,
         optimizer=worked.optimizer,
         exchanges=found.exchanges,
         holds=holds,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.annotate.pipeline.recognise import Recognised
-from graphlink.annotate.pipeline.records import Phase, Ranges, StageRun
+from graphlink.annotate.pipeline.records import Phase, Ranges, StageRun, StepSpans
 from graphlink.model import I64, NOWHERE
 
 
@@ -63,7 +63,9 @@ def _steps(run: StageRun) -> list[int]:
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
     r = run.ranges
     columns = {name: getattr(r, name)[rows] for name in Ranges.__slots__ if name != "rules"}
-    return replace(run, ranges=Ranges(**{**columns, "step": np.searchsorted(steps, columns["step"])}, rules=r.rules))
+    inside = np.isin(run.work.step, steps)
+    work = StepSpans(run.work.start_ns[inside], run.work.end_ns[inside], np.searchsorted(steps, run.work.step[inside]))
+    return replace(run, work=work, ranges=Ranges(**{**columns, "step": np.searchsorted(steps, columns["step"])}, rules=r.rules))
 
 
 def members(pipes: Pipes, pipe: int) -> list[int]:

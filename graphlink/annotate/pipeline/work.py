@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.attribute import Attributed
 from graphlink.annotate.pipeline.entries import Entries
-from graphlink.annotate.pipeline.records import Phase, Ranges, Spans
+from graphlink.annotate.pipeline.records import Phase, Ranges, Spans, StepSpans
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 
 
@@ -26,6 +26,7 @@ class Worked:
 
     ranges: Ranges
     work: Spans
+    by_step: StepSpans
     optimizer: Spans
     entry: I64
     of_entry: I32
@@ -58,6 +59,7 @@ def device_work(linked: Linked, comm: Communication, entries: Entries, attribute
     return Worked(
         ranges,
         spans.union(device.start_ns[working], device.end_ns[working]),
+        StepSpans(*spans.union_by(entries.step[attributed.entry[working]], device.start_ns[working], device.end_ns[working])),
         spans.union(device.start_ns[stepping], device.end_ns[stepping]),
         order,
         _inverse(order, count),
@@ -77,16 +79,18 @@ def host_work(entries: Entries, waits: Spans) -> Worked:
         left = pieces.by == NOWHERE
         return Spans(pieces.start_ns[left], pieces.end_ns[left])
 
-    return Worked(ranges, free(~stepping), free(stepping), order, _inverse(order, len(busy)), np.zeros(0, np.int64), {})
+    work = free(~stepping)
+    phases = np.flatnonzero(~stepping)
+    pieces = spans.cut(work, entries.start_ns[phases], entries.end_ns[phases])  # ranges of a thread only touch or nest
+    by_step = spans.union_by(entries.step[phases[pieces.by]], pieces.start_ns, pieces.end_ns)
+    return Worked(ranges, work, StepSpans(*by_step), free(stepping), order, _inverse(order, len(busy)), np.zeros(0, np.int64), {})
 
 
 def _busy(entry: I32, start_ns: I64, end_ns: I64, count: int) -> I64:
-    """The length of the union of each entry's intervals: entries one after the other on an axis of ranks, which cannot overflow."""
-    points = np.unique(np.append(start_ns, end_ns))
-    shift = entry.astype(np.int64) * len(points)
-    united = spans.union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
+    """The length of the union of each entry's intervals."""
+    united = spans.union_by(entry.astype(np.int64), start_ns, end_ns)
     out = np.zeros(count, np.int64)
-    np.add.at(out, united.start_ns // len(points), points[united.end_ns % len(points)] - points[united.start_ns % len(points)])
+    np.add.at(out, united.key, united.end_ns - united.start_ns)
     return out
 
 
