@@ -154,6 +154,7 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
         theory=UNSET
         if theory is None
         else summary.Theory(**_known(theory.definitions), parts_ns=summary.PartsNs(**{n: getattr(theory.parts, f"{n}_ns") for n in PARTS})),
+        warnings=_sound(pipeline.warnings),
         **_known(pipeline.definitions),
     )
 

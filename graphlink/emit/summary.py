@@ -138,6 +138,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     causes_ns: dict[str, int]
     optimizer_sync_ns: int | UnsetType = UNSET  # after the makespan, in no sum
     theory: Theory | UnsetType = UNSET  # absent where the schedule is unknown
+    warnings: list[str] = []
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +222,7 @@ def _pipeline_table(pipeline: Pipeline) -> str:
     rows.append(("idle", f"{whole / 1e6:,.3f} ms" + (f": {parts}" if parts else "")))
     if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
         rows.append(("after it", f"optimizer_sync {pipeline.optimizer_sync_ns / 1e6:,.3f} ms"))
+    rows += [("warning", text) for text in pipeline.warnings]
     width = max(len(name) for name, _ in rows)
     return "\n".join([f"pipeline, {shape(pipeline)}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
 

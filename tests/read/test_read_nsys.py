@@ -424,7 +424,13 @@ def test_dense_is_unique(values: list[int]) -> None:
     assert np.array_equal(which, codes.reshape(-1))
 
 
-CELL = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False) | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3) | st.binary(max_size=3)
+CELL = (
+    st.none()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3)
+    | st.binary(max_size=3)
+)
 
 
 @settings(max_examples=60, deadline=None)

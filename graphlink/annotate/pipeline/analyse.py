@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from graphlink.annotate.pipeline.causes import account
+from graphlink.annotate.pipeline.clocks import clock_warnings
 from graphlink.annotate.pipeline.infer import RULE
 from graphlink.annotate.pipeline.measured import measure
 from graphlink.annotate.pipeline.order import UNKNOWN
 from graphlink.annotate.pipeline.recognise import Recognised, recognise
 from graphlink.annotate.pipeline.records import Definitions, Idle, Parts, Phase, Pipeline, StageRun, Step, Theory
+from graphlink.annotate.pipeline.rules import OPTIMIZER
 from graphlink.annotate.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.annotate.pipeline.theory import theory
-from graphlink.model import I32, I64, NOWHERE
+from graphlink.model import I32, I64, NOWHERE, CommKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,34 @@ def analyse(runs: Sequence[StageRun | None]) -> Pipeline | None:
     if not there or (alone and any(_inferred(run) for run in there)):
         return None
     whole = pipes(there)
-    if not whole.steps:
+    if not whole.steps or not _passes_on(whole):
         return None
     if alone:
         whole = replace(whole, warnings=(*whole.warnings, f"{alone} of {len(runs)} ranks have no pipeline ranges and are left out"))
     return _analysed(whole)
+
+
+_ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names that data-parallel training has, too
+
+
+def _passes_on(whole: Pipes) -> bool:
+    """Is there a pipeline at all? Names that any training has, and inference, need activations that are passed on, from a first rank.
+
+    In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their peers besides.
+    """
+    named = {run.ranges.rules[k].removeprefix("inferred:order ") for run in whole.runs for k in np.unique(run.ranges.rule).tolist()}
+    inferred = any(map(_inferred, whole.runs))
+    if not inferred and named - _ANY_TRAINING - {OPTIMIZER.name}:
+        return True
+    sends = any(_exchanges_messages(run) for run in whole.runs)
+    first = any(run.previous == NOWHERE for run in whole.runs)
+    return sends and first and not (inferred and whole.missing and len(whole.runs) > 1)
+
+
+def _exchanges_messages(run: StageRun) -> bool:
+    ex = run.exchanges
+    both = [k for k, name in enumerate(ex.names) if "SENDRECV" in name.upper().replace("_", "")]  # parameters unknown
+    return bool(np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)).any() or np.isin(ex.name, both).any())
 
 
 def _inferred(run: StageRun) -> bool:
@@ -101,9 +127,9 @@ def _analysed(raw: Pipes) -> Pipeline:
         schedule=one.schedule,
         nearest=_nearest(found, one),
         idle=accounted.idle,
-        definitions=definitions(accounted.steps, whole.length, microbatches, chunks),
+        definitions=definitions(accounted.steps, whole.length, 0 if whole.missing else microbatches, chunks),
         theory=_theory(whole, groups, found, accounted.steps) if one.schedule != UNKNOWN else None,
-        warnings=(*whole.warnings, *_left_out(found)),
+        warnings=(*whole.warnings, *_left_out(found), *clock_warnings(whole), *_untold(whole)),
     )
     return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
 
@@ -123,6 +149,16 @@ def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
     if len({f.schedule for f in found}) > 1:
         return "pipelines differ: " + ", ".join(f.schedule for f in found[:4])
     return f"{one.nearest}: {one.difference}" if one.nearest else one.difference
+
+
+def _untold(whole: Pipes) -> list[str]:
+    """Communication of which nobody knows with whom it was."""
+    unknown = sum(int(np.count_nonzero(run.exchanges.kind == CommKind.UNKNOWN)) for run in whole.runs)
+    if not unknown:
+        return []
+    return [
+        f"{unknown} communication kernels have no recorded parameters: beside them, waiting for a late rank counts as exposed_communication"
+    ]
 
 
 def _left_out(found: Sequence[Recognised]) -> list[str]:

@@ -4,7 +4,8 @@ By position first: before a rank's first forward it is ``warmup``, after its las
 (``holds.py``) decides, and other ranks tell the rest: of a communication the part before the producer on the peer ended is
 ``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the transfer ``exposed_communication``.
 Where nothing recorded explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before
-has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. The rest is ``unknown``.
+has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which nothing is
+waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.pipeline import spans
+from graphlink.annotate.pipeline.holds import LATENCY_NS
 from graphlink.annotate.pipeline.matching import Matched, matched
 from graphlink.annotate.pipeline.producers import Producers, producers
 from graphlink.annotate.pipeline.records import Cause, Idle, Phase, Spans, StageRun, Step
@@ -165,7 +167,13 @@ class _Held:
         self._add(parts, step, stall, late, np.full(len(x), Cause.PROFILER_ARTEFACT), lambda i: f"{came(i)}, in its profiler")
         waits = talk.any & ~local
         then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
-        self._add(parts, step, late, middle, then, lambda i: came(i) if waits[i] else holds.texts[evidence[i]])
+        handed = ~waits & ~local & (evidence == 0) & (middle - late <= LATENCY_NS) & self.run.sees_device & self.run.sees_causes
+        then = np.where(handed, Cause.LAUNCH_STARVED, then)
+
+        def held(i: int) -> str:
+            return came(i) if waits[i] else "from one kernel to the next" if handed[i] else holds.texts[evidence[i]]
+
+        self._add(parts, step, late, middle, then, held)
         self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._name(int(exchange[i])))
 
     def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:

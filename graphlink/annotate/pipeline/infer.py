@@ -95,6 +95,9 @@ def inferred_entries(linked: Linked) -> Inferred:
     if isinstance(passes, str):
         return Inferred(None, (f"pipeline ranges could not be inferred: {passes}",))
     f, b = passes.forward, passes.backward
+    odd = _odd_peers(peers, int(f.end_ns[0]), len(f.tid), len(b.tid))
+    if odd:
+        return Inferred(None, (f"pipeline ranges could not be inferred: {odd}",))
     optimizer = [k for k, s in enumerate(strings) if OPTIMIZER.read(s)]
     opt = np.flatnonzero(np.isin(rows.name, optimizer) & rows.annotation & ~linked.crossing)
     tid = np.concatenate([f.tid, b.tid, rows.tid[opt]])
@@ -120,6 +123,25 @@ def inferred_entries(linked: Linked) -> Inferred:
         rules=(RULE, OPTIMIZER.name),
     )
     return Inferred(_paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ())
+
+
+def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
+    """Why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
+
+    A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
+    several stages on a rank (interleaved) or in a ring there are more.
+    """
+    before = np.flatnonzero(~peers.sends & (peers.start_ns < first_end_ns))
+    previous = int(peers.peer[before[0]]) if len(before) else NOWHERE
+    others = np.unique(peers.peer[peers.peer != previous]).tolist()
+    if len(others) > 1:
+        return f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before and after"
+    for peer, received, sent in ((previous, forwards, backwards), *((other, backwards, forwards) for other in others)):
+        mine = peers.peer == peer
+        counts = (int(np.count_nonzero(mine & ~peers.sends)), int(np.count_nonzero(mine & peers.sends)))
+        if peer != NOWHERE and counts != (received, sent):
+            return f"{counts[0]} receives and {counts[1]} sends with rank {peer} fit no {forwards} forward and {backwards} backward passes"
+    return ""
 
 
 def _paired(entries: Entries, pass_of: I64) -> Entries:

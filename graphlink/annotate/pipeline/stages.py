@@ -27,6 +27,7 @@ class Pipes:
     length: int
     chunks: int
     steps: tuple[int, ...]
+    missing: tuple[int, ...]  # ranks that these exchange activations with, but that were not recorded
     warnings: tuple[str, ...]
 
 
@@ -43,7 +44,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     if missing:
         warnings.append(f"ranks that these exchange activations with were not recorded: {', '.join(map(str, missing[:8]))}")
     chunks = max(int(run.ranges.chunk.max(initial=0)) for run in runs) + 1
-    order = _by_sources(runs) or _by_stages(runs)
+    order = _by_sources(runs) or _by_stages(runs) or _by_orders(runs)
     if order is None:
         order = [(0, place) for place in _by_first_forward(runs)]
         if len(runs) > 1:
@@ -52,7 +53,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     pipe, position = tuple(p for p, _ in order), tuple(q for _, q in order)
     recorded = tuple(np.flatnonzero(np.isin(run.ranges.step, steps)) for run in runs)
     kept = tuple(_of_steps(run, steps, rows) for run, rows in zip(runs, recorded, strict=True))
-    return Pipes(kept, recorded, pipe, position, length, chunks, tuple(steps), tuple(warnings))
+    return Pipes(kept, recorded, pipe, position, length, chunks, tuple(steps), tuple(missing), tuple(warnings))
 
 
 def _steps(run: StageRun) -> list[int]:
@@ -125,6 +126,22 @@ def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
         out.append((seen[stage], distinct.index(stage)))
         seen[stage] += 1
     return out if len(set(seen.values())) == 1 else None
+
+
+def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
+    """Replicas run the same order of phases: where each order occurs equally often, and more than once, it is a stage each."""
+    orders: dict[bytes, list[int]] = {}
+    for i, run in enumerate(runs):
+        r = run.ranges
+        mine = r.phase != Phase.OPT
+        orders.setdefault(b"".join(c[mine].tobytes() for c in (r.phase, r.chunk, r.microbatch)), []).append(i)
+    sizes = {len(group) for group in orders.values()}
+    if len(orders) < 2 or len(sizes) != 1 or sizes == {1}:
+        return None
+    place = _by_first_forward(runs)
+    groups = sorted(orders.values(), key=lambda group: sum(place[i] for i in group))
+    out = {i: (pipe, position) for position, group in enumerate(groups) for pipe, i in enumerate(group)}
+    return [out[i] for i in range(len(runs))]
 
 
 def _lowest(stage: I64) -> int:

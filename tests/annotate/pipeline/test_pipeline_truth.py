@@ -171,3 +171,38 @@ def test_unequal_stages_and_jitter_keep_the_identity() -> None:
     assert found.theory is not None
     assert found.theory.parts.imbalance_ns > 0
     assert np.all(found.idle.cause != Cause.UNKNOWN)
+
+
+def test_forward_and_backward_of_any_training_are_no_pipeline() -> None:
+    true = pipeline_run(PipelineTraining("1F1B", names="deepspeed"))  # transfers that nothing shows
+    with tempfile.TemporaryDirectory() as folder:
+        ready = [run.prepare(run.Inputs(kineto=file), run.Options(sync="cuda")) for file in true.write(folder)]
+    assert all(r.staged.run is not None for r in ready)
+    assert analyse([r.staged.run for r in ready]) is None
+
+
+def test_interleaved_stages_without_names_are_not_guessed() -> None:
+    true = pipeline_run(PipelineTraining("interleaved", chunks=2, names="none", transfer_ns=100_000, visible=True))
+    with tempfile.TemporaryDirectory() as folder:
+        ready = [run.prepare(run.Inputs(kineto=file), run.Options(sync="cuda")) for file in true.write(folder)]
+    assert analyse([r.staged.run for r in ready]) is None
+    assert any("more than the ones before and after" in w or "fit no" in w for r in ready for w in r.warnings)
+
+
+@pytest.mark.parametrize("names", ["torch", "none"])
+def test_clocks_that_cannot_be_are_told(names: str) -> None:
+    training = PipelineTraining("1F1B", names=names, transfer_ns=100_000, visible=True)
+    assert not analysed(pipeline_run(training)).warnings
+    skewed = analysed(pipeline_run(training), clocks_ns=(0, 5_000_000, -3_000_000, 0))
+    (said,) = (w for w in skewed.warnings if "clocks of the ranks differ" in w)
+    assert "by up to" in said
+    for step in skewed.steps:
+        mine = (skewed.idle.step == step.number) & (skewed.idle.cause != Cause.OPTIMIZER_SYNC)
+        idle = int((skewed.idle.end_ns[mine] - skewed.idle.start_ns[mine]).sum())
+        assert sum(step.work_ns) + idle == 4 * (step.end_ns - step.start_ns)
+
+
+def test_what_the_device_takes_from_one_kernel_to_the_next_is_no_secret() -> None:
+    true = pipeline_run(PipelineTraining("1F1B", kernels=4, jitter_ns=3_000, transfer_ns=100_000, visible=True))
+    found = analysed(true)
+    assert not (found.idle.cause == Cause.UNKNOWN).any()

@@ -112,6 +112,8 @@ def test_the_files_are_the_same_but_for_what_a_source_cannot_know(tmp_path: Path
     from_kineto(true, tmp_path)
     from_nsys(true, tmp_path)
     kineto, nsys = (msgspec.json.decode((tmp_path / f"from-{name}" / "bubbles.json").read_bytes()) for name in ("kineto", "nsys"))
+    for file in (kineto, nsys):  # an export without NCCL's payload does not say with whom a kernel communicated
+        file["pipeline"]["warnings"] = file["warnings"] = [w for w in file["warnings"] if "no recorded parameters" not in w]
     assert {key for key in kineto if kineto[key] != nsys[key]} == set()
     from_paddle(pipeline_run(PipelineTraining("1F1B")), tmp_path)
     paddle = msgspec.json.decode((tmp_path / "from-paddle" / "bubbles.json").read_bytes())
