@@ -53,11 +53,10 @@ def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
     ends: list[int] = []
     end_of = ends.__getitem__
     add = ends.append
-    for nodes, edges in blocks(first):
-        sources = source[edges].tolist()
-        highs = (first[nodes.start + 1 : nodes.stop + 1] - edges.start).tolist()
+    for block in blocks(first):
+        sources = source[block.edges].tolist()
         low = 0
-        for high, cost in zip(highs, cost_ns[nodes].tolist(), strict=True):
+        for high, cost in zip(block.bounds[1:].tolist(), cost_ns[block.nodes].tolist(), strict=True):
             count = high - low
             if count == 1:
                 add(ends[sources[low]] + cost)
@@ -71,21 +70,14 @@ def longest_path(first: I64, source: I32, cost_ns: I64) -> I64:
 
 def play_ideal(work: Workload) -> Played:
     """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
-    end = longest_path(work.first, work.source, work.cost_ns) if _runs_forward(work) else _any_order(work)
+    forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
+    end = longest_path(work.first, work.source, work.cost_ns) if forward else _any_order(work)
     bound = binding(work.first, work.source, end)
     ran = end != NOT_RUN
     start = np.where(ran, end - work.cost_ns, NOT_RUN)
     kind = np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge] if len(work.kind) else FREE).astype(np.uint8)
     alone = np.full(len(work), NOWHERE, np.int32)
     return Played(IDEAL, start, start, end, bound.node, kind, alone, np.zeros(len(work.ranks), np.int64))
-
-
-def _runs_forward(work: Workload) -> bool:
-    def forward(nodes: slice, edges: slice) -> bool:
-        target = np.repeat(np.arange(nodes.start, nodes.stop), np.diff(work.first[nodes.start : nodes.stop + 1]))
-        return bool(np.all(work.source[edges] < target))
-
-    return all(forward(nodes, edges) for nodes, edges in blocks(work.first))
 
 
 def _any_order(work: Workload) -> I64:
