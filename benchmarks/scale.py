@@ -74,14 +74,10 @@ def graphlink(folder: Path, sync: str) -> Cost:
     return run([command, *pair, "--out", str(folder / "out"), "--force", "--quiet", "--sync", sync])
 
 
-def floor_s(folder: Path, nodes: int) -> float:
-    """Decode and encode, the better of two each."""
-
-    def best(*arguments: str) -> float:
-        command = [sys.executable, str(HERE / "floor.py"), *arguments]
-        return min(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(2))
-
-    return best("decode", str(folder / "kineto_0.json"), str(folder / "et_0.json")) + best("encode", str(nodes))
+def floor_s(*arguments: str) -> float:
+    """CPU seconds of ``floor.py``, the better of two."""
+    command = [sys.executable, str(HERE / "floor.py"), *arguments]
+    return min(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(2))
 
 
 def measure(events: int, folder: Path, *, with_floor: bool) -> Measured:
@@ -91,15 +87,15 @@ def measure(events: int, folder: Path, *, with_floor: bool) -> Measured:
     cuda = graphlink(folder, "cuda")
     both = graphlink(folder, "both")
     nodes = json.loads((folder / "out" / "summary.json").read_text())["ranks"][0]["graph_nodes"]
-    floor = floor_s(folder, nodes) if with_floor else None
+    pair = str(folder / "kineto_0.json"), str(folder / "et_0.json")
+    floor = floor_s("decode", *pair) + floor_s("encode", str(nodes)) if with_floor else None
     shutil.rmtree(folder)
     return Measured(written.events, nodes, floor, cuda, both)
 
 
-def exponent(rows: list[Measured], sync: str) -> float:
-    """Slope of log CPU seconds over log events by least squares."""
-    x = [math.log(row.events) for row in rows]
-    y = [math.log((row.cuda if sync == "cuda" else row.both).cpu_s) for row in rows]
+def exponent(points: list[tuple[float, float]]) -> float:
+    """Slope of log y over log x by least squares."""
+    x, y = ([math.log(point[k]) for point in points] for k in (0, 1))
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
@@ -141,7 +137,7 @@ def main() -> int:
             print(line(rows[-1]), flush=True)
         problems = missed(rows)
         if len(rows) > 1:
-            slopes = {sync: exponent(rows, sync) for sync in ("cuda", "both")}
+            slopes = {sync: exponent([(row.events, getattr(row, sync).cpu_s) for row in rows]) for sync in ("cuda", "both")}
             print("exponent     " + ", ".join(f"--sync {sync} {slope:.3f}" for sync, slope in slopes.items()), flush=True)
             problems += [f"--sync {s} grows with the power {x:.3f}" for s, x in slopes.items() if x > MOST_EXPONENT]
         if arguments.ten_million:

@@ -47,15 +47,15 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
     held = held_by(graph.first, graph.source, end_ns)
     path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
-    for nodes, _ in reversed([*blocks(graph.first)]):
-        edges = held[nodes]
-        some = edges != NOWHERE
-        before = np.full(len(edges), NOWHERE)
-        before[some] = graph.source[edges[some]]
-        before_of = before.tolist()
-        while at >= nodes.start:
+    for block in reversed([*blocks(graph.first)]):
+        edge = held[block.nodes]
+        some = edge != NOWHERE
+        before = np.full(len(edge), NOWHERE)
+        before[some] = graph.source[edge[some]]
+        before_of, low = before.tolist(), block.nodes.start
+        while at >= low:
             path.append(at)
-            at = before_of[at - nodes.start]
+            at = before_of[at - low]
     node = np.array(path[::-1], np.int32)
     return _summed(graph, node, held[node], cost_ns, shares)
 
@@ -63,15 +63,15 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
 def held_by(first: I64, source: I32, end_ns: I64) -> I64:
     """Of every node, the edge (CSR by target) from the dependency that ended last, of several the last one; ``NOWHERE`` without any."""
     held = np.full(len(first) - 1, NOWHERE, np.int64)
-    for nodes, edges in blocks(first):
-        bounds = first[nodes.start : nodes.stop + 1] - edges.start
-        degree = np.diff(bounds)
+    for block in blocks(first):
+        degree = block.degree
         some = np.flatnonzero(degree)
         if not len(some):
             continue
-        low, ends = bounds[some], end_ns[source[edges]]
+        low, ends = block.bounds[some], end_ns[source[block.edges]]
         is_last = ends == np.repeat(np.maximum.reduceat(ends, low), degree[some])
-        held[nodes.start + some] = edges.start + np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
+        last = np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
+        held[block.nodes.start + some] = block.edges.start + last
     return held
 
 

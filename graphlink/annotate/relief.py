@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.annotate.blocks import blocks
 from graphlink.annotate.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
 
@@ -47,38 +48,34 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """The nodes and edges that some path worth looking at uses; targets ascend.
-
-    ``used`` and ``end_ns`` have one entry a node, the others one an edge. ``lane``: along a thread or stream.
-    """
+    """The nodes and edges that some path worth looking at uses; targets ascend. The first two have one entry a node, the others an edge."""
 
     used: Bool
+    end_ns: I64  # what a path that ends in a node loses by it, NEVER where others come after
     source: I32
     target: I32
     gap_ns: I64
-    lane: Bool
-    end_ns: I64  # what a path that ends in a node loses by it, NEVER where others come after
 
 
 def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
-    count = len(graph.kind)
-    edges = _Edges(
-        used=slack.node_ns < most_ns,
-        source=graph.source,
-        target=np.repeat(np.arange(count, dtype=np.int32), np.diff(graph.first)),
-        gap_ns=slack.gap_ns,
-        lane=(graph.edge_kind == EdgeKind.HOST) | (graph.edge_kind == EdgeKind.STREAM),
-        end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
-    )
     # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
-    kept = ~_implied(edges, _one_a_node(edges, count)) & (slack.edge_ns < most_ns)
-    return _Edges(edges.used, edges.source[kept], edges.target[kept], edges.gap_ns[kept], edges.lane[kept], edges.end_ns)
+    kept = ~_implied(graph, _one_a_node(graph)) & (slack.edge_ns < most_ns)
+    return _Edges(
+        used=slack.node_ns < most_ns,
+        end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
+        source=graph.source[kept],
+        target=np.repeat(np.arange(len(graph.kind), dtype=np.int32), np.diff(graph.first))[kept],
+        gap_ns=slack.gap_ns[kept],
+    )
 
 
-def _one_a_node(edges: _Edges, count: int) -> I32:
-    """The node before each on its lane, itself where there is none: at most one lane edge leaves and enters a node."""
+def _one_a_node(graph: Graph) -> I32:
+    """The node before each along its thread or stream, itself where there is none: at most one node is before and behind each."""
+    count = len(graph.kind)
     after = np.full(count, -1, np.int32)
-    after[edges.source[edges.lane][::-1]] = edges.target[edges.lane][::-1]
+    for block in reversed([*blocks(graph.first)]):
+        lane = np.isin(graph.edge_kind[block.edges], (EdgeKind.HOST, EdgeKind.STREAM))
+        after[graph.source[block.edges][lane][::-1]] = block.target[lane][::-1]
     some = np.flatnonzero(after >= 0)
     before = np.arange(count, dtype=np.int32)
     before[after[some]] = some
@@ -93,16 +90,25 @@ def _heads(before: I32) -> I32:
     return np.array(head, np.int32)
 
 
-def _implied(edges: _Edges, before: I32) -> Bool:
+def _implied(graph: Graph, before: I32) -> Bool:
     """Edges beside which a longer way leads from source to target: later out of the source's lane and earlier into the target's."""
-    lane = _heads(before)
-    from_, to = lane[edges.source], lane[edges.target]
-    out: Bool = (from_ == to) & (before[edges.target] != edges.source)
-    cross = np.flatnonzero(from_ != to)
-    pair = from_[cross].astype(np.int64) * len(lane) + to[cross]
-    order = np.argsort(pair, kind="stable")  # targets ascend inside a pair of lanes, as in the graph
+    heads = _heads(before)
+    is_head = heads == np.arange(len(heads))
+    lane, lanes = (np.cumsum(is_head) - 1)[heads], int(np.count_nonzero(is_head))
+    out = np.zeros(len(graph.source), np.bool_)
+    crossing, pairs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for block in blocks(graph.first):
+        source, target = graph.source[block.edges], block.target
+        from_, to = lane[source], lane[target]
+        out[block.edges] = (from_ == to) & (before[target] != source)
+        at = np.flatnonzero(from_ != to)
+        crossing.append(block.edges.start + at)
+        pairs.append(from_[at] * lanes + to[at])
+    cross, pair = np.concatenate(crossing), np.concatenate(pairs)
+    # targets ascend inside a pair of lanes, as in the graph; numpy sorts what fits into 16 bits by radix
+    order = np.argsort(pair.astype(np.min_scalar_type(lanes * lanes)), kind="stable")
     new = np.diff(pair[order], prepend=-1) != 0
-    lifted = edges.source[cross][order] + np.cumsum(new) * len(lane)  # a pair of lanes stands above the one before it
+    lifted = graph.source[cross][order] + np.cumsum(new) * len(lane)  # a pair of lanes stands above the one before it
     highest = np.maximum.accumulate(lifted)
     out[cross[order[1:]]] = ~new[1:] & (highest[:-1] >= lifted[1:])
     return out

@@ -37,10 +37,9 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
     node = total - end_ns - _after_ns(graph, cost_ns)
     start = end_ns - cost_ns
     gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
-    for nodes, edges in blocks(graph.first):
-        degree = np.diff(graph.first[nodes.start : nodes.stop + 1])
-        gap[edges] = np.repeat(start[nodes], degree) - end_ns[graph.source[edges]]
-        edge[edges] = gap[edges] + np.repeat(node[nodes], degree)
+    for block in blocks(graph.first):
+        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]]
+        edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
     return Slack(total, start, end_ns, node, gap, edge)
 
 
@@ -48,10 +47,11 @@ def _after_ns(graph: Graph, cost_ns: I64) -> I64:
     """The longest way from the end of each node to the end of a graph."""
     out = np.empty(len(cost_ns), np.int64)
     after = [0] * len(cost_ns)
-    for nodes, edges in reversed([*blocks(graph.first)]):
-        sources = graph.source[edges].tolist()
+    for block in reversed([*blocks(graph.first)]):
+        nodes = block.nodes
+        sources = graph.source[block.edges].tolist()
         costs = cost_ns[nodes][::-1].tolist()
-        bounds = (graph.first[nodes.start : nodes.stop + 1][::-1] - edges.start).tolist()
+        bounds = block.bounds[::-1].tolist()
         for v, cost, (high, low) in zip(range(nodes.stop - 1, nodes.start - 1, -1), costs, pairwise(bounds), strict=True):
             count = high - low
             if count == 1:
@@ -72,8 +72,8 @@ def _after_ns(graph: Graph, cost_ns: I64) -> I64:
 def leads_nowhere(graph: Graph) -> Bool:
     """Nodes that no edge leaves."""
     out = np.ones(len(graph.kind), np.bool_)
-    for _, edges in blocks(graph.first):
-        out[graph.source[edges]] = False
+    for block in blocks(graph.first):
+        out[graph.source[block.edges]] = False
     return out
 
 
@@ -124,9 +124,10 @@ class Spans:
             across(before_all, high[starts], node_ns[starts], np.full(len(starts), NOWHERE)),
             across(low[ends], after_all, node_ns[ends], np.full(len(ends), NOWHERE)),
         ]
-        for block, edges in blocks(first):
-            highs = np.repeat(high[block], np.diff(first[block.start : block.stop + 1]))
-            parts.append(across(low[source[edges]], highs, edge_ns[edges], np.arange(edges.start, edges.stop)))
+        for block in blocks(first):
+            edges = block.edges
+            entered = np.repeat(high[block.nodes], block.degree)
+            parts.append(across(low[source[edges]], entered, edge_ns[edges], np.arange(edges.start, edges.stop)))
         return Crossing(
             np.concatenate([p.low for p in parts]),
             np.concatenate([p.high for p in parts]),

@@ -63,15 +63,15 @@ def longest_path(first: I64, source: I32, cost_ns: I64, waking: Waking | None = 
     ends: list[int] = []
     end_of = ends.__getitem__
     add = ends.append
-    for nodes, edges in blocks(first):
-        sources = source[edges].tolist()
-        highs = (first[nodes.start + 1 : nodes.stop + 1] - edges.start).tolist()
-        wakes = repeat(0, len(highs)) if waking is None else waking.wake_ns[nodes].tolist()
+    for block in blocks(first):
+        sources = source[block.edges].tolist()
+        kinds = None if waking is None else waking.kind[block.edges]
+        wakes = repeat(0, len(block.bounds) - 1) if waking is None else waking.wake_ns[block.nodes].tolist()
         low = 0
-        for high, cost, wake in zip(highs, cost_ns[nodes].tolist(), wakes, strict=True):
+        for high, cost, wake in zip(block.bounds[1:].tolist(), cost_ns[block.nodes].tolist(), wakes, strict=True):
             count = high - low
-            if wake and waking is not None:
-                sync = (waking.kind[edges.start + low : edges.start + high] == EdgeKind.SYNC).tolist()
+            if wake and kinds is not None:
+                sync = (kinds[low:high] == EdgeKind.SYNC).tolist()
                 late = [ends[s] - (0 if waits else wake) for s, waits in zip(sources[low:high], sync, strict=True)]
                 add(max(late, default=-wake) + cost)
             elif count == 1:
@@ -86,21 +86,13 @@ def longest_path(first: I64, source: I32, cost_ns: I64, waking: Waking | None = 
 
 def play_ideal(work: Workload) -> Played:
     """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
-    forward = _runs_forward(work)
+    forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, Waking(work.wake_ns, work.kind)) if forward else _any_order(work)
     bound = binding(work.first, work.source, end)
     start = np.where(end != NOT_RUN, bound.ready_ns, NOT_RUN)
     kind = np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge] if len(work.kind) else FREE).astype(np.uint8)
     alone = np.full(len(work), NOWHERE, np.int32)
     return Played(IDEAL, start, start, end, bound.node, kind, alone, np.zeros(len(work.ranks), np.int64))
-
-
-def _runs_forward(work: Workload) -> bool:
-    def forward(nodes: slice, edges: slice) -> bool:
-        target = np.repeat(np.arange(nodes.start, nodes.stop), np.diff(work.first[nodes.start : nodes.stop + 1]))
-        return bool(np.all(work.source[edges] < target))
-
-    return all(forward(nodes, edges) for nodes, edges in blocks(work.first))
 
 
 def _any_order(work: Workload) -> I64:

@@ -221,6 +221,32 @@ def test_both_sorts_of_dependencies_delay_in_graphs_of_others(tmp_path_factory: 
     assert np.diff(ours.first).tolist() == [len(data) for data, _ in deps]
 
 
+@given(graphs(ranks=2), st.data())
+def test_drifts_and_families_against_plain_ones(ranks: list[list[N]], data: st.DataObject) -> None:
+    def renamed(n: N) -> N:
+        return n._replace(start_us=data.draw(st.integers(0, 9)), name=data.draw(st.sampled_from(["a", "b", "memcpy"])))
+
+    work = load(*([renamed(n) for n in nodes] for nodes in ranks))
+    played = play_slots(work)
+    most = data.draw(st.integers(1, 4))
+    drift = played.start_ns - work.recorded_start_ns()
+    change = {i: int(drift[i] - (0 if h == NOWHERE else drift[h])) for i, h in enumerate(played.held_by.tolist())}
+    seen: set[int] = set()
+    expected = []
+    for i in sorted(change, key=lambda i: (-abs(change[i]), i)):
+        holder = int(played.held_by[i])
+        if change[i] and (holder == NOWHERE or holder not in seen):
+            expected.append(i)
+            seen.add(holder)
+    assert [p.node for p in places(work, played, most)] == expected[:most]
+    path = critical_path(work, played)
+    told: dict[tuple[str, int], list[int]] = {}
+    for node, ns in zip(path.node.tolist(), path.own_ns.tolist(), strict=True):
+        told.setdefault((work.name(node), int(work.work[node])), []).append(ns)
+    largest = sorted(told.items(), key=lambda item: (-sum(item[1]), item[0]))
+    assert [(f.name, f.work, f.nodes, f.ns) for f in families(work, path, most)] == [(*k, len(v), sum(v)) for k, v in largest[:most]]
+
+
 def test_nothing() -> None:
     work = load([])
     for played in (play_ideal(work), play_slots(work), play_ranks(work, meetings(work, {}))):
