@@ -180,7 +180,8 @@ def test_who_hands_over_stays_and_so_does_who_is_released() -> None:
     trace = build_trace(
         host=[
             Host("a", 0, 30, seq_id=4),
-            Host("b", 30, 100),
+            Host("view", 30, 60),
+            Host("b", 60, 100),
             Host("zeros", 150, 180, tid=2),
             Host("view", 180, 190, tid=2),
             Host("XBackward0", 190, 300, tid=2, seq_id=4, fw_tid=1),
@@ -189,28 +190,36 @@ def test_who_hands_over_stays_and_so_does_who_is_released() -> None:
     )
     folded = fold(graph_of(trace))
     ops = [row for kind, row, *_ in table(folded) if kind == "op"]
-    assert ops == [0, 1, 2, 4]
+    assert ops == [0, 2, 3, 5]
     thread = folded.edge_kind == EdgeKind.THREAD
     target = np.repeat(np.arange(len(folded.kind)), np.diff(folded.first))
     pairs = {(int(folded.row[s]), int(folded.row[t])) for s, t in zip(folded.source[thread], target[thread], strict=True)}
-    assert {(0, 4), (1, NOWHERE)} <= pairs, "to the backward op, and to the gap in which the thread wakes"
+    assert {(0, 5), (2, NOWHERE)} <= pairs, "to the backward op, and to the gap in which the thread wakes"
 
 
-def test_what_launches_behind_a_wait_and_what_the_wait_releases_stay_parts() -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_what_launches_behind_a_wait_and_what_the_wait_releases_stay_parts(again: bool) -> None:
     """copy waits until 80, view runs, and copy launches again: its caller is before the wait, so the part that launches stays."""
     trace = build_trace(
         host=[Host("copy", 0, 200), Host("view", 92, 96), Host("view", 97, 99), Host("next", 200, 220)],
         calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaStreamSynchronize", 20, 90, 2), Call("cudaLaunchKernel", 140, 150, 3)],
-        device=[Device("k", 15, 80, 1), Device("l", 155, 180, 3)],
+        device=[Device("k", 15, 80, 1), *([Device("l", 155, 180, 3)] if again else [])],
         syncs=[Sync(SyncKind.STREAM, 20, 90, 2, stream=7)],
     )
-    graph = graph_of(trace)
-    folded = fold(graph)
+    folded = fold(graph_of(trace))
     launchers = folded.source[folded.edge_kind == EdgeKind.LAUNCH]
-    assert [(int(folded.kind[i]), int(folded.row[i])) for i in launchers] == [(NodeKind.HOST_OP, 0), (NodeKind.HOST_PART, 0)]
-    assert folded.start_ns[launchers[1]] > 80_000
+    told = [(int(folded.kind[i]), int(folded.row[i])) for i in launchers]
+    assert told == [(NodeKind.HOST_OP, 0), (NodeKind.HOST_PART, 0)][: 1 + again]
+    assert (folded.start_ns[launchers[1:]] > 80_000).all()
     released = [(kind, row, start) for kind, row, start, *_ in table(folded) if start == 80]
     assert released == [("part", 0, 80)], "not the view behind it"
+
+
+def test_what_a_receive_releases_stays_too() -> None:
+    rows = [Host("outer", 0, 400), Host("c10d::recv_", 10, 20), Host("gloo:recv", 15, 100, annotation=True)]
+    folded = fold(graph_of(build_trace([*rows, Host("view", 130, 140), Host("view", 150, 160)])))
+    assert [(kind, row) for kind, row, start, *_ in table(folded) if start == 100] == [("part", 0)]
+    assert [kind for kind, _, start, *_ in table(folded) if start > 100] == []
 
 
 def test_of_a_chain_without_any_reason_the_first_whole_op_stays() -> None:
