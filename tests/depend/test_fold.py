@@ -166,6 +166,91 @@ def test_who_waits_and_what_a_wait_releases_stay(small: tuple[Graph, Graph]) -> 
     assert len(folded.kind) < len(graph.kind)
 
 
+def table(graph: Graph) -> list[tuple[str, int, float, float, float]]:
+    """(kind, row, start, end, cost) in us of the host nodes but ``end``, thread by thread."""
+    chained = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP))
+    return [
+        (
+            NodeKind(int(graph.kind[i])).name.removeprefix("HOST_").lower(),
+            int(graph.row[i]),
+            float(graph.start_ns[i]) / 1e3,
+            float(graph.end_ns[i]) / 1e3,
+            float(graph.duration_ns[i]) / 1e3,
+        )
+        for i in sorted(np.flatnonzero(chained).tolist(), key=lambda i: (int(graph.tid[i]), i))
+    ]
+
+
+def test_who_begins_a_thread_carries_what_follows_and_ends_with_it() -> None:
+    folded = fold(graph_of(build_trace(host=[Host("a", 0, 10), Host("b", 12, 30), Host("c", 30, 60), Host("d", 100, 110)])))
+    assert table(folded) == [("op", 0, 0, 60, 60), ("gap", -1, 60, 100, 40), ("op", 3, 100, 110, 10)]
+    outer = fold(graph_of(build_trace(host=[Host("outer", 0, 100), Host("b", 12, 30)])))
+    assert table(outer) == [("op", 0, 0, 100, 100)]
+
+
+def test_who_hands_over_stays_and_so_does_who_is_released() -> None:
+    """b wakes the other thread; there XBackward0 follows the forward op a."""
+    trace = build_trace(
+        host=[
+            Host("a", 0, 30, seq_id=4),
+            Host("view", 30, 60),
+            Host("b", 60, 100),
+            Host("zeros", 150, 180, tid=2),
+            Host("view", 180, 190, tid=2),
+            Host("XBackward0", 190, 300, tid=2, seq_id=4, fw_tid=1),
+            Host("view", 300, 310, tid=2),
+        ]
+    )
+    folded = fold(graph_of(trace))
+    ops = [row for kind, row, *_ in table(folded) if kind == "op"]
+    assert ops == [0, 2, 3, 5]
+    thread = folded.edge_kind == EdgeKind.THREAD
+    target = np.repeat(np.arange(len(folded.kind)), np.diff(folded.first))
+    pairs = {(int(folded.row[s]), int(folded.row[t])) for s, t in zip(folded.source[thread], target[thread], strict=True)}
+    assert {(0, 5), (2, NOWHERE)} <= pairs, "to the backward op, and to the gap in which the thread wakes"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_launches_behind_a_wait_and_what_the_wait_releases_stay_parts(again: bool) -> None:
+    """copy waits until 80, view runs, and copy launches again: its caller is before the wait, so the part that launches stays."""
+    trace = build_trace(
+        host=[Host("copy", 0, 200), Host("view", 92, 96), Host("view", 97, 99), Host("next", 200, 220)],
+        calls=[Call("cudaLaunchKernel", 2, 10, 1), Call("cudaStreamSynchronize", 20, 90, 2), Call("cudaLaunchKernel", 140, 150, 3)],
+        device=[Device("k", 15, 80, 1), *([Device("l", 155, 180, 3)] if again else [])],
+        syncs=[Sync(SyncKind.STREAM, 20, 90, 2, stream=7)],
+    )
+    folded = fold(graph_of(trace))
+    launchers = folded.source[folded.edge_kind == EdgeKind.LAUNCH]
+    told = [(int(folded.kind[i]), int(folded.row[i])) for i in launchers]
+    assert told == [(NodeKind.HOST_OP, 0), (NodeKind.HOST_PART, 0)][: 1 + again]
+    assert (folded.start_ns[launchers[1:]] > 80_000).all()
+    released = [(kind, row, start) for kind, row, start, *_ in table(folded) if start == 80]
+    assert released == [("part", 0, 80)], "not the view behind it"
+
+
+def test_what_a_receive_releases_stays_too() -> None:
+    rows = [Host("outer", 0, 400), Host("c10d::recv_", 10, 20), Host("gloo:recv", 15, 100, annotation=True)]
+    folded = fold(graph_of(build_trace([*rows, Host("view", 130, 140), Host("view", 150, 160)])))
+    assert [(kind, row) for kind, row, start, *_ in table(folded) if start == 100] == [("part", 0)]
+    assert [kind for kind, _, start, *_ in table(folded) if start > 100] == []
+
+
+def test_of_a_chain_without_any_reason_the_first_whole_op_stays() -> None:
+    """Behind the launch of mm: a part of outer, two views."""
+    trace = build_trace(
+        host=[Host("outer", 0, 100), Host("mm", 10, 40), Host("view", 70, 75), Host("view", 76, 80)],
+        calls=[Call("cudaLaunchKernel", 20, 38, 1)],
+        device=[Device("k", 45, 60, 1)],
+    )
+    assert table(fold(graph_of(trace))) == [("op", 0, 0, 100, 10), ("op", 1, 10, 40, 30), ("op", 2, 40, 100, 60)]
+    alone = build_trace(
+        host=[Host("outer", 0, 100), Host("mm", 10, 40)],
+        calls=[Call("cudaLaunchKernel", 20, 38, 1)],
+        device=[Device("k", 45, 60, 1)],
+    )
+    assert table(fold(graph_of(alone))) == [("op", 0, 0, 100, 10), ("op", 1, 10, 40, 30), ("part", 0, 40, 100, 60)]
+
+
 def test_a_graph_with_one_op_a_thread_stays_as_it_is() -> None:
     graph = graph_of(build_trace(host=[Host("op", 0, 10), Host("other", 2, 8, tid=2)]))
     folded = fold(graph)

@@ -125,6 +125,13 @@ def test_a_launch_just_before_its_thread_falls_asleep_is_not_cut_off() -> None:
     assert [n[:2] for n in nodes(graph, NodeKind.HOST_GAP)] == [(103, 7), (240, 10)]
 
 
+def test_a_launch_just_before_its_thread_ends_is_not_cut_off() -> None:
+    trace = build_trace(
+        host=[Host("op", 0, 14), Host("other", 20, 40, tid=2)], calls=[Call("cudaLaunchKernel", 2, 10, 1)], device=[Device("k", 12, 30, 1)]
+    )
+    assert nodes(graph_of(trace), NodeKind.HOST_PART) == []
+
+
 def test_a_call_that_takes_no_time_where_its_op_begins_is_in_that_op() -> None:
     """Whole us are recorded: the call ends as the op begins, and as the one before ends."""
     trace = build_trace(

@@ -7,7 +7,8 @@ import pytest
 from graphlink.depend.build import BuildOptions, find
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from tests.build import Call, Device, Host, build_trace
+from graphlink.model import SyncKind
+from tests.build import Call, Device, Host, Sync, build_trace
 
 
 def awaited(call: Call, *device: Device, resolution_ns: int = 1) -> set[str]:
@@ -203,3 +204,31 @@ def _copied(name: str, call: Call, ended: float, correlation: int) -> bool:
     )
     dependencies = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     return bool(len(dependencies.call))
+
+
+@pytest.mark.parametrize(("stream", "told"), [(7, ["a"]), (13, [])])
+def test_what_rows_tell_is_not_inferred(stream: int, told: list[str]) -> None:
+    """The row says stream 7, whose op was long done, or one without any op; that of stream 9 would explain the call."""
+    launches = [Call("cudaLaunchKernel", 0, 1, 1), Call("cudaLaunchKernel", 2, 3, 2)]
+    device = [Device("a", 4, 20, 1), Device("b", 5, 95, 2, stream=9)]
+    call = Call("cudaStreamSynchronize", 30, 100, 9)
+    assert traced(*launches, call, device=tuple(device)) == {"b"}
+    rows = [Sync(SyncKind.STREAM, 30, 100, 9, stream=stream)]
+    trace = build_trace(host=[Host("op", 0, 1000)], calls=[*launches, call], device=device, syncs=rows)
+    found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda"))
+    assert [trace.strings[trace.device.name[s]] for s in found.dependencies.call_source] == told
+    assert not any("waited" in w for w in found.warnings)
+
+
+def test_a_call_that_the_order_of_calls_explains_is_not_unexplained() -> None:
+    """All work is on one stream: the call was for that, though it took 20 us after the op was done."""
+    calls = [Call("cudaLaunchKernel", 0, 1, 1), Call("cudaStreamSynchronize", 30, 50, 9)]
+    trace = build_trace(host=[Host("op", 0, 1000)], calls=calls, device=[Device("a", 4, 20, 1)])
+    found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda"))
+    assert len(found.dependencies.call) == 1
+    assert not any("waited" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize(("resolution_ns", "found"), [(1000, {"k"}), (1, set())])
+def test_where_times_are_rounded_the_usual_time_may_be_1_us_less(resolution_ns: int, found: set[str]) -> None:
+    assert awaited(Call(EVENT, 88, 100, 9), FIRST, Device("k", 25, 98, 2), resolution_ns=resolution_ns) == found

@@ -149,3 +149,12 @@ def test_who_wakes_another_and_goes_idle_is_cut_there() -> None:
     graph = two([(120, 190), (205, 300)])
     waking = [(start, cost) for start, cost, _ in nodes(graph, NodeKind.HOST_GAP) if start >= 190]
     assert waking == [(190, 10), (190, 15)]
+    rows = [Host("before", 0, 100), Host("after", 200, 600), Host("note", 110, 205, tid=2, annotation=True), Host("op", 120, 190, tid=2)]
+    graph = graph_of(build_trace(rows))
+    assert woken(graph) == [(190, 120, 2)]
+    assert nodes(graph, NodeKind.HOST_PART) == [(190, 15, 0)], "the rest of the annotation"
+
+
+def test_who_wakes_as_an_annotation_ends_is_woken_there() -> None:
+    rows = [Host("note", 0, 200, annotation=True), Host("before", 0, 100), Host("after", 200, 600), Host("op", 120, 200, tid=2)]
+    assert woken(graph_of(build_trace(rows))) == [(200, 120, 2)]

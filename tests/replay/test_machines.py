@@ -241,8 +241,8 @@ def test_drifts_and_families_against_plain_ones(ranks: list[list[N]], data: st.D
     assert [p.node for p in places(work, played, most)] == expected[:most]
     path = critical_path(work, played)
     told: dict[tuple[str, int], list[int]] = {}
-    for node, ns in zip(path.node.tolist(), path.own_ns.tolist(), strict=True):
-        told.setdefault((work.name(node), int(work.work[node])), []).append(ns)
+    for at, ns in zip(path.node.tolist(), path.own_ns.tolist(), strict=True):
+        told.setdefault((work.name(at), int(work.work[at])), []).append(ns)
     largest = sorted(told.items(), key=lambda item: (-sum(item[1]), item[0]))
     assert [(f.name, f.work, f.nodes, f.ns) for f in families(work, path, most)] == [(*k, len(v), sum(v)) for k, v in largest[:most]]
 
