@@ -244,6 +244,7 @@ def pipeline(
     return Pipeline(
         ranks=tuple(range(p)),
         runs=tuple(runs),
+        pipe=(0,) * p,
         steps=tuple(steps),
         stages=p,
         microbatches=microbatches,

@@ -80,6 +80,7 @@ def _analysed(raw: Pipes) -> Pipeline:
     pipeline = Pipeline(
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
+        pipe=whole.pipe,
         steps=accounted.steps,
         stages=whole.length,
         microbatches=microbatches,

@@ -192,12 +192,13 @@ class Theory:
 class Pipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
-    ``ranks`` and ``runs`` are parallel, by rank. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest
-    and the first difference.
+    ``ranks``, ``runs`` and ``pipe`` are parallel, by rank; ``pipe``: of several pipelines side by side (replicas) the one that the rank is
+    of, from 0. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the first difference.
     """
 
     ranks: tuple[int, ...]
     runs: tuple[StageRun, ...]
+    pipe: tuple[int, ...]
     steps: tuple[Step, ...]
     stages: int  # p
     microbatches: int
