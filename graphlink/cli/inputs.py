@@ -14,6 +14,7 @@ from typing import Final
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
 from graphlink.read.looks import looks_like
+from graphlink.read.paddle import is_worker_log
 from graphlink.read.source import open_source, unreadable
 from graphlink.run import Inputs
 
@@ -49,10 +50,11 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> list
 
 @dataclass(frozen=True, slots=True)
 class FolderInputs:
-    """What a folder holds: ranks of Kineto traces, or nsys exports where it has no Kineto trace."""
+    """What a folder holds: ranks of Kineto traces, or nsys exports where it has no Kineto trace. ``warnings``: recordings left aside."""
 
     ranks: list[Inputs]
     exports: list[Path]
+    warnings: tuple[str, ...]
 
 
 def of_folder(folder: Path, rank: int | None) -> FolderInputs:
@@ -78,24 +80,50 @@ def of_folder(folder: Path, rank: int | None) -> FolderInputs:
         log.debug("%s: %s", path, kind or "no trace")
         if kind is not None:
             (devices if kind == "kineto" else hosts).append(path)
+    exports = [path for path in paths if _is_export(path, needed=not devices)]
+    logs = [path for path in paths if is_worker_log(path) and path.is_file()]
     if not devices:
-        return FolderInputs([], _exports(folder, paths, hosts))
-    return FolderInputs(_ranks(folder, devices, hosts, rank), [])
+        _refuse_exports(folder, exports, hosts, logs)
+        return FolderInputs([], exports, _left_aside(folder, "nsys exports", [], logs))
+    return FolderInputs(_ranks(folder, devices, hosts, rank), [], _left_aside(folder, "Kineto traces", exports, logs))
 
 
-def _exports(folder: Path, paths: Sequence[Path], hosts: Sequence[Path]) -> list[Path]:
-    """The nsys exports among the files of a folder that has no Kineto trace."""
-    named = [path for path in paths if not path.name.startswith(".") and path.is_file() and _SQLITE.search(path.name)]
-    exports = [path for path in named if looks_like(path) == kinds.NSYS.name]
+def _is_export(path: Path, *, needed: bool) -> bool:
+    """Whether it is an nsys export. Of one that is not ``needed`` it does not matter that it cannot be read."""
+    if path.name.startswith(".") or not _SQLITE.search(path.name) or not path.is_file():
+        return False
+    try:
+        return looks_like(path) == kinds.NSYS.name
+    except InputError:
+        if needed:
+            raise
+        return False
+
+
+def _left_aside(folder: Path, taken: str, exports: Sequence[Path], logs: Sequence[Path]) -> tuple[str, ...]:
+    """Recordings of other kinds than the one that is ``taken`` from a folder, in words; logged as well."""
+    others = (("nsys export", exports, "--nsys"), ("Paddle worker log", logs, "--paddle-logs"))
+    said = tuple(
+        f"{folder}: {taken} are read, {len(paths)} {kind}{'s' * (len(paths) > 1)} left aside, as {paths[0].name}: read with {option}"
+        for kind, paths, option in others
+        if paths
+    )
+    for text in said:
+        log.warning("%s", text)
+    return said
+
+
+def _refuse_exports(folder: Path, exports: Sequence[Path], hosts: Sequence[Path], logs: Sequence[Path]) -> None:
+    """What speaks against the nsys exports of a folder that has no Kineto trace."""
     if not exports:
-        raise InputError("no Kineto trace and no nsys export was found in it", path=folder, todo="give the files with --kineto or --nsys")
+        todo = f"give the worker logs with --paddle-logs {folder}" if logs else "give the files with --kineto or --nsys"
+        raise InputError("no Kineto trace and no nsys export was found in it", path=folder, todo=todo)
     if hosts:
         raise UsageError(
             f"holds nsys exports and the execution trace {hosts[0].name}, which cannot be paired",
             path=folder,
             todo="give the exports with --nsys",
         )
-    return exports
 
 
 def _ranks(folder: Path, devices: Sequence[Path], hosts: Sequence[Path], rank: int | None) -> list[Inputs]:

@@ -51,24 +51,26 @@ def link(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> list[run.Inputs]:
-    """The ranks that ``arguments`` name. Those of nsys exports are known once they are read: their traces lie in ``folder`` then."""
+def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[list[run.Inputs], tuple[str, ...]]:
+    """The ranks that ``arguments`` name, and warnings. Those of nsys exports are known once they are read: their traces lie in ``folder``
+    then."""
     exports: list[Path] = unfold(arguments.nsys)
+    warnings: tuple[str, ...] = ()
     if arguments.folder:
         found = of_folder(Path(arguments.folder[0]), arguments.rank)
         if not found.exports:
-            return found.ranks
-        exports = found.exports
+            return found.ranks, found.warnings
+        exports, warnings = found.exports, found.warnings
     if not exports:
-        return of_files(arguments.kineto, arguments.et, arguments.rank)
+        return of_files(arguments.kineto, arguments.et, arguments.rank), ()
     if options.linked:
         raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=exports[0])
-    return ranks_of(exports, arguments.rank, folder, arguments.jobs)
+    return ranks_of(exports, arguments.rank, folder, arguments.jobs), warnings
 
 
 def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:
     """All files of the job into ``folder``; returns what their summary says."""
-    result = _run(arguments, options, folder)
+    result, warnings = _run(arguments, options, folder)
     whole = summary.Summary(
         options=summary.Options(
             step=options.step,
@@ -79,17 +81,18 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
         ),
         ranks=list(result.ranks),
         pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
+        warnings=list(warnings),
         files=sorted({*result.files, summary.NAME}),
     )
     publish.write(folder / summary.NAME, summary.encode(whole))
     return whole
 
 
-def _run(arguments: argparse.Namespace, options: run.Options, folder: Path) -> run.RunResult:
+def _run(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[run.RunResult, tuple[str, ...]]:
     if arguments.paddle_logs is not None:
-        return run_paddle(Path(arguments.paddle_logs), options.step, folder)
-    inputs = _inputs(arguments, options, folder)
+        return run_paddle(Path(arguments.paddle_logs), options.step, folder), ()
+    inputs, warnings = _inputs(arguments, options, folder)
     if len(inputs) == 1:
         with naming_limits(inputs[0].recording):
-            return run.run_rank(inputs[0], options, folder)
-    return run_ranks(inputs, options, folder, arguments.jobs)
+            return run.run_rank(inputs[0], options, folder), warnings
+    return run_ranks(inputs, options, folder, arguments.jobs), warnings

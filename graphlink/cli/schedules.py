@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-from graphlink.annotate.pipeline.measured import measure
-from graphlink.annotate.pipeline.recognise import recognise
+from graphlink.annotate.pipeline.measured import Measured, measure
+from graphlink.annotate.pipeline.recognise import Recognised, recognise
 from graphlink.annotate.pipeline.records import Definitions
 from graphlink.annotate.pipeline.theory import rebuild
 from graphlink.annotate.pipeline.whatif import what_if
 from graphlink.emit.bubbles import Bubbles
-from graphlink.emit.bubbles_records import idle_of, ranges_of, steps_of
+from graphlink.emit.bubbles_records import idle_of, ranges_of, replica, steps_of
 from graphlink.emit.pipeline_panels import Boxes, Panel, computed, recorded
 from graphlink.emit.pipeline_svg import heading, picture
 from graphlink.errors import OutputError, UsageError
 from graphlink.model import I64, U8
+
+_MOST_NAMED: Final = 8
 
 
 class Order(Protocol):
@@ -83,18 +85,40 @@ class Wanted:
 
 
 def offer(file: Bubbles, wanted: Wanted) -> Offer:
-    """What the schedule would give on the times of ``file``.
+    """What the schedule would give on the times of ``file``; of several pipelines side by side, on those of the first.
 
     Raises:
         UsageError: there is no such schedule for these numbers.
     """
-    ranges = ranges_of(file)
-    measured = measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device)
+    measured = _one(file).measured
     microbatches = file.pipeline.microbatches if wanted.microbatches is None else wanted.microbatches
     try:
-        return what_if(wanted.schedule, microbatches, measured, chunks=wanted.chunks, input_share=wanted.input_share)
+        given = what_if(wanted.schedule, microbatches, measured, chunks=wanted.chunks, input_share=wanted.input_share)
     except ValueError as problem:
         raise UsageError(f"--schedule {wanted.schedule}: {problem}", todo="see graphlink bubbles --help") from None
+    return replace(given, assumed=(*_of_several(file), *given.assumed))
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """The first pipeline of a run, its ranks in the order of their stages."""
+
+    recognised: Recognised
+    measured: Measured
+
+
+def _one(file: Bubbles) -> _One:
+    every = ranges_of(file)
+    ranges = [every[i] for i in replica(file)]
+    recognised = recognise(ranges)
+    return _One(recognised, measure(ranges, recognised, waits_inside=not file.definition.sees_device))
+
+
+def _of_several(file: Bubbles) -> tuple[str, ...]:
+    """Which pipeline counts, where there are several."""
+    count, mine = len({stage.replica for stage in file.stages}), [str(file.stages[i].rank) for i in replica(file)]
+    shown = ", ".join(mine[:_MOST_NAMED]) + (", ..." if len(mine) > _MOST_NAMED else "")
+    return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +128,16 @@ class _Own:
 
 
 def own(file: Bubbles) -> Played:
-    """The recorded schedule itself: equal stages, no transfers.
+    """The recorded schedule itself: equal stages, no transfers; of several pipelines side by side, the first.
 
     Raises:
         UsageError: it was not recognised.
     """
-    ranges = ranges_of(file)
-    recognised = recognise(ranges)
-    if not recognised.steps:
+    one = _one(file)
+    if not one.recognised.steps:
         raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
-    measured = measure(ranges, recognised, waits_inside=not file.definition.sees_device)
-    orders = recognised.steps[0].orders
-    return _Own(orders, rebuild(orders, measured).equal)
+    orders = one.recognised.steps[0].orders
+    return _Own(orders, rebuild(orders, one.measured).equal)
 
 
 def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
@@ -125,9 +147,11 @@ def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
         UsageError, OutputError
     """
     if other is None:
-        above = drawn(own(file), f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers")
+        played, caption = own(file), f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers"
     else:
-        above = drawn(other, f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed")
+        played, caption = other, f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
+    count = len({stage.replica for stage in file.stages})
+    above = drawn(played, caption if count == 1 else f"{caption}, one pipeline of {count}", [file.stages[i].rank for i in replica(file)])
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), steps_of(file))
     drawing = picture(heading(file.pipeline), [above, *panels])
@@ -139,11 +163,11 @@ def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
         ) from None
 
 
-def drawn(played: Played, caption: str) -> Panel:
-    """A computed step as a panel of the picture."""
+def drawn(played: Played, caption: str, ranks: Sequence[int]) -> Panel:
+    """A computed step as a panel of the picture; ``ranks``: what its rows are called."""
     orders, timed = played.orders, played.timed
     sizes = [len(order.stage) for order in orders]
-    labels = tuple(f"rank {rank}" for rank in range(len(orders)))
+    labels = tuple(f"rank {rank}" for rank in ranks)
     none = np.zeros(0, np.int64)
     return computed(
         caption,

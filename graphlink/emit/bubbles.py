@@ -92,6 +92,7 @@ class StageEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: Number
     stage: Number  # its first virtual stage
+    replica: Number = 0  # which of several pipelines side by side it is of
     makespan_ns: Ns
     work_ns: Ns
     idle_ns: dict[CauseName, Ns]
@@ -251,6 +252,7 @@ def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     return StageEntry(
         rank=rank,
         stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,
+        replica=pipeline.pipe[i],
         makespan_ns=sum(s.end_ns - s.start_ns for s in pipeline.steps),
         work_ns=sum(s.work_ns[i] for s in pipeline.steps),
         idle_ns={CAUSES[c]: ns for c, ns in seen.items() if c != Cause.OPTIMIZER_SYNC},

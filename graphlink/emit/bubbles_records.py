@@ -20,6 +20,12 @@ def ranges_of(file: Bubbles) -> tuple[Ranges, ...]:
     return tuple(_columns(entries) for entries in by_rank.values())
 
 
+def replica(file: Bubbles, number: int = 0) -> tuple[int, ...]:
+    """Where in ``file.stages`` the ranks of one pipeline stand, in the order of their stages."""
+    mine = (i for i, entry in enumerate(file.stages) if entry.replica == number)
+    return tuple(sorted(mine, key=lambda i: file.stages[i].stage))
+
+
 def idle_of(file: Bubbles) -> Idle:
     """The idle intervals of ``file`` as the record that they were written from."""
     texts = {text: i for i, text in enumerate(dict.fromkeys(e.evidence for e in file.idle))}

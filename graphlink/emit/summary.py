@@ -157,6 +157,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
     ranks: list[Rank]
     pipeline: Pipeline | None = None  # None: no pipeline was found
+    warnings: list[str] = []  # of no single rank: recordings in the folder that were left aside
     files: list[str]  # what this run wrote into the folder; --force removes these and no others
 
 
@@ -197,9 +198,13 @@ def load(path: Path) -> Summary:
 
 
 def table(summary: Summary) -> str:
-    """The summary for people: aligned text, one block a rank and one of the pipeline."""
+    """The summary for people: aligned text, one block a rank, one of the pipeline and one of warnings of no single rank."""
     blocks = [_rank_table(rank) for rank in summary.ranks]
-    return "\n\n".join([*blocks, *([_pipeline_table(summary.pipeline)] if summary.pipeline else [])])
+    if summary.pipeline:
+        blocks.append(_pipeline_table(summary.pipeline))
+    if summary.warnings:
+        blocks.append("\n".join(f"warning: {text}" for text in summary.warnings))
+    return "\n\n".join(blocks)
 
 
 def shape(pipeline: Pipeline) -> str:

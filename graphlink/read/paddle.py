@@ -55,6 +55,11 @@ def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
     return (replace(logs[0], warnings=(*warnings, *logs[0].warnings)), *logs[1:])
 
 
+def is_worker_log(path: Path) -> bool:
+    """Whether the file is named as a worker log."""
+    return _WORKER.fullmatch(path.name) is not None
+
+
 def _machines(folder: Path) -> dict[int, dict[int, Path]]:
     """Machine number -> worker number -> log. One machine: its number is 0."""
     here = _numbered(folder, _WORKER, files=True)

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from graphlink.annotate.pipeline.analyse import analyse
 from graphlink.annotate.pipeline.records import Cause, Definitions, Phase, Pipeline
 from graphlink.cli import schedules
 from graphlink.cli.bubbles import bubbles_parser, what_if
@@ -247,6 +248,42 @@ def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
     ran = graphlink("bubbles", out, "--compare", tmp_path / "both.svg")
     assert ran.out.endswith(f"wrote {tmp_path / 'both.svg'}\n")
     assert "1F1B itself: all stages at their mean times, no transfers, 33 ms" in (tmp_path / "both.svg").read_text()
+
+
+def side_by_side() -> Pipeline:
+    """Two pipelines of two stages: ranks 2 and 0, in this order of stages, and ranks 3 and 1, whose times are twice as long."""
+    slow = {phase: 2 * ns for phase, ns in EQUAL.items()}
+    (second, first), (slow_second, slow_first) = played(one_f_one_b(2, 4), EQUAL)[::-1], played(one_f_one_b(2, 4), slow)[::-1]
+    runs = pipeline([second, slow_second, first, slow_first]).runs
+    before = (2, 3, -1, -1)
+    found = analyse([replace(run, previous=previous) for run, previous in zip(runs, before, strict=True)])
+    assert found is not None
+    assert (found.schedule, found.stages) == ("1F1B", 2)
+    return found
+
+
+def test_of_several_pipelines_side_by_side_one_counts(graphlink: Run, tmp_path: Path) -> None:
+    given = side_by_side()
+    assert given.pipe == (0, 1, 0, 1)
+    out = folder(tmp_path / "out", given)
+    file = bubbles.load(out / bubbles.NAME)
+    assert [(s.rank, s.stage, s.replica) for s in file.stages] == [(0, 1, 0), (1, 1, 1), (2, 0, 0), (3, 0, 1)]
+    ran = graphlink("bubbles", out, "--schedule", "1f1b", "--compare", tmp_path / "other.svg")
+    assert (ran.status, ran.err) == (0, "")
+    assert re.search(r"makespan +15\.000 ms", ran.out)  # (4 + 1) microbatches of 3 ms
+    assert "assumed: times are those of one pipeline of 2 side by side: ranks 2, 0, in the order of their stages" in ran.out
+    assert graphlink("bubbles", out, "--compare", tmp_path / "own.svg").status == 0
+    for name, caption in (("own", "no transfers, one pipeline of 2, 15 ms"), ("other", "computed, one pipeline of 2, 15 ms")):
+        text = (tmp_path / f"{name}.svg").read_text()
+        assert f"{caption}<" in text
+        assert [int(k) for k in re.findall(r">rank (\d)<", text)][:2] == [2, 0]
+
+
+def test_a_file_that_tells_no_replica_is_of_one_pipeline(graphlink: Run, tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", simple(2, 2))
+    (out / bubbles.NAME).write_bytes((out / bubbles.NAME).read_bytes().replace(b'"replica":0,', b""))
+    ran = graphlink("bubbles", out, "--schedule", "1f1b")
+    assert (ran.status, "side by side" in ran.out) == (0, False)
 
 
 @pytest.mark.parametrize(

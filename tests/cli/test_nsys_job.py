@@ -137,6 +137,33 @@ def test_kineto_comes_first_in_a_folder(graphlink: Run, traces: Path, tmp_path: 
     assert {r["host"]["method"] for r in ranks_in(tmp_path / "out")} == {"rf_id"}
 
 
+def test_recordings_left_aside_in_a_folder_are_said(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(traces, folder)
+    for name in ("run.sqlite", "run_2.sqlite"):
+        export(folder / name, 0)
+    (folder / "workerlog.0").write_text("")
+    (folder / "broken.sqlite").write_bytes(b"\x1f\x8b\x08\xff none")
+    ran = graphlink(folder, "--out", tmp_path / "out", "--jobs", "1", "--verbose")
+    said = [
+        f"{folder}: Kineto traces are read, 2 nsys exports left aside, as run.sqlite: read with --nsys",
+        f"{folder}: Kineto traces are read, 1 Paddle worker log left aside, as workerlog.0: read with --paddle-logs",
+    ]
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"] == said
+    for text in said:
+        assert f"warning: {text}\n" in ran.out
+        assert text in ran.err
+        assert f"warning: {text}\n" in graphlink("show", tmp_path / "out").out
+    for path in (*folder.glob("*.json"), folder / "broken.sqlite"):
+        path.unlink()
+    assert graphlink(folder, "--out", tmp_path / "exports").status == 0
+    (one,) = json.loads((tmp_path / "exports" / "summary.json").read_text())["warnings"]
+    assert one == f"{folder}: nsys exports are read, 1 Paddle worker log left aside, as workerlog.0: read with --paddle-logs"
+    for path in folder.glob("*.sqlite"):
+        path.unlink()
+    is_said(graphlink(folder, "--out", tmp_path / "none"), 1, f"--paddle-logs {folder}")
+
+
 def test_execution_traces_beside_exports_are_refused(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

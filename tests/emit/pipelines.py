@@ -245,6 +245,7 @@ def pipeline(
         ranks=tuple(range(p)),
         runs=tuple(runs),
         recorded=tuple(np.arange(len(run.ranges.phase)) for run in runs),
+        pipe=(0,) * p,
         steps=tuple(steps),
         stages=p,
         microbatches=microbatches,

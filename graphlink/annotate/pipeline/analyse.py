@@ -120,6 +120,7 @@ def _analysed(raw: Pipes) -> Pipeline:
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
         recorded=whole.recorded,
+        pipe=whole.pipe,
         steps=accounted.steps,
         stages=whole.length,
         microbatches=microbatches,

@@ -204,11 +204,14 @@ class Pipeline:
     ``ranks`` and ``runs`` are parallel, by rank. ``recorded``: of each, which of the ranges that it was given its ranges are (those of
     some steps are left out), ascending. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the
     first difference.
+    ``ranks``, ``runs`` and ``pipe`` are parallel, by rank; ``pipe``: of several pipelines side by side (replicas) the one that the rank is
+    of, from 0. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the first difference.
     """
 
     ranks: tuple[int, ...]
     runs: tuple[StageRun, ...]
     recorded: tuple[I64, ...]
+    pipe: tuple[int, ...]
     steps: tuple[Step, ...]
     stages: int  # p
     microbatches: int
