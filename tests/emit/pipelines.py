@@ -20,6 +20,7 @@ from graphlink.annotate.pipeline.records import (
     Spans,
     StageRun,
     Step,
+    StepSpans,
     Theory,
 )
 from graphlink.model import NOWHERE
@@ -219,7 +220,7 @@ def pipeline(
             previous=rank - 1,
             recorded_from_ns=0,
             ranges=ranges_of(mine, rules),
-            work=Spans(NONE, NONE),
+            work=StepSpans(NONE, NONE, NONE),
             optimizer=Spans(NONE, NONE),
             exchanges=Exchanges(
                 *[NONE] * 2,
