@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -294,21 +293,21 @@ def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
     own = np.flatnonzero(~second)
-    ups = _leaps(entries.around)
-    first = own[np.lexsort((own, entries.tid[own]))] if len(own) else own
-    bounds = np.append(np.flatnonzero(np.diff(entries.tid[first], prepend=np.iinfo(np.int64).min)), len(first))
-    for low, high in pairwise(bounds.tolist()):
-        mine = first[low:high]
-        ask = np.flatnonzero(tid == entries.tid[mine[0]])
-        at = np.searchsorted(entries.start_ns[mine], at_ns[ask], side="right") - 1
-        found = np.where(at >= 0, mine[np.maximum(at, 0)], NOWHERE)
-        for up in ups:  # to the outermost one that is over, and from there to what is around it
-            over = _over(entries, up[found], at_ns[ask])
-            found[over] = up[found[over]]
-        over = _over(entries, found, at_ns[ask])
-        found[over] = entries.around[found[over]]
-        out[ask] = found
-    return out
+    if not len(own):
+        return out
+    threads, points = np.unique(entries.tid[own]), np.unique(entries.start_ns[own])
+    place = np.searchsorted(threads, entries.tid[own]) * len(points) + np.searchsorted(points, entries.start_ns[own])
+    order = np.argsort(place, kind="stable")
+    thread = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
+    upto = thread * len(points) + np.searchsorted(points, at_ns, side="right") - 1
+    at = own[order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]]
+    found = np.where((entries.tid[at] == tid) & (entries.start_ns[at] <= at_ns), at, NOWHERE)
+    for up in _leaps(entries.around):  # to the outermost one that is over, and from there to what is around it
+        over = _over(entries, up[found], at_ns)
+        found[over] = up[found[over]]
+    over = _over(entries, found, at_ns)
+    found[over] = entries.around[found[over]]
+    return found.astype(np.int32)
 
 
 def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
