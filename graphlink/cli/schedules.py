@@ -12,6 +12,7 @@ import numpy as np
 from graphlink.annotate.pipeline.measured import Measured, measure
 from graphlink.annotate.pipeline.recognise import Recognised, recognise
 from graphlink.annotate.pipeline.records import Definitions
+from graphlink.annotate.pipeline.schedules import SPLIT, default_chunks, named
 from graphlink.annotate.pipeline.theory import rebuild
 from graphlink.annotate.pipeline.whatif import what_if
 from graphlink.emit.bubbles import Bubbles
@@ -21,6 +22,7 @@ from graphlink.emit.pipeline_svg import heading, picture
 from graphlink.errors import OutputError, UsageError
 from graphlink.model import I64, U8
 
+MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
 
 
@@ -88,11 +90,17 @@ def offer(file: Bubbles, wanted: Wanted) -> Offer:
     """What the schedule would give on the times of ``file``; of several pipelines side by side, on those of the first.
 
     Raises:
-        UsageError: there is no such schedule for these numbers.
+        UsageError: there is no such schedule for these numbers, or a rank would have more than ``MOST_ACTIONS``.
     """
     measured = _one(file).measured
     microbatches = file.pipeline.microbatches if wanted.microbatches is None else wanted.microbatches
     try:
+        schedule = named(wanted.schedule)
+        chunks = default_chunks(schedule, measured.chunks) if wanted.chunks is None else wanted.chunks
+        actions = microbatches * chunks * (3 if schedule in SPLIT else 2)
+        if actions > MOST_ACTIONS:
+            asked = f"{microbatches:,} microbatches with {chunks:,} chunk{'s' * (chunks != 1)}"
+            raise UsageError(f"--schedule {schedule}: {asked} are {actions:,} actions a rank, at most {MOST_ACTIONS:,}")
         given = what_if(wanted.schedule, microbatches, measured, chunks=wanted.chunks, input_share=wanted.input_share)
     except ValueError as problem:
         raise UsageError(f"--schedule {wanted.schedule}: {problem}", todo="see graphlink bubbles --help") from None

@@ -137,6 +137,16 @@ class Export:
             self._outermost += [(int(start.min()), table, int(start.argmin())), (int(end.max()), table, int(end.argmax()))]
         return start, end
 
+    def note_negative(self, table: str, start: I64) -> None:
+        """Warns of rows that start before the report's time 0: most likely their times are wrong."""
+        early = np.flatnonzero(start < 0)
+        if len(early):
+            first = int(early[0])
+            rows = f"{len(early)} row{'s' * (len(early) > 1)} of {table}"
+            self.warnings.append(
+                f"{rows} with a start before the report's time 0, the first {self._place(table, first)}: {start[first]} ns"
+            )
+
     def refuse_span(self, lanes: int) -> None:
         """Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
 

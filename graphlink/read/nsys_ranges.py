@@ -84,6 +84,7 @@ def read_ranges(export: Export, names: Names) -> RangeRows:
     payload = read_payloads(export, NVTX)
     usual = columns["start"][rows[0]] if len(rows) else 0  # the times of other rows do not matter
     start, end = export.spans(NVTX, {name: np.where(kept, columns[name], usual) for name in ("start", "end")})
+    export.note_negative(NVTX, np.where(kept, columns["start"], 0))
     last_thread = columns["endGlobalTid"][rows]
     thread = columns["globalTid"][rows]
     place = np.full(len(kept), -1, np.int64)

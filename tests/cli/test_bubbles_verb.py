@@ -292,11 +292,20 @@ def test_a_file_that_tells_no_replica_is_of_one_pipeline(graphlink: Run, tmp_pat
         (["--schedule", "nope"], "there is no schedule 'nope'; there are GPipe"),
         (["--schedule", "zb-h1"], "what share of a backward"),
         (["--schedule", "dualpipe", "--input-share", "0.5", "--microbatches", "7"], "even number"),
+        (["--schedule", "1f1b", "--microbatches", "50001"], "1F1B: 50,001 microbatches with 1 chunk are 100,002 actions a rank, at most"),
+        (["--schedule", "zb-h1", "--microbatches", "999999999"], "at most 100,000"),
+        (["--schedule", "interleaved", "--chunks", "999999999"], "at most 100,000"),
+        (["--schedule", "zb-v", "--input-share", "0.5", "--microbatches", "20000"], "at most 100,000"),
     ],
 )
 def test_schedules_that_do_not_exist(graphlink: Run, tmp_path: Path, arguments: list[str], word: str) -> None:
     ran = graphlink("bubbles", folder(tmp_path / "out", simple()), *arguments)
     assert (ran.status, ran.out, word in ran.err) == (2, "", True)
+
+
+def test_as_many_actions_as_are_allowed(graphlink: Run, tmp_path: Path) -> None:
+    ran = graphlink("bubbles", folder(tmp_path / "out", simple(2, 2)), "--schedule", "1f1b", "--microbatches", "50000")
+    assert (ran.status, ran.err) == (0, "")
 
 
 def test_no_theory_to_draw_of_an_unknown_schedule(graphlink: Run, tmp_path: Path) -> None:

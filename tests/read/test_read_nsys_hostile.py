@@ -109,6 +109,16 @@ def test_negative_times_are_times(path: Path) -> None:
     assert np.array_equal(trace.device.start_ns, before.device.start_ns - 3_000_000_000)
 
 
+def test_ranges_before_the_report_began_are_told(path: Path) -> None:
+    assert not any("time 0" in text for text in read_nsys(path)[0].warnings)
+    edit(path, f"UPDATE {NVTX} SET start = -start - 5 WHERE rowid IN (6, 8)")
+    (trace,) = read_nsys(path)
+    with sqlite3.connect(path) as connection:
+        (start,) = connection.execute(f"SELECT start FROM {NVTX} WHERE rowid = 6").fetchone()
+    connection.close()
+    assert f"2 rows of {NVTX} with a start before the report's time 0, the first row 6 of {NVTX}: {start} ns" in trace.warnings
+
+
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("start", [-(1 << 60), 1 << 60])
 def test_a_row_days_away_is_named(path: Path, table: str, start: int) -> None:

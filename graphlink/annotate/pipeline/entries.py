@@ -56,6 +56,7 @@ def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> Found:
     """The ranges that the names of a rank's annotations say; None where no rule explains the run. O(n log n)."""
     rows = linked.trace.host
     marked = np.flatnonzero(rows.annotation & ~linked.crossing)
+    crossing = _crossing(linked, user)
     names, first = np.unique(rows.name[marked], return_inverse=True)
     texts = [linked.trace.strings[k] for k in names.tolist()]
     known = readings(texts, (*user, *RULES, OPTIMIZER))
@@ -69,11 +70,25 @@ def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> Found:
     near = [name for name, t in tables.items() if t is not None and not _explains(t)]
     warnings = [f"ranges of {name} are passed over: {_why_not(t)}" for name in near if chosen is None and (t := tables[name]) is not None]
     if chosen is None:
-        return Found(None, dict(by_rule), tuple(warnings))
+        return Found(None, dict(by_rule), (*crossing, *warnings))
     raw = tables[chosen.name]
     assert raw is not None
     optimizer = _table(linked, marked, first, texts, known, OPTIMIZER)
-    return Found(_finished(linked, raw, optimizer, chosen), dict(by_rule), tuple(warnings))
+    return Found(_finished(linked, raw, optimizer, chosen), dict(by_rule), (*crossing, *warnings))
+
+
+def _crossing(linked: Linked, user: Sequence[Rule]) -> tuple[str, ...]:
+    """What is said of ranges that a rule knows and that are left out, as they end inside others of their thread."""
+    rows, strings = linked.trace.host, linked.trace.strings
+    out = np.flatnonzero(rows.annotation & linked.crossing)
+    texts = {strings[k]: k for k in np.unique(rows.name[out]).tolist()}
+    said = [texts[text] for text, (_, read) in readings(texts, (*user, *RULES, OPTIMIZER)).items() if read]
+    lost = out[np.isin(rows.name[out], said)]
+    if not len(lost):
+        return ()
+    at_ns = int(rows.start_ns[lost[0]] - rows.start_ns.min())
+    first = f"{strings[rows.name[lost[0]]]}, {at_ns / 1e6:,.3f} ms after the first row of the host"
+    return (f"pipeline ranges that cross others of their thread are left out: {len(lost)}, the first is {first}",)
 
 
 @dataclass(frozen=True, slots=True)

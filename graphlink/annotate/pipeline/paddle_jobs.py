@@ -94,9 +94,8 @@ def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     numbers = numbers[numbers != NOWHERE]
     if not len(numbers) or numbers[-1] == len(numbers) - 1:
         return workers
-    said = (
-        f"the {column}s of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
-    )
+    many = "chunks" if column == "chunk" else "microbatches"
+    said = f"the {many} of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
     out: list[Jobs] = []
     for jobs in workers:
         values = getattr(jobs, column)

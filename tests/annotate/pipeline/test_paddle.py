@@ -4,6 +4,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -231,6 +232,13 @@ def test_workers_that_begin_at_different_steps_are_told(tmp_path: Path) -> None:
     runs = stage_runs(read_paddle(tmp_path))
     assert {row[1] for run in runs.runs for row in rows(run)} == {0}
     assert "logs begin at different steps (3, 5): steps are numbered from 0" in runs.warnings
+
+
+def test_numbers_of_microbatches_with_holes_are_told(tmp_path: Path) -> None:
+    jobs = simulate(gpipe(2, 2), equal_times())
+    runs = runs_of([[replace(job, microbatch=10 * job.microbatch) for job in mine] for mine in jobs], tmp_path)
+    assert rows(runs.runs[1]) == truth(jobs)[1]
+    assert [text for run in runs.runs for text in run.warnings] == ["the microbatches of the logs are 0, 10: numbered from 0"]
 
 
 def test_a_run_written_behind_another_is_told(tmp_path: Path) -> None:
