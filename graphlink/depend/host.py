@@ -60,9 +60,10 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         blocked[launching], np.minimum(launched_ns[launching], wait_ns[launching]), calls.start_ns[launching]
     )
     sends = comm.host_row[axis.has(rows.tid[comm.host_row])]
-    waited_ns = axis.of(calls.tid[blocking], wait_ns[blocking])
+    waited_ns = tour.within(axis.of(calls.tid[blocking], wait_ns[blocking]))
     finished = _finished(linked, found, el, blocked)
-    finished_ns = axis.of(calls.tid[finished], np.clip(calls.end_ns[finished], start_ns, end_ns))
+    finished_ns = tour.within(axis.of(calls.tid[finished], np.clip(calls.end_ns[finished], start_ns, end_ns)))
+    launching_ns = tour.within(axis.of(calls.tid[launching], launched_ns[launching]))
     stretches = Blocked.of(
         np.concatenate([el.of_call[blocking], comm_waits.element]),
         np.concatenate([axis.of(calls.tid[blocking], blocked_from_ns[blocking]), comm_waits.from_ns]),
@@ -71,7 +72,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     cuts = Cuts(
         wait_ns=np.concatenate([waited_ns, finished_ns, comm_waits.until_ns]),
         wait_after=np.concatenate([el.of_call[blocking], el.of_call[finished], np.full(len(comm_waits.element), NOWHERE, np.int32)]),
-        launch_ns=np.concatenate([axis.of(calls.tid[launching], launched_ns[launching]), axis.of(rows.tid[sends], rows.start_ns[sends])]),
+        launch_ns=np.concatenate([launching_ns, tour.within(axis.of(rows.tid[sends], rows.start_ns[sends]))]),
         launch_after=np.concatenate([el.of_call[launching], np.full(len(sends), NOWHERE, np.int32)]),
     )
     nodes = host_nodes(el, tour, stretches, cuts, slept, gap_ns)

@@ -67,6 +67,11 @@ class Marks:
     start_of: I64
     bounds: I64
 
+    def within(self, at_ns: I64) -> I64:
+        """Positions no later than their thread's last mark: behind it a thread is over, though a call may end later than its op."""
+        out: I64 = np.minimum(at_ns, self.at_ns[self.bounds[self.axis.thread(at_ns) + 1] - 1])
+        return out
+
     def behind(self, at_ns: I64, *, before: bool) -> I64:
         """The mark that each position lies behind: the last at or (``before``) strictly before it; its thread's first if there is none."""
         found = np.searchsorted(self.at_ns, at_ns, side="left" if before else "right") - 1

@@ -291,3 +291,29 @@ def test_own_time_adds_up_over_an_op_and_its_parts(tmp_path: Path) -> None:
     slept = rows.annotation  # a thread sleeps inside annotations only
     assert (got[~slept] == own[~slept]).all()
     assert (got[slept] <= own[slept]).all()
+
+
+@pytest.mark.parametrize(("begin", "end"), [(10, 20.4), (20, 20.4)])
+@pytest.mark.parametrize("call", ["cudaLaunchKernel", "cudaStreamSynchronize"])
+def test_a_call_that_ends_later_than_the_last_op_of_its_thread_adds_no_time(begin: float, end: float, call: str) -> None:
+    """Rounding lets a call overhang its op: behind its last mark a thread is over."""
+    trace = build_trace(
+        host=[Host("aten::a", 0, 5), Host("aten::mm", begin, end)],
+        calls=[Call("cudaLaunchKernel", 1, 2, 1), Call(call, 20, 21, 2)],
+        device=[Device("k", 3, 20.8, 1), *([Device("l", 26, 38, 2)] if call == "cudaLaunchKernel" else [])],
+        syncs=[] if call == "cudaLaunchKernel" else [Sync(SyncKind.STREAM, 20, 21, 2, stream=7)],
+    )
+    graph = graph_of(trace)
+    host = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_GAP))
+    assert int((graph.duration_ns + graph.wait_ns)[host].sum()) == round(end * 1000)
+
+
+def test_an_op_of_no_length_may_launch() -> None:
+    trace = build_trace(
+        host=[Host("aten::a", 0, 5), Host("aten::mm", 20, 20)],
+        calls=[Call("cudaLaunchKernel", 20, 26, 1)],
+        device=[Device("k", 26, 38, 1)],
+    )
+    graph = graph_of(trace)
+    assert graph.end_ns.max() == 38_000
+    assert np.count_nonzero(graph.edge_kind == EdgeKind.LAUNCH) == 1
