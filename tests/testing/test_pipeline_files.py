@@ -31,10 +31,11 @@ def linked(folder: Path, *options: str) -> Any:
     return json.loads((folder / "out" / "summary.json").read_text())
 
 
-def check_summary(summary: Any, stages: int) -> None:
+def check_summary(summary: Any, stages: int, *expected: str) -> None:
+    """``expected``: how the warnings of every rank begin."""
     assert [rank["rank"] for rank in summary["ranks"]] == list(range(stages))
     for rank in summary["ranks"]:
-        assert rank["warnings"] == []
+        assert [text[: len(begins)] for text, begins in zip(rank["warnings"], expected, strict=True)] == [*expected]
         assert rank["device"]["ops"] == rank["device"]["linked"] > 0
         assert "impossible" not in rank["sync"]["rejected"]
         assert abs(rank["replay"]["error_pct"]) < 0.02
@@ -54,7 +55,8 @@ def check_summary(summary: Any, stages: int) -> None:
 def test_a_folder_of_ranks_is_linked_and_replays(what: PipelineTraining, tmp_path: Path) -> None:
     files = pipeline_run(what).write(tmp_path, et=what.names != "gpipe")
     summary = linked(tmp_path)
-    check_summary(summary, what.stages)
+    # Several stages on a rank are not guessed.
+    check_summary(summary, what.stages, *(["pipeline ranges could not be inferred"] if what.names == "none" else []))
     if what.names != "gpipe":
         assert all(rank["host"]["nodes"] == rank["host"]["matched"] for rank in summary["ranks"])
     if not CHECKER.exists():
