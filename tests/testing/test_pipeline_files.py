@@ -32,10 +32,10 @@ def linked(folder: Path, *options: str) -> Any:
 
 
 def check_summary(summary: Any, stages: int, *expected: str) -> None:
-    """``expected``: how the warnings of every rank begin."""
+    """``expected``: how warnings may begin; no others are there."""
     assert [rank["rank"] for rank in summary["ranks"]] == list(range(stages))
     for rank in summary["ranks"]:
-        assert [text[: len(begins)] for text, begins in zip(rank["warnings"], expected, strict=True)] == [*expected]
+        assert all(text.startswith(expected) for text in rank["warnings"])
         assert rank["device"]["ops"] == rank["device"]["linked"] > 0
         assert "impossible" not in rank["sync"]["rejected"]
         assert abs(rank["replay"]["error_pct"]) < 0.02
