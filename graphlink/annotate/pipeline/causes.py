@@ -47,7 +47,7 @@ def account(pipes: Pipes) -> Accounted:
     for run, of_run, meeting in zip(runs, supply, met, strict=True):
         held = _Held(run, of_run, meeting, others)
         for step in steps:
-            _of_step(parts, run, step, held)
+            _of_step(parts, run, step, held, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST)
     idle = parts.idle()
     _assert_complete(runs, steps, idle)
     return Accounted(steps, idle)
@@ -75,7 +75,8 @@ def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
     return out
 
 
-def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
+def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held, next_ns: int) -> None:
+    """``next_ns``: when the next step begins; what is idle from then on is of that one."""
     r = run.ranges
     mine = _rows(run, step.number, optimizer=False)
     forward = mine[r.phase[mine] == Phase.F]
@@ -90,7 +91,7 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held) -> None:
     optimizer = _rows(run, step.number, optimizer=True)
     if len(optimizer):
         until = max(step.end_ns, int(r.end_ns[optimizer].max()), held.last_collective_ns(step))
-        outside = spans.complement(held.busy, step.end_ns, until)
+        outside = spans.complement(held.busy, step.end_ns, max(step.end_ns, min(until, next_ns)))
         parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
 
 

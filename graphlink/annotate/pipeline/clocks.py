@@ -18,13 +18,14 @@ _NEVER: Final = np.iinfo(np.int64).min
 def clock_warnings(pipes: Pipes) -> list[str]:
     """One warning with the number of contradictions and the largest, none where there is none.
 
-    A receive cannot end before its send begins, nor work that needs another stage's begin before that has ended (on a device; a host range
-    may begin and wait). ``pipes`` with virtual stages.
+    A receive cannot end before its send begins, nor work that needs another stage's begin before that has ended. Both on a device only: a
+    host range may begin and wait, and a gloo send may have left milliseconds before its row begins where there are few cores. ``pipes``
+    with virtual stages.
     """
     count, worst, between = 0, 0, ""
     for run, meeting, supply in zip(pipes.runs, matched(pipes.runs), producers(pipes), strict=True):
         ex = run.exchanges
-        ahead = np.where((ex.kind == CommKind.RECV) & meeting.known, meeting.late_from_ns - ex.end_ns, 0)
+        ahead = np.where((ex.kind == CommKind.RECV) & meeting.known & ~ex.on_host, meeting.late_from_ns - ex.end_ns, 0)
         made = supply.end_ns != _NEVER
         early = np.where(made & run.sees_device, np.where(made, supply.end_ns, run.ranges.start_ns) - run.ranges.start_ns, 0)
         for amount, other in ((ahead, meeting.late_rank), (early, supply.rank)):

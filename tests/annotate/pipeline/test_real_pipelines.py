@@ -38,6 +38,9 @@ def assert_complete(found: Pipeline) -> None:
         assert found.idle.start_ns[mine].min() >= step.start_ns
         assert found.idle.end_ns[mine].max() <= step.end_ns
     assert not (found.idle.cause == Cause.UNKNOWN).any()
+    same = found.idle.rank[1:] == found.idle.rank[:-1]
+    assert (found.idle.start_ns[1:] >= found.idle.end_ns[:-1])[same].all(), "no moment is idle twice"
+    assert not found.warnings, "four processes of one host share its clock"
 
 
 def test_an_interleaved_zero_bubble_run_is_recognised_with_every_range() -> None:
