@@ -30,6 +30,7 @@ from graphlink.version import __version__
 MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS)
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
+KEPT_SHARE: Final = 0.05  # unexplained time, of all, above which a what-if says so
 _POLLS: Final = re.compile(r"^(cuda|cu|hip)(Event|Stream)Query$|is_completed|[Ee]vent[.:]+query")
 _PATHS: Final = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$|[Aa]utotun|[Tt]imeout")
 
@@ -191,11 +192,29 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
     waits = any(np.isin(r.file.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for r in ranks)
     if machine != RANKS and waits and changes.bytes_per_s is None:
         out.append("communication keeps the time that the recording waited for other ranks: --machine ranks lets them meet")
+    out += _kept(ranks)
     if _folded(ranks) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
         out.append(NAMES)
     if machine == ASTRA_SIM:
         out.append("in one slot a gain of one stream may be another's: compare with --machine ideal")
     return out
+
+
+def _kept(ranks: Sequence[RankFile]) -> list[str]:
+    """Of the rank with most of it, how much time nothing in its graph explains: what held it back does not change with it."""
+    shares = []
+    for r in ranks:
+        f = r.file
+        kept = [i for i, name in enumerate(f.strings) if name in ("device delay", "host gap")]
+        whole = measured_ns(f)
+        shares.append((int(f.duration_ns[np.isin(f.name, kept)].sum()) / whole if whole else 0.0, r.rank))
+    most, rank = max(shares, default=(0.0, 0))
+    if most <= KEPT_SHARE:
+        return []
+    return [
+        f"device delays and host gaps stay as recorded, {100 * most:.0f} % of the time of rank {rank}: what was awaited there may change "
+        "as well, such as another rank of a pipeline whose messages are not recorded"
+    ]
 
 
 def _folded(ranks: Sequence[RankFile]) -> bool:

@@ -1,8 +1,9 @@
 """Every idle ns of every rank inside a step, with one cause and its evidence.
 
-By position first: before a rank's first forward it is ``warmup``, after its last phase ``cooldown``. Between, what held the next work back
-(``holds.py``) decides, and other ranks tell the rest: of a communication the part before the producer on the peer ended is
-``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the transfer ``exposed_communication``.
+By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its last phase
+``cooldown``. Between, what held the next work back (``holds.py``) decides, and other ranks tell the rest: of a communication the part
+before the producer on the peer ended is ``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the
+transfer ``exposed_communication``.
 Where nothing recorded explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before
 has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which nothing is
 waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
@@ -80,9 +81,10 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held, next_ns: int
     r = run.ranges
     mine = _rows(run, step.number, optimizer=False)
     forward = mine[r.phase[mine] == Phase.F]
-    begins = int(r.start_ns[forward[0] if len(forward) else mine[0]])
+    work = _work(run, step.number)
+    begins = int(max(r.start_ns[forward[0] if len(forward) else mine[0]], work.start_ns[0] if len(work.start_ns) else step.start_ns))
     ends = int(r.end_ns[mine].max())
-    idle = spans.complement(_work(run, step.number), step.start_ns, step.end_ns)
+    idle = spans.complement(work, step.start_ns, step.end_ns)
     head = spans.within(idle, step.start_ns, begins)
     parts.add(run, step, head, Cause.WARMUP, f"before {held.name(int(mine[0]))}")
     held.explain(parts, step, spans.within(idle, begins, max(begins, ends)))

@@ -101,7 +101,9 @@ def _split(profile: _Profile, schedule: str, input_share: float | None, assumed:
             share = float(I[apart].sum() / max(int((I + W)[apart].sum()), 1))
             assumed.append(f"where backwards were not split, the input gradient takes {share:.1%} of them, as where they were")
         elif input_share is None:
-            raise ValueError(f"{schedule} splits backwards and the run did not: say what share of a backward its input gradient takes")
+            raise ValueError(
+                f"{schedule} splits backwards, the run did not: say what share of a backward its input gradient takes (--input-share)"
+            )
         elif not 0 <= input_share <= 1:
             raise ValueError(f"the input gradient's share of a backward lies between 0 and 1, not at {input_share}")
         else:

@@ -90,7 +90,7 @@ def test_chunks_are_cut_from_and_merged_into_stages() -> None:
 
 def test_full_backwards_are_split_only_by_a_share_that_is_given() -> None:
     run = measured("1F1B", 4, 8)
-    with pytest.raises(ValueError, match="ZB-H1 splits backwards and the run did not: say what share"):
+    with pytest.raises(ValueError, match="ZB-H1 splits backwards, the run did not: say what share"):
         what_if("zb-h1", 8, run)
     with pytest.raises(ValueError, match=r"lies between 0 and 1, not at 1\.5"):
         what_if("zb-h1", 8, run, input_share=1.5)
