@@ -49,6 +49,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: int, status: int
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a shell lets what it runs in the background ignore SIGINT
     )
     with fifo.open("w") as writer:  # opens once the job reads
         writer.write('{"traceEvents": [')
