@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.annotate.blocks import blocks
+from graphlink.annotate.blocks import BLOCK, blocks
 from graphlink.annotate.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
 
@@ -43,7 +43,7 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
     if most <= 0:
         return np.zeros(len(bound_ns), np.int64)
     chains = _contracted(_edges(graph, slack, most))
-    return np.minimum(_least_loss(chains, _by_chain(chains, relief, len(bound_ns)), len(bound_ns)), bound_ns)
+    return np.minimum(_least_loss(chains, relief, len(bound_ns)), bound_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,11 @@ def _one_a_node(graph: Graph) -> I32:
 
 def _heads(before: I32) -> I32:
     """The first node of each node's chain; ``before`` is a lower node, or the node itself at the head."""
-    head: list[int] = before.tolist()
-    for v, b in enumerate(head):
-        head[v] = head[b]
+    head: list[int] = []
+    add = head.append
+    for low in range(0, len(before), BLOCK):
+        for v, b in enumerate(before[low : low + BLOCK].tolist(), low):
+            add(v if b == v else head[b])
     return np.array(head, np.int32)
 
 
@@ -152,46 +154,46 @@ def _contracted(edges: _Edges) -> _Chains:
 
 
 @dataclass(frozen=True, slots=True)
-class _Relieved:
-    """What chains are relieved of, by ``_ROWS`` chains: those of rows k are ``first[k]`` to ``first[k + 1]``; of a cell several entries."""
+class _ByRows:
+    """Entries of a ``Relief`` by ``_ROWS`` chains: those of rows k are ``order[first[k] : first[k + 1]]``."""
 
+    order: I64
     first: I64
-    cell: I64  # chain x sets + set
-    less_ns: I64
 
 
-def _by_chain(chains: _Chains, relief: Relief, sets: int) -> _Relieved:
+def _by_rows(chains: _Chains, relief: Relief) -> _ByRows:
     rows = -(-len(chains.end_ns) // _ROWS)
-    chain = chains.of_node[relief.node]
-    # Few rows, so that numpy sorts by radix; what is in no chain comes last.
-    row = np.where(chain == NOWHERE, rows, chain // _ROWS).astype(np.uint16 if rows < 1 << 16 else np.int64)
-    order = np.argsort(row, kind="stable")
-    first = np.append(0, np.cumsum(np.bincount(row, minlength=rows + 1)))
-    order = order[: first[rows]]
-    return _Relieved(first, chain[order].astype(np.int64) * sets + relief.column[order], relief.less_ns[order])
+    row = np.empty(len(relief.node), np.uint16 if rows < 1 << 16 else np.int64)  # numpy sorts 16 bits by radix
+    for low in range(0, len(row), BLOCK):
+        chain = chains.of_node[relief.node[low : low + BLOCK]]
+        row[low : low + BLOCK] = np.where(chain == NOWHERE, rows, chain // _ROWS)  # what is in no chain comes last
+    counts = np.bincount(row, minlength=rows + 1)
+    return _ByRows(np.argsort(row, kind="stable"), np.append(0, np.cumsum(counts[:rows])))
 
 
-def _least_loss(graph: _Chains, relieved: _Relieved, sets: int) -> I64:
+def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
     """The least loss of a path from a start to an end, a column a set."""
     chains = len(graph.end_ns)
-    first, sources = graph.first.tolist(), graph.source.tolist()
-    last_use, ends = graph.last_use.tolist(), graph.end_ns.tolist()
-    leads_on = (np.bincount(graph.source, minlength=chains) > 0).tolist()
-    wide_gaps = np.broadcast_to(graph.gap_ns[:, None], (len(sources), sets))
-    rows: list[I64] = [np.zeros(0, np.int64)] * chains
-    done = rows[0] if rows else np.zeros(0, np.int64)
+    leads_on = np.bincount(graph.source, minlength=chains) > 0
+    wide_gaps = np.broadcast_to(graph.gap_ns[:, None], (len(graph.gap_ns), sets))
+    done = np.zeros(0, np.int64)
+    rows = [done] * chains
     best = np.full(sets, NEVER, np.int64)
     spread = np.zeros((_ROWS, sets), np.int64)
     flat = spread.reshape(-1)
     add, minimum = np.add, np.minimum
-    for start, low, high in zip(range(0, chains, _ROWS), relieved.first, relieved.first[1:], strict=False):
-        stop = min(start + _ROWS, chains)
-        at = relieved.cell[low:high] - start * sets
-        np.add.at(flat, at, relieved.less_ns[low:high])
-        offset = first[start]
-        gaps = wide_gaps[offset : first[stop]]
-        for i, less in enumerate(spread[: stop - start], start):
-            edge, end = first[i], first[i + 1]
+    by_rows = _by_rows(graph, relief)
+    for start, low, high in zip(range(0, chains, _ROWS), by_rows.first, by_rows.first[1:], strict=False):
+        mine = by_rows.order[low:high]
+        at = (graph.of_node[relief.node[mine]].astype(np.int64) - start) * sets + relief.column[mine]
+        np.add.at(flat, at, relief.less_ns[mine])
+        here = slice(start, start + _ROWS)
+        bounds = graph.first[start : start + _ROWS + 1]
+        edges = slice(bounds[0], bounds[-1])
+        sources, gaps, last_use = graph.source[edges].tolist(), wide_gaps[edges], graph.last_use[edges].tolist()
+        ends, leading = graph.end_ns[here].tolist(), leads_on[here].tolist()
+        edge = 0
+        for i, (end, less) in enumerate(zip((bounds[1:] - bounds[0]).tolist(), spread, strict=False)):
             if edge == end:
                 row = less.copy()
             else:
@@ -204,14 +206,15 @@ def _least_loss(graph: _Chains, relieved: _Relieved, sets: int) -> I64:
                 else:
                     for e in range(edge + 1, end):
                         source = sources[e]
-                        other = add(rows[source], gaps[e - offset])
+                        other = add(rows[source], gaps[e])
                         row = minimum(row, other, out=other)
                         if last_use[e]:
                             rows[source] = done
                     add(row, less, out=row)
-            if leads_on[i]:
-                rows[i] = row
+            if leading[i]:
+                rows[start + i] = row
             if ends[i] < NEVER:
                 minimum(best, row + ends[i], out=best)
+            edge = end
         flat[at] = 0
     return best
