@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.annotate.names import names
 from graphlink.annotate.pipeline.notes import Notes
 from graphlink.annotate.pipeline.records import Cause, Phase
 from graphlink.emit import attributes as attr
@@ -104,7 +105,7 @@ def node_blocks(
     graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: GroupIds, notes: Notes | None = None
 ) -> Iterator[list[bytes]]:
     """Serialised ``Node`` messages in id order, some thousands a list."""
-    name, tails, texts = _Names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
+    named, tails, texts = names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
     comms, calls = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = [*_int_columns(graph, linked), *_note_columns(notes)]
@@ -117,8 +118,9 @@ def node_blocks(
         base = ends[0]
         sources = graph.source[base : ends[-1]].tolist()
         block = []
-        for i, caller, start, duration, blob in zip(
+        for i, code, caller, start, duration, blob in zip(
             range(low, part.stop),
+            named.code[part].tolist(),
             graph.caller[part].tolist(),
             start_us[part].tolist(),
             duration_us[part].tolist(),
@@ -130,7 +132,7 @@ def node_blocks(
             # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message
             head = pb.Node(
                 id=i,
-                name=name.of(i),
+                name=named.texts[code],
                 type=pb.COMP_NODE if written is None else written[0],
                 ctrl_deps=() if caller == NOWHERE else (caller,),
                 data_deps=sources[a:b],
@@ -143,38 +145,6 @@ def node_blocks(
                 rest += written[1]
             block.append(rest if i not in noted else rest + noted[i])
         yield block
-
-
-def names(graph: Graph, linked: Linked, nodes: I32) -> list[str]:
-    """The names of some nodes."""
-    all_names = _Names(graph, linked)
-    return [all_names.of(i) for i in nodes.tolist()]
-
-
-class _Names:
-    """The name of each node: columns hold positions in the trace's strings."""
-
-    def __init__(self, graph: Graph, linked: Linked) -> None:
-        trace = linked.trace
-        kind, row = graph.kind, graph.row
-        code = np.zeros(len(kind), np.int64)
-        for kinds, column in (
-            ((NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM), trace.host.name),
-            ((NodeKind.HOST_CALL,), trace.calls.name),
-            ((NodeKind.DEVICE_OP,), trace.device.name),
-        ):
-            mine = np.isin(kind, kinds)
-            code[mine] = column[row[mine]]
-        fixed = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
-        self._strings = [*trace.strings, *fixed.values()]
-        for k, special in enumerate(fixed):
-            code[kind == special] = len(trace.strings) + k
-        self._code = code.tolist()
-        self._part = (kind == NodeKind.HOST_PART).tolist()
-
-    def of(self, i: int) -> str:
-        name = self._strings[self._code[i]]
-        return f"{name} (cont.)" if self._part[i] else name
 
 
 class _Tails:

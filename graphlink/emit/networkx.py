@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphlink.emit.chakra import names
+from graphlink.annotate.names import names
 from graphlink.emit.durations import cost_ns
 from graphlink.model import EdgeKind, Graph, Linked, NodeKind
 
@@ -25,9 +25,10 @@ def to_networkx(graph: Graph, linked: Linked, nodes: range | None = None) -> nx.
     ids = np.arange(window.start, window.stop, dtype=np.int32)
     out: Any = nx.DiGraph()
     kinds = [NodeKind(k).name.lower() for k in graph.kind[ids].tolist()]
+    named = names(graph, linked)
     columns = (graph.start_ns[ids].tolist(), graph.end_ns[ids].tolist(), cost_ns(graph)[ids].tolist())
-    for i, name, kind, start, end, cost in zip(ids.tolist(), names(graph, linked, ids), kinds, *columns, strict=True):
-        out.add_node(i, name=name, kind=kind, start_ns=start, end_ns=end, cost_ns=cost)
+    for i, code, kind, start, end, cost in zip(ids.tolist(), named.code[ids].tolist(), kinds, *columns, strict=True):
+        out.add_node(i, name=named.texts[code], kind=kind, start_ns=start, end_ns=end, cost_ns=cost)
     words = [k.name.lower() for k in EdgeKind]
     for i in window:
         for e in range(int(graph.first[i]), int(graph.first[i + 1])):
