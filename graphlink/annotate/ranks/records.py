@@ -1,0 +1,145 @@
+"""What crosses the parts that look at several ranks at once. Nothing here knows graphs: communication rows only.
+
+Glossary
+  op        one communication of one rank: a kernel, or a host-side (gloo) row. Position in that rank's ``RankComms``.
+  group     a communicator, the same on all ranks: members in ring order and a name.
+  meeting   one collective or message as all its ranks see it: an op of each member.
+
+Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``Clocks`` says how to bring them onto the run's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphlink.model import I32, I64, U8, Bool
+
+GroupKey = tuple[tuple[int, ...], str]  # members in ring order (global ranks), recorded name
+
+
+@dataclass(frozen=True, slots=True)
+class RankComms:
+    """The communication of one rank of which kind, group and size are known, sorted by start, then end. One entry an op in each column.
+
+    ``type`` is a ``CollectiveType`` (``NOWHERE`` for messages), ``peer`` the other global rank of a message (``NOWHERE`` for collectives),
+    ``seq`` PyTorch's sequence number in the group, ``NOWHERE`` where it was not recorded. ``node``: id in the rank's graph.
+    ``uneven``: ranks may rightly differ in ``bytes`` (all_to_all with splits and the like).
+    """
+
+    rank: int
+    world_size: int
+    host: str  # name of the machine, "" where the recording does not tell
+    resolution_ns: int
+    began_ns: int  # first and last moment of the recording, on the rank's own clock
+    ended_ns: int
+    groups: tuple[GroupKey, ...]
+    node: I32
+    kind: U8  # CommKind: COLLECTIVE, SEND or RECV
+    type: I32
+    bytes: I64
+    group: I32  # index into groups
+    peer: I32
+    tag: I64
+    seq: I64
+    start_ns: I64
+    end_ns: I64
+    on_host: Bool  # gloo: a row lasts until somebody waits for it, so its end is no end of a transfer
+    uneven: Bool
+    overhead_start_ns: I64  # what the profiler itself cost: disjoint or not, by start
+    overhead_end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Collectives and messages over all ranks.
+
+    ``of_op[r]``: for each op of the r-th rank its meeting, ``NOWHERE`` for what has no counterpart. A meeting has an op of every recorded
+    member of its group (of a message: its two ends); ``complete`` where no member's recording is missing. Members of meeting m stand in
+    ``rank[first[m]:first[m + 1]]`` (position of the rank) and ``op``, by rank. ``group`` indexes ``groups``; ``turn`` counts the meetings
+    of a group (of messages: of source, target, tag) in order, from 0. Meetings are sorted by the least start of their ops as recorded.
+    """
+
+    groups: tuple[GroupKey, ...]
+    of_op: tuple[I32, ...]
+    kind: U8  # CommKind: COLLECTIVE, or SEND for a message
+    type: I32
+    group: I32
+    turn: I64
+    complete: Bool
+    first: I64
+    rank: I32
+    op: I32
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """Ops of a rank in a row, of one group, that other ranks lack.
+
+    ``where``: ``before`` what all have, ``after`` it, ``between`` (dropped there), or ``everywhere`` (nothing of the group meets).
+    ``first`` and ``last`` are positions among the rank's ops of that group (collectives, or messages with that peer, direction and tag).
+    """
+
+    rank: int
+    group: GroupKey
+    where: str
+    count: int
+    first: int
+    last: int
+    first_told: str  # "ALL_REDUCE of 1,024 bytes"
+    last_told: str
+    lacking: tuple[int, ...]  # the ranks that lack them
+    ops: I32
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A collective that differs over ranks, or stands in another order: what NCCL would hang in, or a recording that cannot be right."""
+
+    group: GroupKey
+    index: int  # which collective of the group, from 0, on ``rank``
+    rank: int
+    told: str  # what it is there
+    other_index: int
+    other_rank: int
+    other_told: str
+    why: str  # "differs" or "other order"
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
+
+    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded").
+    """
+
+    meetings: Meetings
+    unmatched: tuple[Unmatched, ...]
+    conflicts: tuple[Conflict, ...]
+    alone: dict[str, int]
+    by_sequence: int  # meetings found by sequence number; the others by function, size and order
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How a rank's clock maps onto the run's: run = own + offset_ns + drift * (own - from_ns), rounded to ns.
+
+    ``residual_ns``: median of what matched ends still differ by; 0 where nothing was fitted. ``shares``: the rank whose clock it was taken
+    to be, by the data; its own where it was fitted. ``known`` is False where nothing ties it to the run's clock.
+    """
+
+    rank: int
+    offset_ns: int
+    drift: float
+    from_ns: int
+    residual_ns: int
+    shares: int
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """One ``Clock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two ranks."""
+
+    clocks: tuple[Clock, ...]
+    residual_ns: int
+    warnings: tuple[str, ...]
