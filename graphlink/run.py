@@ -1,7 +1,7 @@
 """One rank from files to files: read, link, depend, check, annotate, emit, replay.
 
-``prepare`` ends with a graph and the communicators that it names; ``finish`` writes the rank's files once their ids are known, which
-all ranks of a run share. ``run_rank`` is both for a rank alone.
+``prepare`` ends with a graph and the communicators that it names; ``finish`` writes the rank's files once all ranks of the run have said
+what they have in common (``Joined``). ``run_rank`` is both for a rank alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,14 +26,17 @@ from graphlink.annotate.pipeline.stagerun import Staged, stage_run
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build
 from graphlink.depend.fold import FOLDED, NAMES, fold
-from graphlink.emit import bubbles, chakra, groups, path, pipeline_svg, publish, summary, timeline
+from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.records import Clock
+from graphlink.emit import bubbles, chakra, groups, path, perfetto, pipeline_svg, publish, summary, timeline
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
+from graphlink.emit.target import ASTRA_SIM
 from graphlink.errors import GraphlinkError
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import Built, Communication, EdgeKind, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I32, I64, Bool, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.nsys import numbered, read_report
@@ -41,6 +44,18 @@ from graphlink.read.nsys_places import Numbering, number
 from graphlink.replay.ideal import measured_ns, replay
 
 log: Final = logging.getLogger("graphlink")
+
+
+def _no_nodes() -> I32:
+    return np.zeros(0, np.int32)
+
+
+def _none() -> I64:
+    return np.zeros(0, np.int64)
+
+
+def _no_arrows() -> Bool:
+    return np.zeros(0, np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,8 @@ class Options:
     host: str = "full"  # full | launches
     timeline: str = "recorded"  # recorded | both (recorded and replayed) | none
     name: str = "trace"
+    comm_time: str = "recorded"  # recorded | transfer (without what a rank waited for others)
+    keep_unmatched: bool = False  # communication that other ranks lack stays communication
     range_rules: tuple[str, ...] = ()  # regular expressions that tell pipeline ranges, before the known ones
 
 
@@ -98,6 +115,29 @@ class Prepared:
     staged: Staged
     folded: int  # host nodes that --host launches folded into others
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What the other ranks of a run say of one: what its files are written with.
+
+    ``ids`` holds every communicator of ``Prepared.plan.groups``. Columns of nodes: ``unmatched`` have no counterpart, ``resized`` have
+    ``size_bytes`` on all ranks, ``waiting`` ran ``wait_ns`` until the last rank came, and ``arrow`` begin or end (``arrow_ends``) the
+    arrow ``arrow_id`` between ranks.
+    """
+
+    ids: groups.GroupIds
+    world_size: int
+    clock: Clock | None = None
+    unmatched: I32 = field(default_factory=_no_nodes)
+    resized: I32 = field(default_factory=_no_nodes)
+    size_bytes: I64 = field(default_factory=_none)
+    waiting: I32 = field(default_factory=_no_nodes)
+    wait_ns: I64 = field(default_factory=_none)
+    arrow: I32 = field(default_factory=_no_nodes)
+    arrow_id: I64 = field(default_factory=_none)
+    arrow_ends: Bool = field(default_factory=_no_arrows)
+    pipeline: RankPipeline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +162,8 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     prepared = prepare(inputs, options)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     pipeline = analyse([prepared.staged.run])
-    result = finish(prepared, ids[prepared.rank], options, folder, prepared.world_size, rank_pipeline(pipeline, prepared.rank))
+    joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
+    result = finish(prepared, joined, options, folder)
     files = result.files
     if prepared.plan.groups:
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
@@ -193,26 +234,28 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, folded, tuple(dict.fromkeys(warnings)))
 
 
-def finish(
-    prepared: Prepared, ids: groups.GroupIds, options: Options, folder: Path, world_size: int, pipeline: RankPipeline | None = None
-) -> RankResult:
+def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -> RankResult:
     """Writes the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
-    Its part of the timeline is left there for ``timeline.join``. ``ids`` must hold every communicator of ``prepared.plan.groups``.
-    ``pipeline``: the rank's part of it, if the run is one.
+    Its part of the timeline is left there for ``timeline.join``.
 
     Raises:
         OutputError: a file cannot be written.
     """
-    graph, rank = prepared.built.graph, prepared.rank
+    rank, pipeline, clock = prepared.rank, joined.pipeline, joined.clock
+    graph, wait_ns = _timed(prepared.built.graph, joined, options)
+    plan = prepared.plan
+    if options.target == ASTRA_SIM:
+        sizes = dict(zip(joined.resized.tolist(), joined.size_bytes.tolist(), strict=True))
+        plan = chakra.joined(plan, () if options.keep_unmatched else joined.unmatched.tolist(), sizes)
     files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
     log.info("writing %s", files[0])
-    heading = chakra.Heading(rank, world_size, graph.epoch_ns, FOLDED if prepared.folded else "full")
+    heading = chakra.Heading(rank, joined.world_size, graph.epoch_ns, FOLDED if prepared.folded else "full", *_clock_of(graph, clock))
     noted = None
     if pipeline is not None:
-        noted = notes(graph, pipeline.ranges_of(prepared.staged.of_device), pipeline.run, pipeline.idle)
+        noted = notes(graph, pipeline.ranges_of(prepared.staged.of_device), pipeline.run, pipeline.idle, clock)
     with publish.writing(folder / files[0]) as out:
-        chakra.write_et(out, graph, prepared.linked, prepared.comm, prepared.plan, ids, heading, noted)
+        chakra.write_et(out, graph, prepared.linked, prepared.comm, plan, joined.ids, heading, noted, wait_ns)
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
@@ -221,11 +264,22 @@ def finish(
     if options.timeline != "none":
         log.info("writing the timeline")
         times = timeline.Times(played.start_ns, played.end_ns)
-        beside = times if options.timeline == "both" else None
+        shown = timeline.Shown(
+            rank=rank,
+            graph=graph,
+            linked=prepared.linked,
+            comm=prepared.comm,
+            ids=joined.ids,
+            names=found.names,
+            critical=found.path,
+            times=times,
+            beside=times if options.timeline == "both" else None,
+            clock=clock,
+            across=perfetto.Across(joined.arrow.astype(np.int64), joined.arrow_id, joined.arrow_ends),
+        )
         with publish.writing(folder / timeline.part_name(rank)) as out:
-            shown = timeline.Shown(rank, graph, prepared.linked, prepared.comm, ids, found.names, found.path, times, beside)
             timeline.write(out, shown)
-    extra = groups.too_many({rank: ids})
+    extra = groups.too_many({rank: joined.ids})
     if options.linked:
         files.append(f"linked.{rank}.json")
         log.info("writing %s", files[-1])
@@ -233,8 +287,25 @@ def finish(
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
-    entry = _entry(prepared, found.path, played.total_ns, world_size, extra)
+    entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, joined.world_size, extra)
     return RankResult(entry, tuple(files))
+
+
+def _timed(graph: Graph, joined: Joined, options: Options) -> tuple[Graph, I64]:
+    """The graph with the communication times that ``--comm-time`` asks for, and of each node how long it waited for other ranks."""
+    wait_ns = np.zeros(len(graph.kind), np.int64)
+    wait_ns[joined.waiting] = joined.wait_ns
+    if options.comm_time == "recorded":
+        return graph, wait_ns
+    return replace(graph, duration_ns=graph.duration_ns - np.minimum(wait_ns, graph.duration_ns)), wait_ns
+
+
+def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
+    """Offset at the graph's epoch, and drift in ppb."""
+    if clock is None:
+        return 0, 0
+    epoch = np.array([graph.epoch_ns], np.int64)
+    return int((onto_run(clock, epoch) - epoch)[0]), round(clock.drift * 1e9)
 
 
 def store(trace: Trace, path: Path) -> None:

@@ -68,9 +68,9 @@ def _run(argv: Sequence[str]) -> int:
 
         say(bubbles(arguments))
         return 0
-    from graphlink.cli.job import link
+    from graphlink.cli.job import join, link
 
-    return link(arguments)
+    return join(arguments) if arguments.verb == "join" else link(arguments)
 
 
 def _fail(text: str, status: int) -> int:

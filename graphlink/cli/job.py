@@ -1,9 +1,12 @@
-"""The main job: one rank or many, published together or not at all."""
+"""The main job: one rank or many, published together or not at all; and its two halves, jobs of single ranks and their joining."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +16,16 @@ from graphlink.cli.inputs import of_files, of_folder, unfold
 from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
-from graphlink.cli.ranks import naming_limits, run_ranks
 from graphlink.emit import bubbles, publish, summary
-from graphlink.errors import UsageError
+from graphlink.emit.summary_run import run_told
+from graphlink.engine.engines import RunsOn
+from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.link.steps import parse_steps
+from graphlink.run_join import Run
 from graphlink.run_paddle import run_paddle
+from graphlink.run_ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
+from graphlink.run_state import State, Stored
+from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
 
@@ -28,7 +36,48 @@ def link(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: as the stages do; nothing is published then.
     """
-    options = run.Options(
+    options = _options(arguments)
+    parse_steps(options.step)
+    user_rules(options.range_rules)
+    out = Path(arguments.out)
+    if arguments.rank_job:
+        return _leave_jobs(arguments, options, out)
+    if arguments.resume and (complete := _complete(arguments, options, out)) is not None:
+        return _said(arguments, complete, 0)
+    going_on = arguments.resume and State(out).folder.is_dir()
+    with publish.Publication(out, force=arguments.force or going_on) as publication:
+        with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
+            made = _write(arguments, options, publication.beside)
+            publication.publish()
+        status = _said(arguments, made.whole, made.status)  # still inside: if it cannot be said, nothing is published
+    State(out).clear()
+    return status
+
+
+def join(arguments: argparse.Namespace) -> int:
+    """``graphlink join DIR``: joins the ranks whose jobs lie in DIR, publishes and prints the summary; returns the exit status.
+
+    Raises:
+        GraphlinkError: there are none, or as the stages do; nothing is published then.
+    """
+    out = Path(arguments.out)
+    stored = State(out).all()
+    if not stored:
+        raise InputError("holds no jobs of ranks to join", path=out, todo="run graphlink link --rank-job --out DIR for every rank first")
+    options = options_of(stored, run.Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched))
+    with publish.Publication(out, force=arguments.force) as publication:
+        with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
+            missing = _missing(stored, strict=arguments.strict)
+            joined, result = join_ranks(stored, options, out, publication.beside, _runs_on(arguments))
+            whole = _summarised(result, options, joined, missing, publication.beside)
+            publication.publish()
+        _said(arguments, whole, 0)
+    State(out).clear()
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> run.Options:
+    return run.Options(
         step=arguments.step,
         sync=arguments.sync,
         hta_limit=arguments.hta_limit,
@@ -39,16 +88,60 @@ def link(arguments: argparse.Namespace) -> int:
         timeline="none" if arguments.no_timeline else arguments.timeline,
         name=arguments.name,
         range_rules=tuple(arguments.range_rule),
+        comm_time=arguments.comm_time,
+        keep_unmatched=arguments.keep_unmatched,
     )
-    parse_steps(options.step)
-    user_rules(options.range_rules)
-    with publish.Publication(Path(arguments.out), force=arguments.force) as publication:
-        with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
-            whole = _write(arguments, options, publication.beside)
-            publication.publish()
-        if not arguments.quiet:  # still inside: if it cannot be said, nothing is published
-            say(f"{summary.table(whole)}\n\nwrote {len(whole.files)} files to {arguments.out}")
+
+
+def _runs_on(arguments: argparse.Namespace) -> RunsOn:
+    return RunsOn(arguments.jobs, arguments.engine)
+
+
+def _said(arguments: argparse.Namespace, whole: summary.Summary, status: int) -> int:
+    if not arguments.quiet:
+        say(f"{summary.table(whole)}\n\nwrote {len(whole.files)} files to {arguments.out}")
+    return status
+
+
+def _leave_jobs(arguments: argparse.Namespace, options: run.Options, out: Path) -> int:
+    """``--rank-job``: the work on the ranks that are named, left for ``graphlink join``."""
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, reporting(quiet=arguments.quiet, verbose=arguments.verbose):
+        inputs, warnings = _inputs(arguments, options, Path(folder))
+        for text in warnings:
+            log.warning("%s", text)
+        jobs = rank_jobs(inputs, options, out, _runs_on(arguments), resume=arguments.resume)
+    good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
+    if not arguments.quiet:
+        ranks = ", ".join(str(s.manifest.rank) for s in jobs.done)
+        say(f"rank {ranks}: kept in {out / publish.HIDDEN}; when all ranks are, graphlink join {out}")
     return 0
+
+
+def _complete(arguments: argparse.Namespace, options: run.Options, out: Path) -> summary.Summary | None:
+    """What an earlier run with these options wrote, if it was killed after all was done."""
+    if State(out).folder.is_dir() or not (out / summary.NAME).is_file():
+        return None
+    whole = summary.load(out / summary.NAME)
+    same = whole.options == _told(options) and whole.graphlink == __version__
+    return whole if same and all((out / name).is_file() for name in whole.files) else None
+
+
+def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
+    """Ranks of the run without a job, in words.
+
+    Raises:
+        InputError: there are some, and it is ``strict``.
+    """
+    there = {s.manifest.rank for s in stored}
+    world_size = max(s.manifest.world_size for s in stored)
+    gone = [r for r in range(world_size) if r not in there]
+    if not gone:
+        return ()
+    text = f"no job of rank {', '.join(map(str, gone[:8]))}{', ...' if len(gone) > 8 else ''} of {world_size} ranks"
+    if strict:
+        raise InputError(text, todo="run graphlink link --rank-job for them, or leave out --strict")
+    log.warning("%s", text)
+    return (text,)
 
 
 def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[list[run.Inputs], tuple[str, ...]]:
@@ -68,31 +161,61 @@ def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -
     return ranks_of(exports, arguments.rank, folder, arguments.jobs), warnings
 
 
-def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> summary.Summary:
-    """All files of the job into ``folder``; returns what their summary says."""
-    result, warnings = _run(arguments, options, folder)
+@dataclass(frozen=True, slots=True)
+class _Made:
+    whole: summary.Summary
+    status: int
+
+
+def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> _Made:
+    """All files of the job into ``folder``; what their summary says, and the exit status."""
+    if arguments.paddle_logs is not None:
+        result = run_paddle(Path(arguments.paddle_logs), options.step, folder)
+        return _Made(_summarised(result, options, None, (), folder), 0)
+    inputs, warnings = _inputs(arguments, options, folder)
+    if len(inputs) == 1:
+        with naming_limits(inputs[0].recording):
+            result = run.run_rank(inputs[0], options, folder)
+        return _Made(_summarised(result, options, None, warnings, folder), 0)
+    out = Path(arguments.out)
+    jobs = rank_jobs(inputs, options, out, _runs_on(arguments), resume=arguments.resume)
+    if jobs.failed and not (jobs.done and arguments.partial):
+        raise _failed(jobs, len(inputs), out)
+    warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
+    joined, result = join_ranks(jobs.done, options, out, folder, _runs_on(arguments))
+    return _Made(_summarised(result, options, joined, warnings, folder), SOME_FAILED if jobs.failed else 0)
+
+
+def _failed(jobs: Jobs, count: int, out: Path) -> GraphlinkError:
+    text = f"{len(jobs.failed)} of {count} ranks failed, nothing was published; the first: {jobs.failed[0]}"
+    if not jobs.done:
+        return InputError(text)
+    return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out / publish.HIDDEN}: go on with --resume, or publish them with --partial")
+
+
+def _summarised(
+    result: run.RunResult, options: run.Options, joined: Run | None, warnings: tuple[str, ...], folder: Path
+) -> summary.Summary:
+    """The summary of a job whose other files lie in ``folder``, written there too."""
+    told = None if joined is None else run_told(joined)
     whole = summary.Summary(
-        options=summary.Options(
-            step=options.step,
-            sync=options.sync,
-            hta_limit=options.hta_limit,
-            target=options.target,
-            gap_us=arguments.gap_us,
-        ),
+        options=_told(options),
         ranks=list(result.ranks),
+        run=told,
         pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
-        warnings=list(warnings),
+        warnings=[*warnings, *(joined.warnings if joined else ())],
         files=sorted({*result.files, summary.NAME}),
     )
     publish.write(folder / summary.NAME, summary.encode(whole))
     return whole
 
 
-def _run(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[run.RunResult, tuple[str, ...]]:
-    if arguments.paddle_logs is not None:
-        return run_paddle(Path(arguments.paddle_logs), options.step, folder), ()
-    inputs, warnings = _inputs(arguments, options, folder)
-    if len(inputs) == 1:
-        with naming_limits(inputs[0].recording):
-            return run.run_rank(inputs[0], options, folder), warnings
-    return run_ranks(inputs, options, folder, arguments.jobs), warnings
+def _told(options: run.Options) -> summary.Options:
+    return summary.Options(
+        step=options.step,
+        sync=options.sync,
+        hta_limit=options.hta_limit,
+        target=options.target,
+        gap_us=options.gap_ns / 1000,
+        comm_time=options.comm_time,
+    )

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from graphlink import run
-from graphlink.cli.ranks import Failed, cores, good, in_processes, naming_limits
+from graphlink.engine.engines import RunsOn, run_all
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.read.nsys import read_report
 from graphlink.read.nsys_places import Contents, number
+from graphlink.run_ranks import Failed, good, naming_limits
 
 _NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 _RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)
@@ -39,7 +40,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, jobs: int 
         with naming_limits(exports[0]):
             files = [_store(tasks[0])]
     else:
-        files = good(in_processes(_read, tasks, min(jobs or cores(), len(tasks)), "files"), len(tasks), "files")
+        files = good(run_all(_read, tasks, RunsOn(jobs), [estimate_bytes(unpacked_bytes(export)) for export in exports]), len(tasks), "files")
     if rank is not None and sum(len(contents.places) for contents in files) > 1:
         raise UsageError(
             f"--rank is for a single rank, and the nsys exports hold {sum(len(contents.places) for contents in files)}",

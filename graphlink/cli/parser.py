@@ -13,10 +13,11 @@ from graphlink.cli.replay import replay_parser
 from graphlink.errors import UsageError
 from graphlink.version import __version__
 
-VERBS = ("link", "show", "check", "replay", "critical-path", "bubbles")
+VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles")
 _DESCRIPTION = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
 _EPILOG = """verbs:
   graphlink [link] ...             link an execution trace (ET) and a Kineto trace: the main job, options above
+  graphlink join DIR               join the ranks that link --rank-job left in DIR
   graphlink show DIR               print the summary of an earlier run
   graphlink show FILE.et --node ID print a node with its attributes and its edges both ways
   graphlink replay DIR             replay graphs, compare with the recording, ask what if
@@ -44,7 +45,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     verb = argv[0] if argv and argv[0] in VERBS else None
     rest = list(argv[1:] if verb else argv)
-    if verb == "show":
+    if verb == "join":
+        arguments = join_parser().parse_args(rest)
+    elif verb == "show":
         arguments = show_parser().parse_args(rest)
     elif verb == "check":
         arguments = check_parser().parse_args(rest)
@@ -133,13 +136,55 @@ def link_parser() -> argparse.ArgumentParser:
         "--timeline", choices=("recorded", "both"), default="recorded", help="what timeline.perfetto-trace shows; both: the replay too"
     )
     timeline.add_argument("--no-timeline", action="store_true", help="write no timeline")
-    outputs.add_argument("--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others")
+    _add_force(outputs)
+    _add_joining(parser.add_argument_group("several ranks"))
     running = parser.add_argument_group("running")
-    running.add_argument("--jobs", type=_at_least_one, metavar="N", help="ranks at a time (default: as many as there are cores)")
-    loudness = running.add_mutually_exclusive_group()
+    running.add_argument("--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join")
+    running.add_argument("--resume", action="store_true", help="go on with what an earlier command that failed or was killed left in DIR")
+    running.add_argument("--partial", action="store_true", help="publish the ranks that did not fail (exit status 3)")
+    _add_running(running)
+    return parser
+
+
+def join_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink join",
+        description="Joins the ranks whose jobs (graphlink link --rank-job --out DIR) are done, and publishes their files in DIR.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("out", metavar="DIR", help="what the jobs were given as --out")
+    parser.add_argument("--strict", action="store_true", help="a rank without a job is an error, not a warning")
+    _add_force(parser)
+    _add_joining(parser)
+    _add_running(parser)
+    return parser
+
+
+_Options = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def _add_force(parser: _Options) -> None:
+    parser.add_argument("--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others")
+
+
+def _add_joining(parser: _Options) -> None:
+    parser.add_argument(
+        "--comm-time",
+        choices=("recorded", "transfer"),
+        default="recorded",
+        help="duration of communication in the graphs: as recorded (default), or without the time spent waiting for other ranks",
+    )
+    parser.add_argument(
+        "--keep-unmatched", action="store_true", help="communication that other ranks lack stays communication, not computation"
+    )
+
+
+def _add_running(parser: _Options) -> None:
+    parser.add_argument("--jobs", type=_at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)")
+    parser.add_argument("--engine", choices=("pool", "ray"), default="pool", help="processes of this machine (default), or a Ray cluster")
+    loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
     loudness.add_argument("-v", "--verbose", action="store_true", help="a line a stage on stderr")
-    return parser
 
 
 def show_parser() -> argparse.ArgumentParser:

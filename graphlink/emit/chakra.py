@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
@@ -29,12 +30,17 @@ FEW: Final = 8  # dependencies of a node up to which its list of kinds is kept f
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the ``GlobalMetadata`` of a rank says. ``host``: which host nodes there are, of ``--host``; only what is not all is written."""
+    """What the ``GlobalMetadata`` of a rank says. ``host``: which host nodes there are, of ``--host``; only what is not all is written.
+
+    ``clock_offset_ns``, ``clock_drift_ppb``: run = own + offset + drift * (own - ``epoch_ns``); written where the clock is not the run's.
+    """
 
     rank: int
     world_size: int
     epoch_ns: int
     host: str = "full"
+    clock_offset_ns: int = 0
+    clock_drift_ppb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,30 @@ def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
     return CommPlan(by_node, named_groups(comm.groups, by_node.values()), dict(sorted(replaced.items())))
 
 
+def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, int]) -> CommPlan:
+    """``plan`` as the other ranks make it: nodes that have no counterpart are computation, and uneven collectives have one size on all."""
+    by_node = dict(plan.by_node)
+    for node in unmatched:
+        written = by_node.get(node)
+        if written is not None and written.node_type != pb.COMP_NODE:
+            by_node[node] = WrittenComm(pb.COMP_NODE, recorded=written.recorded or _word(written), replaced="unmatched on other ranks")
+    for node, size in size_bytes.items():
+        written = by_node.get(node)
+        if written is not None and written.node_type != pb.COMP_NODE and written.size_bytes != size:
+            by_node[node] = msgspec.structs.replace(
+                written, size_bytes=size, size_recorded=written.size_bytes, replaced="uneven sizes as the largest rank's"
+            )
+    replaced = Counter(c.replaced for c in by_node.values() if c.replaced)
+    return CommPlan(by_node, plan.groups, dict(sorted(replaced.items())))
+
+
+def _word(written: WrittenComm) -> str:
+    """What a node was recorded as, where it was not replaced by something else already."""
+    if written.node_type != pb.COMM_COLL_NODE:
+        return "SEND" if written.node_type == pb.COMM_SEND_NODE else "RECV"
+    return str(pb.CollectiveCommType.Name(written.comm_type))
+
+
 def _by_row(rows: I32, nodes: tuple[CommNode, ...], comm: Communication, rank: int, target: str) -> dict[int, WrittenComm]:
     return dict(zip(rows.tolist(), written_all(nodes, comm, rank, target), strict=True))
 
@@ -78,13 +108,14 @@ def write_et(
     ids: GroupIds,
     heading: Heading,
     notes: Notes | None = None,
+    comm_wait_ns: I64 | None = None,
 ) -> int:
     """Writes the whole ``.et`` to ``out``, a block of nodes at a time, and returns the bytes written.
 
-    ``notes`` only where the rank is part of a pipeline.
+    ``notes`` only where the rank is part of a pipeline, ``comm_wait_ns`` (one entry a node, written where > 0) only where other ranks tell.
     """
     size = out.write(attr.framed(global_metadata(heading)))
-    for block in node_blocks(graph, linked, comm, plan, ids, notes):
+    for block in node_blocks(graph, linked, comm, plan, ids, notes, comm_wait_ns):
         size += out.write(b"".join(map(attr.framed, block)))
     return size
 
@@ -96,19 +127,32 @@ def global_metadata(heading: Heading) -> bytes:
         a(name="rank", int64_val=heading.rank),
         a(name="world_size", int64_val=heading.world_size),
         a(name="graphlink", string_val=__version__),
+        *(a(name=name, int64_val=value) for name, value in _clock(heading) if value),
         *([a(name="host", string_val=heading.host)] if heading.host != "full" else []),
     ]
     return attr.serialised(pb.GlobalMetadata(version=SCHEMA_VERSION, attr=attributes))
 
 
+def _clock(heading: Heading) -> tuple[tuple[str, int], ...]:
+    return ("clock_offset_ns", heading.clock_offset_ns), ("clock_drift_ppb", heading.clock_drift_ppb)
+
+
 def node_blocks(
-    graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: GroupIds, notes: Notes | None = None
+    graph: Graph,
+    linked: Linked,
+    comm: Communication,
+    plan: CommPlan,
+    ids: GroupIds,
+    notes: Notes | None = None,
+    comm_wait_ns: I64 | None = None,
 ) -> Iterator[list[bytes]]:
     """Serialised ``Node`` messages in id order, some thousands a list."""
     named, tails, texts = names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
     comms, calls = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = [*_int_columns(graph, linked), *_note_columns(notes)]
+    if comm_wait_ns is not None:
+        columns.append(attr.IntColumn("comm_wait_ns", comm_wait_ns, comm_wait_ns > 0))
     noted = _noted(notes)
     for low in range(0, len(graph.kind), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.kind)))
@@ -309,6 +353,8 @@ def _encode_comm(written: WrittenComm, comm: Communication, ids: GroupIds) -> by
         parts.append(attr.int64("comm_type", written.comm_type))
     if written.size_bytes is not None:
         parts.append(attr.int64("comm_size", written.size_bytes))
+    if written.size_recorded is not None:
+        parts.append(attr.int64("comm_size_recorded", written.size_recorded))
     if written.group is not None:
         group = comm.groups[written.group]
         parts.append(attr.text("pg_name", str(ids[key(group)])))

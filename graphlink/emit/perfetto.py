@@ -25,6 +25,7 @@ RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the t
 SEQUENCES: Final = 1 << 16  # of a rank
 FLOWS_OF_RANK: Final = 1 << 44
 KIND_OF_FLOW: Final = 1 << 60  # a flow's id is divided by this for its kind
+ACROSS: Final = 7  # the kind of flows between ranks
 CLOCK: Final = 64  # the first id of clocks that belong to a sequence
 
 _NEEDS_STATE = pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
@@ -62,11 +63,25 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """Arrows from slice to slice; ``source`` begins no later than ``target`` and has a lower key. ``kind``: 0 to 7."""
+    """Arrows from slice to slice; ``source`` begins no later than ``target`` and has a lower key. ``kind``: 0 to 6."""
 
     source: I64
     target: I64
     kind: U8
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """Arrows between slices of different ranks: each has an ``id`` that no other has, a slice of one rank where it begins and one of another
+    where it ``ends``. It must begin no later than it ends.
+    """
+
+    slice: I64
+    id: I64
+    ends: Bool
+
+
+NOTHING_ACROSS: Final = Across(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,7 @@ class Trace:
     slices: Slices
     args: tuple[Arg, ...]
     flows: Flows
+    across: Across = NOTHING_ACROSS
 
 
 def encode(trace: Trace) -> Iterator[bytes]:
@@ -236,10 +252,12 @@ def _args(trace: Trace, begin_of: I32) -> _Details:
 
 def _flows(trace: Trace, begin_of: I32) -> _Details:
     ids = flow_ids(trace.rank, trace.flows)
-    at = np.concatenate([begin_of[trace.flows.source], begin_of[trace.flows.target]])
-    ends = np.repeat(np.array([0, 1], np.uint8), len(ids))
+    across = trace.across
+    at = np.concatenate([begin_of[trace.flows.source], begin_of[trace.flows.target], begin_of[across.slice]])
+    ends = np.concatenate([np.repeat(np.array([0, 1], np.uint8), len(ids)), across.ends.astype(np.uint8)])
     order = np.lexsort((ends, at))
-    return _Details(at[order], ends[order], ends[:0], np.concatenate([ids, ids])[order])
+    far = ACROSS * KIND_OF_FLOW + across.id
+    return _Details(at[order], ends[order], ends[:0], np.concatenate([ids, ids, far])[order])
 
 
 @dataclass(frozen=True, slots=True)

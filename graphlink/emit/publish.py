@@ -1,6 +1,7 @@
 """Writing into the output folder so that it is either as before or complete: files are made beside and moved in at the end.
 
-The place beside is ``DIR/.graphlink/tmp-<pid>-<random>``, on the same file system as DIR, so that moving is renaming.
+The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<random>``, on the same file system as DIR, so that moving is renaming. A journal lies
+there while files are moved: the next process of the host takes back what one that was killed meanwhile had moved.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +22,9 @@ from graphlink.emit import summary
 from graphlink.errors import OutputError
 
 HIDDEN: Final = ".graphlink"
+OLD: Final = "old"
+JOURNAL: Final = "journal.json"
+DONE: Final = "journal.done"
 
 
 class _Listed(msgspec.Struct):
@@ -27,6 +32,38 @@ class _Listed(msgspec.Struct):
 
     graphlink: str
     files: list[str]
+
+
+class _Journal(msgspec.Struct):
+    """Names of files that are moved aside, and of those that are moved in."""
+
+    old: list[str]
+    new: list[str]
+
+
+def _beginning() -> str:
+    return f"tmp-{socket.gethostname().replace('-', '_')}-"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _move_back(folder: Path, beside: Path, moved_in: Iterable[str], moved_aside: Iterable[str]) -> None:
+    """Undoes what was moved of these; what was not yet is left as it is."""
+    aside = beside / OLD
+    for name in moved_in:
+        if not (beside / name).exists():  # it did move
+            (folder / name).unlink(missing_ok=True)
+    for name in moved_aside:
+        if (aside / name).exists() or (aside / name).is_symlink():
+            (aside / name).rename(folder / name)
 
 
 @contextlib.contextmanager
@@ -78,6 +115,7 @@ class Publication:
         try:
             self._refuse_file()
             with naming(self.folder):
+                self._clear_after_the_killed()
                 self._old = self._files_of_earlier_run()
             self._make_folders()
         except BaseException:
@@ -87,7 +125,7 @@ class Publication:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            self._roll_back()
+            _move_back(self.folder, self.beside, self._moved_in, self._moved_aside)
         self._take_back()
 
     def publish(self) -> None:
@@ -98,9 +136,10 @@ class Publication:
         names = sorted((p.name for p in self.beside.iterdir() if p.is_file()), key=lambda n: (n == summary.NAME, n))
         with naming(self.folder):
             self._refuse_foreign(names)
-        aside = self.beside / "old"
+        aside = self.beside / OLD
         with naming(self.folder):
             aside.mkdir()
+            write(self.beside / JOURNAL, msgspec.json.encode(_Journal(old=self._old, new=names)))
             for name in self._old:
                 if (self.folder / name).is_file() or (self.folder / name).is_symlink():
                     self._moved_aside.append(name)
@@ -108,20 +147,24 @@ class Publication:
             for name in names:
                 self._moved_in.append(name)
                 (self.beside / name).rename(self.folder / name)
+            (self.beside / JOURNAL).rename(self.beside / DONE)
 
     def _refuse_file(self) -> None:
         with naming(self.folder):
             if self.folder.exists() and not self.folder.is_dir():
                 raise OutputError("is a file, not a folder", path=self.folder, todo="choose another folder with --out")
 
-    def _roll_back(self) -> None:
-        aside = self.beside / "old"
-        for name in self._moved_in:
-            if not (self.beside / name).exists():  # it did move
-                (self.folder / name).unlink(missing_ok=True)
-        for name in self._moved_aside:
-            if (aside / name).exists() or (aside / name).is_symlink():
-                (aside / name).rename(self.folder / name)
+    def _clear_after_the_killed(self) -> None:
+        """Takes back what processes that were killed while they moved files had moved, and removes what they left beside."""
+        for left in sorted((self.folder / HIDDEN).glob(f"{_beginning()}*")):
+            number = left.name.removeprefix(_beginning()).split("-")[0]
+            if not number.isdecimal() or _lives(int(number)):
+                continue
+            if (left / JOURNAL).is_file():
+                with contextlib.suppress(msgspec.DecodeError):  # cut short: then nothing had been moved
+                    journal = msgspec.json.decode((left / JOURNAL).read_bytes(), type=_Journal)
+                    _move_back(self.folder, left, journal.new, journal.old)
+            shutil.rmtree(left, ignore_errors=True)
 
     def _files_of_earlier_run(self) -> list[str]:
         old = self.folder / summary.NAME
@@ -153,7 +196,7 @@ class Publication:
             for path in reversed([p for p in (hidden, *hidden.parents) if not p.exists()]):
                 path.mkdir()
                 self._made.append(path)
-            self.beside = Path(tempfile.mkdtemp(prefix=f"tmp-{os.getpid()}-", dir=hidden))
+            self.beside = Path(tempfile.mkdtemp(prefix=f"{_beginning()}{os.getpid()}-", dir=hidden))
 
     def _take_back(self) -> None:
         if self.beside.name != HIDDEN:

@@ -33,6 +33,7 @@ class WrittenComm(msgspec.Struct, frozen=True):
     src: int | None = None
     dst: int | None = None
     tag: int | None = None
+    size_recorded: int | None = None  # where size_bytes is another
     recorded: str | None = None
     replaced: str | None = None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -16,10 +16,12 @@ import numpy as np
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.names import Names
 from graphlink.annotate.pipeline.records import Pipeline
+from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.records import Clock
 from graphlink.annotate.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.emit import details, perfetto, pipeline_tracks, publish
 from graphlink.emit.groups import GroupIds
-from graphlink.emit.perfetto import Arg, Flows, Process, Track
+from graphlink.emit.perfetto import NOTHING_ACROSS, Across, Arg, Flows, Process, Track
 from graphlink.emit.slices import Slices, flat
 from graphlink.emit.tracks import Lanes, lanes_of
 from graphlink.model import I32, I64, NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
@@ -41,7 +43,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown of a rank. ``critical`` was found in the replay ``times``; ``beside``: these times too, as rows of their own."""
+    """What is shown of a rank. ``critical`` was found in the replay ``times``; ``beside``: these times too, as rows of their own.
+
+    ``clock``: how the rank's times become the run's. ``across``: arrows to other ranks, ``slice`` being nodes.
+    """
 
     rank: int
     graph: Graph
@@ -52,6 +57,8 @@ class Shown:
     critical: CriticalPath
     times: Times
     beside: Times | None = None
+    clock: Clock | None = None
+    across: Across = NOTHING_ACROSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         parts.append(_replayed_slices(replayed, start_ns, shown.beside.end_ns, code, len(tracks)))
         processes.append(Process(f"rank {shown.rank} replayed", number=1))
         tracks += replayed.tracks
-    slices = Slices.joined(parts)
+    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.clock)
     node = np.concatenate([np.arange(n), shown.critical.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], len(slices.track))])
     return perfetto.Trace(
@@ -142,7 +149,16 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         slices=slices,
         args=(Arg("node", has, node), *args),
         flows=_flows(graph),
+        across=shown.across,
     )
+
+
+def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
+    """Times since ``epoch_ns`` still, but as the run's clock has them. Order stays: nothing begins or ends sooner than before beside others."""
+    if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
+        return slices
+    start_ns, end_ns = (onto_run(clock, column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
+    return replace(slices, start_ns=start_ns, end_ns=end_ns)
 
 
 def _node_slices(graph: Graph, lanes: Lanes, end_ns: I64, code: I32) -> Slices:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.pipeline.causes import account
-from graphlink.annotate.pipeline.clocks import clock_warnings
+from graphlink.annotate.pipeline.clocks import TOLERANCE_NS, clock_warnings
 from graphlink.annotate.pipeline.infer import RULE
 from graphlink.annotate.pipeline.measured import measure
 from graphlink.annotate.pipeline.order import UNKNOWN
@@ -63,9 +63,10 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
     )
 
 
-def analyse(runs: Sequence[StageRun | None]) -> Pipeline | None:
+def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> Pipeline | None:
     """All of it for the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
 
+    ``tolerance_ns``: how far the clocks of ranks are known to agree.
     Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
     """
     there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Phase.F, Phase.B, Phase.I)).any()]
@@ -77,7 +78,7 @@ def analyse(runs: Sequence[StageRun | None]) -> Pipeline | None:
         return None
     if alone:
         whole = replace(whole, warnings=(*whole.warnings, f"{alone} of {len(runs)} ranks have no pipeline ranges and are left out"))
-    return _analysed(whole)
+    return _analysed(whole, tolerance_ns)
 
 
 _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names that data-parallel training has, too
@@ -107,7 +108,7 @@ def _inferred(run: StageRun) -> bool:
     return any(run.ranges.rules[k] == RULE for k in np.unique(run.ranges.rule).tolist())
 
 
-def _analysed(raw: Pipes) -> Pipeline:
+def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
     """``raw``: with the stages of the recording, which the schedule may tell better."""
     groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
     found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
@@ -130,7 +131,7 @@ def _analysed(raw: Pipes) -> Pipeline:
         idle=accounted.idle,
         definitions=definitions(accounted.steps, whole.length, 0 if whole.missing else microbatches, chunks),
         theory=_theory(whole, groups, found, accounted.steps) if one.schedule != UNKNOWN else None,
-        warnings=(*whole.warnings, *_left_out(found), *clock_warnings(whole), *_untold(whole)),
+        warnings=(*whole.warnings, *_left_out(found), *clock_warnings(whole, tolerance_ns), *_untold(whole)),
     )
     return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
 

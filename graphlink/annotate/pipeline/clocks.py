@@ -11,16 +11,16 @@ from graphlink.annotate.pipeline.producers import producers
 from graphlink.annotate.pipeline.stages import Pipes
 from graphlink.model import CommKind
 
-_TOLERANCE_NS: Final = 2_000  # of recordings in whole us
+TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 _NEVER: Final = np.iinfo(np.int64).min
 
 
-def clock_warnings(pipes: Pipes) -> list[str]:
+def clock_warnings(pipes: Pipes, tolerance_ns: int) -> list[str]:
     """One warning with the number of contradictions and the largest, none where there is none.
 
     A receive cannot end before its send begins, nor work that needs another stage's begin before that has ended. Both on a device only: a
     host range may begin and wait, and a gloo send may have left milliseconds before its row begins where there are few cores. ``pipes``
-    with virtual stages.
+    with virtual stages. ``tolerance_ns``: how far the clocks are known to agree.
     """
     count, worst, between = 0, 0, ""
     for run, meeting, supply in zip(pipes.runs, matched(pipes.runs), producers(pipes), strict=True):
@@ -29,7 +29,7 @@ def clock_warnings(pipes: Pipes) -> list[str]:
         made = supply.end_ns != _NEVER
         early = np.where(made & run.sees_device, np.where(made, supply.end_ns, run.ranges.start_ns) - run.ranges.start_ns, 0)
         for amount, other in ((ahead, meeting.late_rank), (early, supply.rank)):
-            wrong = amount > _TOLERANCE_NS
+            wrong = amount > tolerance_ns
             count += int(np.count_nonzero(wrong))
             if wrong.any() and int(amount.max()) > worst:
                 at = int(amount.argmax())

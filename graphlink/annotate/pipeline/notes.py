@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.annotate.pipeline.records import Cause, Idle, StageRun
+from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.records import Clock
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, NodeKind
 
 
@@ -26,8 +28,11 @@ class Notes:
     bubble_cause: U8
 
 
-def notes(graph: Graph, of_device: I32, run: StageRun, idle: Idle) -> Notes:
-    """``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no notes. O(n log n)."""
+def notes(graph: Graph, of_device: I32, run: StageRun, idle: Idle, clock: Clock | None = None) -> Notes:
+    """``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no notes. O(n log n).
+
+    ``clock``: how the graph's clock becomes that of ``run`` and ``idle``, where it is another.
+    """
     count = len(graph.kind)
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     which = np.full(count, NOWHERE, np.int64)
@@ -41,6 +46,8 @@ def notes(graph: Graph, of_device: I32, run: StageRun, idle: Idle) -> Notes:
         end, length, held = _whole(idle, own)
         working = np.flatnonzero(in_range)
         starts = graph.start_ns[working] + graph.epoch_ns
+        if clock is not None:
+            starts = onto_run(clock, starts)
         order = np.argsort(starts, kind="stable")
         found = np.searchsorted(starts[order], end)
         hit = found < len(order)

@@ -1,0 +1,43 @@
+"""Which engine runs the jobs of ranks, and how many of them at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from graphlink.engine import pool
+from graphlink.engine.memory import workers
+from graphlink.engine.pool import Lost
+from graphlink.engine.ray import run_all_on_ray
+
+__all__ = ["ENGINES", "Lost", "RunsOn", "run_all"]
+
+log: Final = logging.getLogger("graphlink")
+ENGINES: Final = ("pool", "ray")
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOn:
+    """How many jobs at a time (None: as many as cores and memory allow; on a cluster as it has room), on which of ``ENGINES``."""
+
+    jobs: int | None
+    engine: str = "pool"
+
+
+def run_all(
+    work: Callable[[_Given], _Result], tasks: Sequence[_Given], runs_on: RunsOn, estimates_bytes: Sequence[int], what: str = "ranks"
+) -> list[_Result | Lost]:
+    """``work`` of every task, in the order of ``tasks``; ``estimates_bytes``: the memory that each may need."""
+
+    def done(count: int) -> None:
+        log.info("%d of %d %s", count, len(tasks), what)
+
+    if not tasks:
+        return []
+    if runs_on.engine == "ray":
+        return run_all_on_ray(work, tasks, runs_on.jobs, done)
+    return pool.run_all(work, tasks, workers(estimates_bytes, runs_on.jobs), done)

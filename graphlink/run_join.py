@@ -1,0 +1,169 @@
+"""Joining the ranks of a run: the same communicators, collectives that meet, clocks, figures and the pipeline. Reads communication rows only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.pipeline.analyse import analyse, rank_pipeline
+from graphlink.annotate.pipeline.clocks import TOLERANCE_NS
+from graphlink.annotate.pipeline.common import counted_alike, on_run_clock
+from graphlink.annotate.pipeline.records import Pipeline, StageRun
+from graphlink.annotate.ranks.clocks import clocks, onto_run
+from graphlink.annotate.ranks.figures import Figures, figures
+from graphlink.annotate.ranks.matching import match
+from graphlink.annotate.ranks.records import Clocks, Conflict, Matching, Meetings, RankComms
+from graphlink.emit import groups
+from graphlink.errors import InputError
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
+from graphlink.run import Joined
+from graphlink.run_state import RankRows
+
+log: Final = logging.getLogger("graphlink")
+_NONE: Final = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ranks of a run have in common. ``ranks``: of each rank what its files are written with, by rank."""
+
+    ranks: dict[int, Joined]
+    ids: dict[int, groups.GroupIds]
+    world_size: int
+    matching: Matching
+    clocks: Clocks
+    figures: Figures
+    pipeline: Pipeline | None
+    nodes: int
+    warnings: tuple[str, ...]
+
+
+def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
+    """All of it, O(n log n) in communication ops.
+
+    Raises:
+        InputError: a collective differs over ranks, and ``keep_unmatched`` is not set.
+    """
+    rows = sorted(rows, key=lambda r: r.comms.rank)
+    comms = [r.comms for r in rows]
+    log.info("matching %d communication ops of %d ranks", sum(len(c.start_ns) for c in comms), len(comms))
+    ids = groups.assign({r.comms.rank: r.groups for r in rows})
+    matching = match(comms)
+    if matching.conflicts and not keep_unmatched:
+        raise _differs(matching.conflicts, ids)
+    log.info("aligning clocks")
+    aligned = clocks(comms, matching.meetings)
+    measured = figures(comms, matching.meetings, aligned)
+    log.info("looking for a pipeline over all ranks")
+    runs = [_alike(row, matching, aligned, k) for k, row in enumerate(rows)]
+    pipeline = analyse(runs, max(TOLERANCE_NS, aligned.residual_ns))
+    world_size = max(c.world_size for c in comms)
+    members = _members(len(comms), matching.meetings)
+    largest, arrows = _largest(comms, matching.meetings), _arrows(comms, matching.meetings, members, aligned)
+    waits = _by_op(matching.meetings, members, measured.wait_ns)
+    ranks = {}
+    for k, (row, one, clock) in enumerate(zip(rows, comms, aligned.clocks, strict=True)):
+        waited, alike = np.flatnonzero(waits[k] > 0), _uneven(one, matching.meetings.of_op[k])
+        ranks[one.rank] = Joined(
+            ids=ids[one.rank],
+            world_size=world_size,
+            clock=clock if clock.known else None,
+            unmatched=one.node[_lonely(matching, one.rank)],
+            resized=one.node[alike],
+            size_bytes=largest[matching.meetings.of_op[k][alike]],
+            waiting=one.node[waited],
+            wait_ns=waits[k][waited],
+            arrow=one.node[arrows[k].op],
+            arrow_id=arrows[k].id,
+            arrow_ends=arrows[k].ends,
+            pipeline=rank_pipeline(pipeline, row.comms.rank),
+        )
+    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, sum(r.nodes for r in rows), aligned.warnings)
+
+
+def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> InputError:
+    more = f"; {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+    return InputError(
+        f"a collective is not the same on all ranks: {told_conflict(conflicts[0], ids)}{more}",
+        todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators hang on",
+    )
+
+
+def told_conflict(conflict: Conflict, ids: dict[int, groups.GroupIds]) -> str:
+    """In words, with both sides."""
+    c = conflict
+    group = next((of_rank[c.group] for of_rank in ids.values() if c.group in of_rank), None)
+    where = f"group {group}" if group is not None else f"group {c.group[1]}"
+    how = "differs" if c.why == "differs" else "comes in another order"
+    return f"number {c.index} of {where} {how}: rank {c.rank} has {c.told}, rank {c.other_rank} has {c.other_told} (its number {c.other_index})"
+
+
+def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) -> StageRun | None:
+    """A rank's part of a pipeline with the times and counts that all ranks share."""
+    if row.staged is None:
+        return None
+    exchanges = counted_alike(row.staged.exchanges, row.comms, matching.meetings, position)
+    return on_run_clock(replace(row.staged, exchanges=exchanges), aligned.clocks[position])
+
+
+def _lonely(matching: Matching, rank: int) -> I64:
+    """Ops of a rank that other recorded ranks lack; what is alone by right is none of them."""
+    return np.concatenate([_NONE, *(left.ops.astype(np.int64) for left in matching.unmatched if left.rank == rank)])
+
+
+def _uneven(comms: RankComms, meeting: I32) -> I64:
+    """Collectives whose sizes differ over ranks by right."""
+    return np.flatnonzero((meeting != NOWHERE) & (comms.kind == CommKind.COLLECTIVE) & comms.uneven)
+
+
+def _largest(comms: Sequence[RankComms], meetings: Meetings) -> I64:
+    """Of each meeting the size on the rank where it is largest: simulators match collectives by size."""
+    out = np.zeros(len(meetings.kind), np.int64)
+    for one, meeting in zip(comms, meetings.of_op, strict=True):
+        met = meeting != NOWHERE
+        np.maximum.at(out, meeting[met], one.bytes[met])
+    return out
+
+
+def _members(count: int, meetings: Meetings) -> list[I64]:
+    """Of each of ``count`` ranks its entries among the members of all meetings."""
+    order = np.argsort(meetings.rank, kind="stable")
+    return np.split(order, np.searchsorted(meetings.rank[order], np.arange(1, count)))
+
+
+def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
+    """What stands by member of meetings, by op of each rank; 0 for ops without a meeting."""
+    out = [np.zeros(len(of_op), np.int64) for of_op in meetings.of_op]
+    for column, mine in zip(out, members, strict=True):
+        column[meetings.op[mine]] = value[mine]
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrows:
+    """Where arrows of a rank begin or end, one entry each. An arrow leads from an op that waits to the one that came last."""
+
+    op: I64
+    id: I64
+    ends: Bool
+
+
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[_Arrows]:
+    """Of each rank. Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline."""
+    if not len(meetings.kind):
+        return [_Arrows(_NONE, _NONE, np.zeros(0, np.bool_)) for _ in comms]
+    start = np.zeros(len(meetings.rank), np.int64)
+    for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
+        start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
+    meeting = np.repeat(np.arange(len(meetings.kind)), np.diff(meetings.first))
+    last = np.lexsort((meetings.rank, start, meeting))[meetings.first[1:] - 1]
+    begins = np.flatnonzero(last[meeting] != np.arange(len(meeting)))
+    entry = np.append(begins, last[meeting[begins]])
+    number, ends = np.append(begins, begins), np.arange(len(entry)) >= len(begins)
+    order = np.argsort(meetings.rank[entry], kind="stable")
+    parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
+    return [_Arrows(meetings.op[entry[part]].astype(np.int64), number[part], ends[part]) for part in parts]

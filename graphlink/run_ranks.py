@@ -1,0 +1,203 @@
+"""Several ranks: a job for each, which leaves its work in ``DIR/.graphlink``, and one that joins them and has their files written."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from graphlink import run
+from graphlink.annotate.ranks.comms import rank_comms
+from graphlink.emit import groups, publish, timeline
+from graphlink.engine.engines import Lost, RunsOn, run_all
+from graphlink.engine.memory import estimate_bytes, unpacked_bytes
+from graphlink.errors import GraphlinkError, InputError
+from graphlink.run_join import Run, join
+from graphlink.run_state import RankRows, Result, State, Stored, digest
+
+log: Final = logging.getLogger("graphlink")
+SOME_FAILED: Final = 3
+_Result = TypeVar("_Result")
+
+
+class SomeRanksFailed(GraphlinkError):
+    """Some ranks of several failed; nothing is published, and what was done for the others is kept."""
+
+    exit_status = SOME_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What a job that failed has to say."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Ranks whose jobs are done, and what those say that failed."""
+
+    done: tuple[Stored, ...]
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    inputs: run.Inputs
+    options: run.Options
+    out: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    stored: Stored
+    joined: run.Joined
+    options: run.Options
+    out: Path
+
+
+@contextlib.contextmanager
+def naming_limits(recording: Path) -> Iterator[None]:
+    """Turns what a rank asks too much of into an InputError that names its recording."""
+    try:
+        yield
+    except MemoryError:
+        raise InputError(
+            "out of memory",
+            path=recording,
+            todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step",
+        ) from None
+    except RecursionError:
+        raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
+
+
+def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: Path, runs_on: RunsOn, *, resume: bool) -> Jobs:
+    """The work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
+    options = _of_ranks(options)
+    state = State(out)
+    state.clear_unfinished()
+    done = {i: found for i, one in enumerate(inputs) if resume and (found := state.found(one, options)) is not None}
+    todo = [i for i in range(len(inputs)) if i not in done]
+    if done:
+        log.info("%d of %d ranks are done already", len(done), len(inputs))
+    estimates = [estimate_bytes(sum(unpacked_bytes(p) for p in (inputs[i].kineto, inputs[i].et, inputs[i].nsys) if p)) for i in todo]
+    outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
+    failed = []
+    for i, outcome in zip(todo, outcomes, strict=True):
+        if isinstance(outcome, Stored):
+            done[i] = outcome
+        else:
+            failed.append(f"{inputs[i].recording}: {outcome.text}" if isinstance(outcome, Lost) else outcome.text)
+    state.clear_unfinished()
+    stored = tuple(done[i] for i in sorted(done))
+    _refuse_same_rank(stored)
+    return Jobs(stored, tuple(failed))
+
+
+def _rank_job(task: _Rank) -> Stored | Failed:
+    try:
+        with naming_limits(task.inputs.recording):
+            prepared = run.prepare(task.inputs, task.options)
+        comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
+        rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
+        return State(task.out).save(task.inputs, task.options, prepared, rows)
+    except GraphlinkError as problem:
+        return Failed(problem.text())
+
+
+def join_ranks(stored: Sequence[Stored], options: run.Options, out: Path, folder: Path, runs_on: RunsOn) -> tuple[Run, run.RunResult]:
+    """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
+
+    Raises:
+        InputError: the ranks contradict each other, or what a job left cannot be read.
+        SomeRanksFailed: the files of some ranks cannot be written.
+    """
+    state = State(out)
+    joined = join([state.rows(s.key) for s in stored], keep_unmatched=options.keep_unmatched)
+    tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
+    results = good(run_all(_finish, tasks, runs_on, [estimate_bytes(0)] * len(tasks)), len(tasks))
+    for s in stored:
+        state.move_files(s.key, folder)
+    files = [name for result in results for name in result.files]
+    if any(joined.ids.values()):
+        publish.write(folder / groups.NAME, groups.comm_group_json(joined.ids))
+        files.append(groups.NAME)
+    if options.timeline != "none":
+        files.append(timeline.join(folder, sorted(joined.ranks), joined.pipeline))
+    files += run.write_pipeline(joined.pipeline, folder)
+    ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
+    return joined, run.RunResult(ranks, joined.pipeline, tuple(files))
+
+
+def _finish(task: _Finish) -> Result | Failed:
+    state, key = State(task.out), task.stored.key
+
+    def write(folder: Path) -> Result:
+        result = run.finish(state.prepared(key), task.joined, task.options, folder)
+        return Result(joined=told, rank=result.summary, files=list(result.files))
+
+    told = digest((task.joined, task.options))
+    try:
+        with naming_limits(Path(task.stored.manifest.recordings[0].path)):
+            return state.finish(key, told, write)
+    except GraphlinkError as problem:
+        return Failed(problem.text())
+
+
+def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
+    """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
+
+    Raises:
+        InputError: the jobs were not all done with the same.
+    """
+    first = stored[0].manifest.options
+    for other in stored[1:]:
+        name = next((n for n in first if other.manifest.options.get(n) != first[n]), None)
+        if name is not None:
+            raise InputError(
+                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} were done with different --{name.replace('_', '-')}",
+                todo="run the jobs of all ranks with the same options",
+            )
+    own = msgspec.convert(first, run.Options)
+    return replace(own, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
+
+
+def _of_ranks(options: run.Options) -> run.Options:
+    default = run.Options()
+    return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
+
+
+def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "ranks") -> list[_Result]:
+    """The results.
+
+    Raises:
+        SomeRanksFailed, InputError: some or all have none; the first failure is told.
+    """
+    good: list[_Result] = []
+    failed: list[str] = []
+    for outcome in outcomes:
+        if isinstance(outcome, (Failed, Lost)):
+            failed.append(outcome.text)
+        else:
+            good.append(outcome)
+    if not failed:
+        return good
+    text = f"{len(failed)} of {count} {what} failed, nothing was published; the first: {failed[0]}"
+    raise (SomeRanksFailed if good else InputError)(text)
+
+
+def _refuse_same_rank(stored: Sequence[Stored]) -> None:
+    first: dict[int, Stored] = {}
+    for one in stored:
+        other = first.setdefault(one.manifest.rank, one)
+        if other is not one:
+            raise InputError(
+                f"both this and {other.manifest.recordings[0].path} say that they are rank {one.manifest.rank}",
+                path=one.manifest.recordings[0].path,
+                todo="give one recording a rank",
+            )

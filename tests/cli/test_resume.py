@@ -1,0 +1,129 @@
+"""Runs of several ranks that are killed, that fail in part, or that are done in two halves give the same bytes in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from graphlink.testing.et import write_et
+from graphlink.testing.kineto import write_kineto
+from graphlink.testing.machine import run
+from graphlink.testing.programs import Training, training_program
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "graphlink"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+RANKS = 4
+Run = Callable[..., "object"]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four")
+    for rank in range(RANKS):
+        execution = run(training_program(1, Training(steps=2, layers=2, ranks=RANKS, rank=rank)))
+        write_et(execution, folder / f"et_{rank}.json")
+        write_kineto(execution, folder / f"kineto_{rank}.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(four: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("whole") / "out"
+    subprocess.run([*COMMAND, str(four), "--out", str(out), "-q"], env=ENVIRONMENT, check=True)
+    return published(out)
+
+
+def published(out: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(out.iterdir()) if p.is_file()}
+
+
+def hidden(out: Path) -> list[str]:
+    return sorted(str(p.relative_to(out)) for p in (out / ".graphlink").rglob("*")) if (out / ".graphlink").exists() else []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_any_moment_and_resumed(four: Path, whole: dict[str, bytes], tmp_path: Path, seed: int) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen([*COMMAND, str(four), "--out", str(out), "-q", "--jobs", "2"], env=ENVIRONMENT)
+    time.sleep(random.Random(seed).uniform(0.2, 4.0))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "summary.json").exists() or published(out) == whole, "half an output never shows as a whole one"
+    subprocess.run([*COMMAND, str(four), "--out", str(out), "-q", "--resume"], env=ENVIRONMENT, check=True)
+    assert published(out) == whole
+    assert hidden(out) == []
+
+
+def test_done_ranks_are_not_done_again(four: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    traces, out = tmp_path / "traces", tmp_path / "out"
+    shutil.copytree(four, traces)
+    text = (traces / "kineto_2.json").read_text()
+    (traces / "kineto_2.json").write_text(text[: len(text) // 2])
+    ran = subprocess.run([*COMMAND, str(traces), "--out", str(out)], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 3
+    assert "1 of 4 ranks failed" in ran.stderr and "kineto_2.json" in ran.stderr and "--resume" in ran.stderr
+    assert published(out) == {} and len(ran.stderr.splitlines()) <= 5
+    assert len(list((out / ".graphlink" / "ranks").iterdir())) == 3
+    (traces / "kineto_2.json").write_text(text)
+    ran = subprocess.run([*COMMAND, str(traces), "--out", str(out), "--resume", "-v"], env=ENVIRONMENT, capture_output=True, text=True)
+    assert ran.returncode == 0 and "3 of 4 ranks are done already" in ran.stderr
+    assert [name for name, data in published(out).items() if data != whole[name]] == ["summary.json"], "which names the files"
+
+
+def test_partial_publishes_the_others(four: Path, tmp_path: Path) -> None:
+    traces, out = tmp_path / "traces", tmp_path / "out"
+    shutil.copytree(four, traces)
+    (traces / "kineto_2.json").write_text("{")
+    command = [*COMMAND, str(traces), "--out", str(out), "--partial"]
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 3
+    summary = json.loads((out / "summary.json").read_text())
+    assert [r["rank"] for r in summary["ranks"]] == [0, 1, 3]
+    assert any("kineto_2.json" in w for w in summary["warnings"])
+    assert not (out / "trace.2.et").exists()
+
+
+def test_jobs_of_single_ranks_and_join_are_the_same(four: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for rank in (2, 0, 3, 1):
+        pair = ["--et", str(four / f"et_{rank}.json"), "--kineto", str(four / f"kineto_{rank}.json")]
+        subprocess.run([*COMMAND, "link", "--rank-job", *pair, "--out", str(out), "-q"], env=ENVIRONMENT, check=True)
+        assert published(out) == {}
+    subprocess.run([*COMMAND, "join", str(out), "-q"], env=ENVIRONMENT, check=True)
+    assert published(out) == whole
+    assert hidden(out) == []
+
+
+def test_joining_says_who_is_missing(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for rank in (0, 2):
+        ran = graphlink("link", "--rank-job", "--kineto", four / f"kineto_{rank}.json", "--out", out)
+        assert ran.status == 0 and f"rank {rank}: kept in" in ran.out  # type: ignore[attr-defined]
+    strict = graphlink("join", out, "--strict")
+    assert strict.status == 1 and "no job of rank 1, 3 of 4 ranks" in strict.err  # type: ignore[attr-defined]
+    ran = graphlink("join", out)
+    assert ran.status == 0 and "no job of rank 1, 3 of 4 ranks" in ran.out  # type: ignore[attr-defined]
+
+
+def test_nothing_to_join(graphlink: Callable[..., object], tmp_path: Path) -> None:
+    ran = graphlink("join", tmp_path)
+    assert ran.status == 1 and "holds no jobs of ranks to join" in ran.err  # type: ignore[attr-defined]
+
+
+def test_jobs_with_other_options_are_not_joined(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    for rank, gap in ((0, "20"), (1, "50")):
+        graphlink("link", "--rank-job", "--kineto", four / f"kineto_{rank}.json", "--out", tmp_path, "--gap-us", gap)
+    ran = graphlink("join", tmp_path)
+    assert ran.status == 1 and "different --gap-ns" in ran.err  # type: ignore[attr-defined]
