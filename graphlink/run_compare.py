@@ -1,0 +1,69 @@
+"""Chakra graphs of the same ranks that others left beside the recordings, held against graphlink's own."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from graphlink.check.astra import RankFile as Judged
+from graphlink.check.astra_ranks import judge
+from graphlink.emit.summary import error_pct
+from graphlink.emit.summary_run import Compared
+from graphlink.errors import InputError
+from graphlink.read.chakra import ChakraFile, Has, NodeType, read_chakra
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.workload import RankFile, workload
+
+log: Final = logging.getLogger("graphlink")
+MOST: Final = 64  # files that are read
+
+
+def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compared], list[str]]:
+    """Each of ``found`` against the graph of its rank in ``own``, and warnings of those that are none of these ranks or no graphs."""
+    out, warnings = [], []
+    for path in found[:MOST]:
+        file = Judged.of(path)
+        if file.rank not in own:
+            warnings.append(f"{path} is left aside: a Chakra graph of no rank of this run")
+            continue
+        log.info("comparing with %s", path)
+        try:
+            out.append(_compared(path, file.rank, read_chakra(path), read_chakra(own[file.rank])))
+        except InputError as problem:
+            warnings.append(f"{path} is left aside: {problem.what}")
+    return out, warnings
+
+
+def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Compared:
+    played = play_ideal(workload([RankFile(rank, theirs)]))
+    measured = int(ours.end_ns.max() - ours.start_ns.min())
+    mine, others = _collectives(ours), _collectives(theirs)
+    return Compared(
+        file=path.name,
+        rank=rank,
+        nodes=len(theirs.id),
+        own_nodes=len(ours.id),
+        dependencies=len(theirs.data.source),
+        own_dependencies=len(ours.data.source),
+        collectives=len(others),
+        own_collectives=len(mine),
+        same_collectives=sum((Counter(mine) & Counter(others)).values()),
+        ordered_alike=others == mine,
+        replayed_ns=played.total_ns,
+        error_pct=error_pct(played.total_ns, measured),
+        finished=bool(played.ran.all()),
+        check_errors=judge([Judged.of(path)], None).errors,
+    )
+
+
+def _collectives(file: ChakraFile) -> list[tuple[int, int]]:
+    """(type, bytes) of the collectives on the device that say both, in the order of their ids."""
+    said = (file.has & np.uint32(Has.COMM_TYPE | Has.COMM_SIZE)) == np.uint32(Has.COMM_TYPE | Has.COMM_SIZE)
+    at = np.flatnonzero((file.type == NodeType.COMM_COLL) & said)
+    at = at[np.argsort(file.id[at], kind="stable")]
+    return list(zip(file.comm_type[at].tolist(), file.comm_size[at].tolist(), strict=True))
