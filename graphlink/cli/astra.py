@@ -93,8 +93,8 @@ def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     warnings = _checked(folder, replay_only=arguments.replay_only)
     groups = load_groups(folder)
     work = workload(files)
-    measured = of_summary(folder, groups)
-    dimensions = network(transfers(work, groups) if measured is None else measured, groups, max(world, 2), TOPOLOGIES[arguments.topology])
+    found = of_summary(folder, groups) or transfers(work, groups)
+    dimensions = network(found, groups, max(world, 2), TOPOLOGIES[arguments.topology])
     prefix = "../trace" if world == 1 else _relative(folder, out) + "/" + paths[0].name.removesuffix(".0.et")
     named = named_groups(work)
     beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
@@ -239,8 +239,8 @@ def _readme(plan: _Plan) -> str:
             "",
             *_network_lines(plan),
             "",
-            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh          ASTRA-sim of 2025 and later",
-            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh legacy   ASTRA-sim of 2024",
+            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh          the present ASTRA-sim (feeder_v3)",
+            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh legacy   that of 2024",
             "",
             "An exit status of 0 of ASTRA-sim proves nothing. run.sh succeeds where it is 0, every rank printed its finished line,",
             "and all nodes were executed. It finds the graphs by a relative path: move both folders or none.",

@@ -19,7 +19,8 @@ from graphlink.version import __version__
 
 READERS: Final = ("head", "legacy")
 HOPS: Final = {"Ring": 1, "Switch": 2, "FullyConnected": 1}  # links between neighbours; each costs the latency once
-ENDPOINT_DELAY_NS: Final = 1  # of each step, on top of the latency; 0 asserts on a collective at the start
+ENDPOINT_DELAY_NS: Final = 10  # of each step, on top of the latency: what ASTRA-sim has fixed for some; 0 asserts at the start
+MEMORY_GB_PER_S: Final = 1_000_000  # reductions are in the measured times; absent, ASTRA-sim divides by 0
 MOST_LOGGED: Final = 400_000  # nodes; the log keeps its last 110 MB
 _GB: Final = 1 << 30  # ASTRA-sim's
 
@@ -73,6 +74,7 @@ def system_json(dimensions: int, *, replay_only: bool) -> bytes:
         "reduce-scatter-implementation": ["ring"] * dimensions,
         "all-to-all-implementation": ["direct1"] * dimensions,
         "collective-optimization": "localBWAware",
+        "local-mem-bw": MEMORY_GB_PER_S,
         "trace-enabled": True,
     }
     if replay_only:
@@ -147,7 +149,7 @@ def _json(value: object) -> bytes:
 _SCRIPT: Final = r"""#!/usr/bin/env bash
 # Runs ASTRA-sim on these graphs and says whether it went well: its exit status alone proves nothing.
 #   ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh [head|legacy]
-# head: ASTRA-sim of 2025 and later (feeder_v3); legacy: of 2024. Logs and output go to log-head and log-legacy.
+# head: the present ASTRA-sim (feeder_v3); legacy: that of 2024. Logs and output go to log-head and log-legacy.
 set -u
 
 {functions}

@@ -72,7 +72,7 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
 
 
 def of_summary(folder: Path, groups: Mapping[int, Sequence[int]]) -> Transfers | None:
-    """What ``summary.json`` measured over all ranks (key ``run``); None where it did not."""
+    """What ``summary.json`` measured over all ranks (key ``run``: bytes and times are sums over ``count``); None where it did not."""
     try:
         run: Any = msgspec.json.decode((folder / SUMMARY).read_bytes())["run"]
         rows = [
