@@ -68,6 +68,10 @@ def _run(argv: Sequence[str]) -> int:
 
         say(bubbles(arguments))
         return 0
+    if arguments.verb == "astra":
+        from graphlink.cli.astra import astra
+
+        return astra(arguments)
     from graphlink.cli.job import join, link
 
     return join(arguments) if arguments.verb == "join" else link(arguments)

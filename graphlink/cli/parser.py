@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 
+from graphlink.cli.astra import astra_parser
 from graphlink.cli.bubbles import bubbles_parser
 from graphlink.cli.check import check_parser
 from graphlink.cli.critical import critical_parser
@@ -13,7 +14,7 @@ from graphlink.cli.replay import replay_parser
 from graphlink.errors import UsageError
 from graphlink.version import __version__
 
-VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles")
+VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles", "astra")
 _DESCRIPTION = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
 _EPILOG = """verbs:
   graphlink [link] ...             link an execution trace (ET) and a Kineto trace: the main job, options above
@@ -24,6 +25,7 @@ _EPILOG = """verbs:
   graphlink critical-path DIR      print what holds a rank up, and what would be gained from whom
   graphlink bubbles DIR            print where the bubbles of a pipeline come from, and what another schedule would give
   graphlink check DIR|FILE.et      say what ASTRA-sim would make of any Chakra graph
+  graphlink astra DIR              write what ASTRA-sim needs beside the graphs, with the network that the run shows
 
 examples:
   graphlink --et et_0.json --kineto kineto_0.json --out out
@@ -57,6 +59,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments = critical_parser().parse_args(rest)
     elif verb == "bubbles":
         arguments = bubbles_parser().parse_args(rest)
+    elif verb == "astra":
+        arguments = astra_parser().parse_args(rest)
     else:
         arguments = link_parser().parse_args(rest)
         _check(arguments)

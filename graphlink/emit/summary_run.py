@@ -12,7 +12,7 @@ LISTED: Final = 100  # entries of a list of findings; what is beyond is counted 
 class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     """One function of a group (or the messages of all): sums over the meetings that count; skew and waiting on the run's clock.
 
-    ``wait_ns`` and ``transfer_ns``: over all members. Bandwidths: bytes per second over the transfer part of all of them, ``bus`` with the
+    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, ``bus`` with the
     factors of nccl-tests. None where nothing was measured.
     """
 
