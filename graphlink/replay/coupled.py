@@ -146,7 +146,7 @@ def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
         at = ready[node] + costs[node]
         where = meeting[node]
         if where == NOWHERE:
-            ended = (node,)
+            ended = [node]
         else:
             arrived[where].append(node)
             latest[where] = max(latest[where], at)
