@@ -69,7 +69,7 @@ def _hops(found: CriticalAcross, top: int) -> list[str]:
 
 def _families(found: CriticalAcross, top: int) -> list[str]:
     whole = found.length_ns
-    lines = ["families (nodes of one name)", f"  {'on path':>11}  {'':>7}  {'share':<13}  {'nodes':>8}  name"]
-    for f in found.families[:top]:
-        lines.append(f"  {ms(f.ns):>11}  {percent(f.ns, whole):>7}  {f.share:<13}  {f.nodes:>8,}  {short(f.name)}")
-    return lines
+    head = ["families (nodes of one name)", f"  {'on path':>11}  {'':>7}  {'share':<13}  {'nodes':>8}  name"]
+    return head + [
+        f"  {ms(f.ns):>11}  {percent(f.ns, whole):>7}  {f.share:<13}  {f.nodes:>8,}  {short(f.name)}" for f in found.families[:top]
+    ]

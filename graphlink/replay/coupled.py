@@ -59,9 +59,11 @@ def _took_ns(work: Workload, meetings: Meetings) -> I64:
 @dataclass(frozen=True, slots=True)
 class _Sent:
     """One entry a message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the end
-    of that. ``by`` is the send, or the host node in which the message left.
+    of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
     """
 
+    send: I64
+    sent_ns: I64
     receive: I64
     by: I64
     before_ns: I64
@@ -73,7 +75,8 @@ def _sent(work: Workload, meetings: Meetings) -> _Sent:
     own = work.cost_ns - work.fixed_ns
     free = own[m.send] == 0  # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
     by, both = m.send.copy(), m.both_ns.copy()
-    before = np.where(free, 0, np.minimum(own[m.send], own[m.receive]))
+    took = np.where(free, 0, np.minimum(own[m.send], own[m.receive]))  # the other one waited
+    before = took.copy()
     early = np.flatnonzero(free & (m.received_ns < m.sent_ns) & (not meetings.clock.differ))
     by[early] = [_left_in(work, send) for send in m.send[early].tolist()]
     moved = early[by[early] != m.send[early]]
@@ -81,8 +84,8 @@ def _sent(work: Workload, meetings: Meetings) -> _Sent:
     both[moved] = np.maximum(
         *(recorded_ns(work, meetings.clock, "start_ns", nodes) for nodes in (by[moved], m.receive[moved])),
     )
-    transfer = np.where(free, np.clip(m.received_ns - both, 0, own[m.receive]), before)
-    return _Sent(m.receive, by, before, transfer)
+    transfer = np.where(free, np.clip(m.received_ns - both, 0, own[m.receive]), took)
+    return _Sent(m.send, took, m.receive, by, before, transfer)
 
 
 def _left_in(work: Workload, send: int) -> int:
@@ -129,6 +132,7 @@ def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
     waits[(meetings.code == RECEIVE) & (meetings.partner == NOWHERE)] += 1  # its send is not there
     left = waits.tolist()
     cost = work.cost_ns.copy()
+    cost[sent.send] = work.fixed_ns[sent.send] + sent.sent_ns
     cost[sent.receive] = work.fixed_ns[sent.receive] + sent.transfer_ns
     # a collective is ready when its own start delay is over
     collective = meetings.code == COLLECTIVE
