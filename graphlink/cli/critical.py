@@ -26,6 +26,11 @@ def critical_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
+    parser.add_argument(
+        "--across",
+        action="store_true",
+        help="instead: the path over all ranks, from one that waited to the one that came late",
+    )
     parser.add_argument("--rank", type=_number, metavar="R", help="which rank (default: the one with the longest path)")
     parser.add_argument("--top", type=_number, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)")
     return parser
@@ -35,8 +40,8 @@ def critical(arguments: argparse.Namespace) -> str:
     """The text to print.
 
     Raises:
-        InputError: there is no critical path, or none of that rank.
-        UsageError: ``--top`` is out of range.
+        InputError: there is no critical path, or none of that rank, or no graphs.
+        UsageError: ``--top`` is out of range, or ``--rank`` and ``--across`` are both given.
     """
     from graphlink.emit import path
 
@@ -45,6 +50,12 @@ def critical(arguments: argparse.Namespace) -> str:
     folder = Path(arguments.what)
     if not folder.is_dir():
         raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
+    if arguments.across:
+        if arguments.rank is not None:
+            raise UsageError("--across is over all ranks: leave --rank out")
+        from graphlink.cli.across import over_ranks
+
+        return over_ranks(folder, arguments.top)
     files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
     if not files:
         raise InputError("holds no critical_path.<rank>.json", path=folder, todo="name the folder that an earlier run wrote with --out")
@@ -58,7 +69,7 @@ def critical(arguments: argparse.Namespace) -> str:
     text = report(path.load(files[longest]), arguments.top)
     if len(files) == 1:
         return text
-    others = ", ".join(f"{rank}: {_ms(ns)} ms" for rank, ns in lengths.items())
+    others = ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items())
     return f"{text}\n\nranks  {others}; --rank chooses"
 
 
@@ -67,7 +78,7 @@ def report(file: PathFile, top: int) -> str:
     whole, gains = file.length_ns, file.gains
     blocks = [
         [
-            f"rank {file.rank}: critical path {_ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
+            f"rank {file.rank}: critical path {ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
             *(f"  {line}" for line in sentences(file)),
             *(f"  Note: {note}." for note in file.notes),
         ],
@@ -75,13 +86,13 @@ def report(file: PathFile, top: int) -> str:
         _table(
             "ops",
             gains.ops_others_at_most_ns,
-            [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.id:>8}  {_name(g.name)}{_parts(len(g.nodes))}") for g in gains.ops],
+            [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.id:>8}  {short(g.name)}{_parts(len(g.nodes))}") for g in gains.ops],
             ("share          node      op", top, whole),
         ),
         _table(
             "families (nodes of one name; counted are those with work)",
             gains.families_others_at_most_ns,
-            [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.count:>8,}  {_name(g.name)}") for g in gains.families],
+            [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.count:>8,}  {short(g.name)}") for g in gains.families],
             ("share             nodes  name", top, whole),
         ),
         _table(
@@ -91,7 +102,7 @@ def report(file: PathFile, top: int) -> str:
                 (
                     g.gain_ns,
                     None,
-                    f"{g.id:>8}  {g.call or '(call unknown)'} in {_name(g.name)}, for {g.waited_for} {_name(g.waited_for_name)}",
+                    f"{g.id:>8}  {g.call or '(call unknown)'} in {short(g.name)}, for {g.waited_for} {short(g.waited_for_name)}",
                 )
                 for g in gains.sync_points
             ],
@@ -111,7 +122,7 @@ def sentences(file: PathFile) -> list[str]:
         return ["Nothing on it takes any time."]
     share, gain = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares)
     most, best = max(share, key=lambda k: share[k]), max(gain, key=lambda k: gain[k])
-    part, saved = _percent(share[most], whole), _percent(gain[most], whole)
+    part, saved = percent(share[most], whole), percent(gain[most], whole)
     said = f"Most of the path is {most} ({part})" if 2 * share[most] > whole else f"The largest share of the path is {most} ({part})"
     if 2 * gain[most] < share[most]:
         said += f", but without it the rank would end only {saved} earlier: other work waits right behind."
@@ -119,13 +130,13 @@ def sentences(file: PathFile) -> list[str]:
         said += f"; without it the rank would end {saved} earlier."
     out = [said]
     if best != most:
-        out.append(f"The share that gains most is {best}: {_percent(gain[best], whole)}, at {_percent(share[best], whole)} of the path.")
+        out.append(f"The share that gains most is {best}: {percent(gain[best], whole)}, at {percent(share[best], whole)} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
-        out.append(f"The one name that gains most is {_name(top.name)} ({top.count:,} nodes with work): {_percent(top.gain_ns, whole)}.")
+        out.append(f"The one name that gains most is {short(top.name)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
-        out.append(f"No single synchronisation holds the rank up by more than {_percent(sync.gain_ns, whole)}.")
+        out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")
     else:
         out.append("No synchronisation call alone holds the rank up.")
     return out
@@ -137,7 +148,7 @@ def _shares(file: PathFile) -> list[str]:
     share, gain, whole = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares), file.length_ns
     lines = [f"{'share':<13}  {'on the path':>20}  {'gain if it took no time':>24}"]
     lines += [
-        f"{name:<13}  {_ms(ns):>11} ms  {_percent(ns, whole):>6}  {_ms(gain[name]):>15} ms  {_percent(gain[name], whole):>6}"
+        f"{name:<13}  {ms(ns):>11} ms  {percent(ns, whole):>6}  {ms(gain[name]):>15} ms  {percent(gain[name], whole):>6}"
         for name, ns in share.items()
     ]
     return lines
@@ -150,10 +161,10 @@ def _table(title: str, others_ns: int, rows: list[tuple[int, int | None, str]], 
     with_path = rows[0][1] is not None
     lines = [title, f"  {'gain':>11}  {'':>7}  {'on path':>11}  {head}" if with_path else f"  {'gain':>11}  {'':>7}  {head}"]
     for gain, on_path, text in rows[:top]:
-        middle = f"{_ms(on_path):>11}  " if on_path is not None else ""
-        lines.append(f"  {_ms(gain):>11}  {_percent(gain, whole):>7}  {middle}{text}")
+        middle = f"{ms(on_path):>11}  " if on_path is not None else ""
+        lines.append(f"  {ms(gain):>11}  {percent(gain, whole):>7}  {middle}{text}")
     left = max(others_ns, rows[top][0] if len(rows) > top else 0)
-    lines.append(f"  no other gains more than {_ms(left)} ms" if left else "  no other gains anything")
+    lines.append(f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything")
     return lines
 
 
@@ -161,7 +172,7 @@ def _stretches(file: PathFile) -> list[str]:
     """Runs of the path of one share, the longest ones."""
     import numpy as np
 
-    nodes, lines = file.nodes, [f"longest stretches of one share (times of the replay, of {_ms(file.length_ns)} ms)"]
+    nodes, lines = file.nodes, [f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"]
     share, cost, name = np.array(nodes.share, np.int64), np.array(nodes.cost_ns, np.int64), np.array(nodes.name, np.int64)
     starts = np.flatnonzero(np.diff(share, prepend=-1))
     if not len(starts):
@@ -177,8 +188,8 @@ def _stretches(file: PathFile) -> list[str]:
         main = int(by_name.argmax())
         ids = f"node {nodes.id[low]}" if high - low == 1 else f"nodes {nodes.id[low]} to {nodes.id[high - 1]} ({high - low:,})"
         lines.append(
-            f"  {_ms(int(length[k])):>11}  {_percent(int(length[k]), file.length_ns):>7}  {file.shares[int(share[low])]:<13}  "
-            f"from {_ms(int(end[low] - cost[low]))}  {ids}, most {_name(file.names[int(codes[main])])} {_ms(int(by_name[main]))}"
+            f"  {ms(int(length[k])):>11}  {percent(int(length[k]), file.length_ns):>7}  {file.shares[int(share[low])]:<13}  "
+            f"from {ms(int(end[low] - cost[low]))}  {ids}, most {short(file.names[int(codes[main])])} {ms(int(by_name[main]))}"
         )
     return lines
 
@@ -187,17 +198,17 @@ def _parts(count: int) -> str:
     return f" ({count} parts)" if count > 1 else ""
 
 
-def _name(text: str) -> str:
+def short(text: str) -> str:
     """A name that fits: kernels' names run over hundreds of characters, and differ at both ends."""
     text = plain(text)
     return text if len(text) <= _NAME else f"{text[: _NAME - 20]}...{text[-17:]}"
 
 
-def _ms(ns: int) -> str:
+def ms(ns: int) -> str:
     return f"{ns / 1e6:,.3f}"
 
 
-def _percent(part: int, whole: int) -> str:
+def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
 
 

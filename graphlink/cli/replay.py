@@ -1,4 +1,4 @@
-"""``graphlink replay``: a graph against its recording, on three machines, and what would be if."""
+"""``graphlink replay``: a graph against its recording, on several machines, and what would be if."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from graphlink.errors import InputError, UsageError
 if TYPE_CHECKING:
     from graphlink.replay.report import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
 
-MACHINES: Final = ("ideal", "astra-sim", "ranks")
+MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
+JOINED: Final = ("ranks", "coupled")  # all ranks at once
 MOST_LANES: Final = 8
 _ABOUT: Final = {
     "ideal": "dependencies only",
     "astra-sim": "one CPU, one GPU and one communication slot a rank, lowest id first",
     "ranks": "ASTRA-sim's slots on all ranks, collectives meet and receives wait for their send",
+    "coupled": "dependencies only, on all ranks, collectives meet and receives wait for their send",
 }
 _EPILOG: Final = """what-if, all of it combinable:
   --scale SORT[:REGEX]=FACTOR   SORT is kernel, comm, copy (copies and memsets), host, gap (host gaps) or delay (device delays
@@ -48,7 +50,9 @@ def replay_parser() -> argparse.ArgumentParser:
     parser.add_argument("--machine", choices=MACHINES, default="ideal", help="what replays (default ideal: dependencies only)")
     parser.add_argument("--rank", type=_rank, metavar="N", help="only this rank")
     parser.add_argument(
-        "--together", action="store_true", help="with --machine ranks: all ranks begin at once, as in ASTRA-sim, not as recorded"
+        "--together",
+        action="store_true",
+        help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
     )
     parser.add_argument("--json", metavar="FILE", help="also write what is printed, and more, as data")
     change = parser.add_argument_group("what if")
@@ -69,8 +73,8 @@ def replay(arguments: argparse.Namespace) -> int:
     from graphlink.replay.folder import graph_files, load_groups
 
     what = Path(arguments.what)
-    if arguments.together and arguments.machine != "ranks":
-        raise UsageError("--together is for --machine ranks")
+    if arguments.together and arguments.machine not in JOINED:
+        raise UsageError("--together is for --machine ranks and --machine coupled")
     files = graph_files(what, arguments.rank)
     groups = load_groups(what if what.is_dir() else what.parent)
     report = _report(arguments, files, groups)
@@ -92,7 +96,7 @@ def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[
         None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
         None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
     )
-    batches = [files] if arguments.machine == "ranks" else [{rank: path} for rank, path in files.items()]
+    batches = [files] if arguments.machine in JOINED else [{rank: path} for rank, path in files.items()]
     runs: list[Run] = []
     what_ifs: list[WhatIf] = []
     limits: list[str] = []
@@ -131,10 +135,10 @@ def text(report: Report, what: str) -> str:
 
 
 def _run(run: Run) -> list[str]:
-    lines = [f"rank {r.rank}: {_replayed(r)}, {r.nodes:,} nodes" for r in run.ranks]
+    lines = [f"rank {r.rank}: {_replayed(r)}, {'' if r.finished else f'{r.ran:,} of '}{r.nodes:,} nodes" for r in run.ranks]
     lines += _stuck(run.stuck)
     if len(run.ranks) > 1:
-        lines.append(f"  all ranks      {_ms(run.total_ns)}")
+        lines.append(f"  all ranks      {_all(run)}")
     lines += _path(run.path)
     if run.drifts:
         lines.append("  replay and recording drift apart most (replayed - recorded start; change since what held the node back):")
@@ -160,6 +164,14 @@ def _replayed(r: RankEntry) -> str:
         return f"{measured}, replayed until nothing could run, at {_ms(r.replayed_ns)}"
     error = "" if r.error_pct is None else f", {r.error_pct:+.3f} % (self-consistency)"
     return f"{measured}, replayed {_ms(r.replayed_ns)}{error}"
+
+
+def _all(run: Run) -> str:
+    measured = "" if run.measured_ns is None else f"measured {_ms(run.measured_ns)}, "
+    error = "" if run.error_pct is None else f", {run.error_pct:+.3f} % (self-consistency)"
+    apart = "; no time was measured over all ranks: see each" if run.measured_ns is None else ""
+    ran, nodes = sum(r.ran for r in run.ranks), sum(r.nodes for r in run.ranks)
+    return f"{measured}replayed {_ms(run.total_ns)}{error}, {ran:,} of {nodes:,} nodes run{apart}"
 
 
 def _path(path: PathEntry) -> list[str]:

@@ -189,7 +189,16 @@ def _metadata(path: Path, first: bytes) -> Metadata:
         )
     ints = {a.name: int(a.int64_val) for a in head.attr if a.WhichOneof("value") == "int64_val"}
     texts = {a.name: a.string_val for a in head.attr if a.WhichOneof("value") == "string_val"}
-    return Metadata(head.version, texts.get("graphlink"), ints.get("epoch_ns"), ints.get("rank"), ints.get("world_size"), texts.get("host"))
+    return Metadata(
+        version=head.version,
+        graphlink=texts.get("graphlink"),
+        epoch_ns=ints.get("epoch_ns"),
+        rank=ints.get("rank"),
+        world_size=ints.get("world_size"),
+        host=texts.get("host"),
+        clock_offset_ns=ints.get("clock_offset_ns", 0),
+        clock_drift_ppb=ints.get("clock_drift_ppb", 0),
+    )
 
 
 class _Nodes:

@@ -124,7 +124,9 @@ class OddAttribute:
 class Metadata:
     """Of ``GlobalMetadata``; what is not there is None.
 
-    ``graphlink`` is the version that wrote the file; ``host`` is "launches" where it folded host nodes.
+    ``graphlink`` is the version that wrote the file; ``host`` is "launches" where it folded host nodes. ``epoch_ns`` is the rank's own
+    clock at ``start_ns`` 0; the run's clock = own + ``clock_offset_ns`` + ``clock_drift_ppb`` / 1e9 * (own - ``epoch_ns``), both 0 where
+    the file does not have them.
     """
 
     version: str
@@ -133,6 +135,8 @@ class Metadata:
     rank: int | None
     world_size: int | None
     host: str | None = None
+    clock_offset_ns: int = 0
+    clock_drift_ppb: int = 0
 
 
 @dataclass(frozen=True, slots=True)

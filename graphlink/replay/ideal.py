@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.annotate.blocks import blocks
 from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind, Graph
-from graphlink.replay.played import FREE, NOT_RUN, Played, binding
+from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
 from graphlink.replay.workload import Workload, successors
 
 IDEAL: Final = "ideal"
@@ -90,9 +90,8 @@ def play_ideal(work: Workload) -> Played:
     end = longest_path(work.first, work.source, work.cost_ns, Waking(work.wake_ns, work.kind)) if forward else _any_order(work)
     bound = binding(work.first, work.source, end)
     start = np.where(end != NOT_RUN, bound.ready_ns, NOT_RUN)
-    kind = np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge] if len(work.kind) else FREE).astype(np.uint8)
     alone = np.full(len(work), NOWHERE, np.int32)
-    return Played(IDEAL, start, start, end, bound.node, kind, alone, np.zeros(len(work.ranks), np.int64))
+    return Played(IDEAL, start, start, end, bound.node, held_kinds(work.kind, bound), alone, np.zeros(len(work.ranks), np.int64))
 
 
 def _any_order(work: Workload) -> I64:

@@ -14,6 +14,7 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8
 from graphlink.read.chakra import NO_GROUP, NodeType
+from graphlink.replay.clock import RunClock, elapsed, run_clock
 from graphlink.replay.workload import Workload, work_bounds
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
@@ -23,19 +24,18 @@ RECEIVE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """``code``, ``partner`` and ``cost_ns`` have one entry a node, the others one a meeting.
+    """``code`` and ``partner`` have one entry a node, ``expected``, ``group`` and ``turn`` one a meeting of a collective.
 
-    ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever). ``cost_ns``: of a
-    send the shorter of its own and its receive's time (the other one waited); of a receive what it takes after its send has ended.
-    ``begin_ns``: when each rank begins. ``took_ns``: the shortest time of a member: the one that came last waited for nobody.
+    ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever). ``begin_ns``: when
+    each rank begins. ``measured_ns``: the recorded time of all ranks, None where they have no clock in common or begin together.
     """
 
     code: U8
     partner: I32
-    cost_ns: I64
-    expected: I64  # members among the ranks that are there
-    took_ns: I64
     begin_ns: I64
+    measured_ns: int | None
+    clock: RunClock
+    expected: I64  # members among the ranks that are there
     group: I64
     turn: I64  # 0 = first collective of the group
     notes: tuple[str, ...]
@@ -46,37 +46,23 @@ def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: b
 
     Ranks begin as their recordings did, or with ``together`` all at once as in ASTRA-sim.
     """
-    cost_ns = work.micros_ns
     code = np.full(len(work), PLAIN, np.uint8)
     partner = np.full(len(work), NOWHERE, np.int32)
-    cost = cost_ns.copy()
     notes: list[str] = []
     column = _Columns(work)
-    collected = _collectives(column, groups, cost_ns, code, partner, notes)
-    _messages(column, code, partner, cost, notes)
-    begin = np.zeros(len(work.ranks), np.int64) if together else _begins(work, notes)
-    return Meetings(code, partner, cost, collected.expected, collected.took_ns, begin, collected.group, collected.turn, tuple(notes))
-
-
-def _begins(work: Workload, notes: list[str]) -> I64:
-    """When each rank began, on the clock of the recordings; 0 for all where their clocks cannot be the same."""
-    begin = np.zeros(len(work.ranks), np.int64)
-    if any(r.file.metadata.epoch_ns is None or not len(r.file.id) for r in work.ranks) or not len(begin):
-        notes.append("the graphs do not say when their ranks began: all begin together")
-        return begin
-    start = np.array([(r.file.metadata.epoch_ns or 0) + int(r.file.start_ns.min()) for r in work.ranks], np.int64)
-    end = np.array([(r.file.metadata.epoch_ns or 0) + int(r.file.end_ns.max()) for r in work.ranks], np.int64)
-    if start.max() >= end.min():
-        notes.append("the recordings of the ranks do not overlap in time, so their clocks differ: all begin together")
-        return begin
-    began: I64 = start - start.min()
-    return began
+    collected = _collectives(column, groups, code, partner, notes)
+    _messages(column, code, partner, notes)
+    clock = run_clock([r.file for r in work.ranks])
+    if clock.differ and not together:
+        notes.append(f"{clock.differ}: all begin together")
+    begin = np.zeros(len(work.ranks), np.int64) if together else clock.begin_ns
+    measured = None if together else clock.measured_ns
+    return Meetings(code, partner, begin, measured, clock, collected.expected, collected.group, collected.turn, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
     expected: I64
-    took_ns: I64
     group: I64
     turn: I64
 
@@ -91,15 +77,11 @@ class _Columns:
         self.host = self.of("host") != 0
 
     def of(self, name: str) -> I64:
-        low, work = work_bounds(self.work), self.work
-        parts = [getattr(r.file, name)[work.position[a:b]].astype(np.int64) for r, (a, b) in zip(work.ranks, low, strict=True)]
+        parts = [
+            getattr(r.file, name)[self.work.position[a:b]].astype(np.int64)
+            for r, (a, b) in zip(self.work.ranks, work_bounds(self.work), strict=True)
+        ]
         return np.concatenate([np.zeros(0, np.int64), *parts])
-
-    def clock_ns(self, name: str) -> I64:
-        """A time on the common clock; files without an epoch count from 0."""
-        epoch = np.array([r.file.metadata.epoch_ns or 0 for r in self.work.ranks], np.int64)
-        skew: I64 = epoch - (epoch.min() if len(epoch) else 0)
-        return self.of(name) + skew[self.work.member]
 
 
 def _turns(*keys: I64) -> I64:
@@ -116,9 +98,7 @@ def _turns(*keys: I64) -> I64:
     return out
 
 
-def _collectives(
-    column: _Columns, groups: Mapping[int, Sequence[int]], cost_ns: I64, code: U8, partner: I32, notes: list[str]
-) -> _Collected:
+def _collectives(column: _Columns, groups: Mapping[int, Sequence[int]], code: U8, partner: I32, notes: list[str]) -> _Collected:
     here = sorted(int(r.rank) for r in column.work.ranks)
     nodes = np.flatnonzero((column.type == NodeType.COMM_COLL) & ~column.host)
     group = column.of("group")[nodes]
@@ -134,8 +114,6 @@ def _collectives(
     turn = _turns(group, column.rank[nodes])
     pairs, meeting = np.unique(np.stack([group, turn], axis=1), axis=0, return_inverse=True)
     meeting = meeting.reshape(-1)
-    took = np.full(len(pairs), np.iinfo(np.int64).max)
-    np.minimum.at(took, meeting, cost_ns[nodes])
     code[nodes], partner[nodes] = COLLECTIVE, meeting
     expected = np.array([len(members[g]) for g in pairs[:, 0].tolist()], np.int64)
     for what in ("comm_type", "comm_size"):
@@ -149,7 +127,7 @@ def _collectives(
             notes.append(
                 f"{len(differ)} collectives differ in {what} between ranks, first: number {k + 1} of group {g}; ASTRA-sim never ends there"
             )
-    return _Collected(expected, np.maximum(took, 1), pairs[:, 0], pairs[:, 1])
+    return _Collected(expected, pairs[:, 0], pairs[:, 1])
 
 
 def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int]) -> frozenset[int]:
@@ -157,7 +135,7 @@ def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int
     return frozenset(here if named is None else set(named) & set(here))
 
 
-def _messages(column: _Columns, code: U8, partner: I32, cost: I64, notes: list[str]) -> None:
+def _messages(column: _Columns, code: U8, partner: I32, notes: list[str]) -> None:
     here = np.array(sorted({r.rank for r in column.work.ranks}), np.int64)
     sends = np.flatnonzero((column.type == NodeType.COMM_SEND) & ~column.host)
     receives = np.flatnonzero((column.type == NodeType.COMM_RECV) & ~column.host)
@@ -177,12 +155,32 @@ def _messages(column: _Columns, code: U8, partner: I32, cost: I64, notes: list[s
     unread = len(sends) - int(np.count_nonzero(sent != NOWHERE)) - int(np.count_nonzero(~np.isin(dst[sends], here)))
     if unread:
         notes.append(f"{unread} sends have no receive: nobody waits for them")
-    ok = sent != NOWHERE
-    send, receive = sent[ok], receives[ok]
-    start, end = column.clock_ns("start_ns"), column.clock_ns("end_ns")
-    # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there
-    free = cost[send] == 0
-    both = np.maximum(start[send], start[receive])
-    transfer = np.clip(end[receive] - both, 0, cost[receive])
-    cost[send] = np.minimum(cost[send], cost[receive])
-    cost[receive] = np.where(free, transfer, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Sends and receives that meet: their nodes, one entry a message, and recorded times (ns) on the clock that the ranks share."""
+
+    send: I64
+    receive: I64
+    sent_ns: I64  # the send began
+    both_ns: I64  # both had begun
+    received_ns: I64  # the receive ended
+
+
+def messages(work: Workload, meetings: Meetings) -> Messages:
+    """The messages of ``meetings``. Linear."""
+    receive = np.flatnonzero((meetings.code == RECEIVE) & (meetings.partner != NOWHERE))
+    send = meetings.partner[receive].astype(np.int64)
+    sent = recorded_ns(work, meetings.clock, "start_ns", send)
+    both = np.maximum(sent, recorded_ns(work, meetings.clock, "start_ns", receive))
+    return Messages(send, receive, sent, both, recorded_ns(work, meetings.clock, "end_ns", receive))
+
+
+def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:
+    """``start_ns`` or ``end_ns`` of some nodes on the clock of the run."""
+    out = np.empty(len(nodes), np.int64)
+    for i, ranked in enumerate(work.ranks):
+        mine = np.flatnonzero(work.member[nodes] == i)
+        out[mine] = clock.skew_ns[i] + elapsed(ranked.file, getattr(ranked.file, time)[work.position[nodes[mine]]])
+    return out

@@ -16,13 +16,14 @@ class ReplayPath:
     """The chain of nodes that the end hangs on, first node first; times sum up to ``length_ns``.
 
     ``kind`` of a node says what held it back (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
-    part of the length: 0 of a collective's last member when it stands before the member on whose rank the path goes on. ``gap_ns``
-    and ``delay_ns``: host gaps; device delays and start delays.
+    part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands before the one on whose rank the path
+    goes on, with what it took until that one could begin. ``gap_ns`` and ``delay_ns``: host gaps; device delays and start delays.
     """
 
     node: I32
     kind: U8
     own_ns: I64
+    fixed_ns: I64
     length_ns: int
     gap_ns: int
     delay_ns: int
@@ -43,32 +44,37 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     nodes: list[int] = []
     kinds: list[int] = []
     own: list[int] = []
+    fixed: list[int] = []
     held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
-    begin, end, slot = played.begin_ns.tolist(), played.end_ns.tolist(), work.slot.tolist()
+    start, begin, end = played.start_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
+    delay = work.fixed_ns.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
-    took = True
+    until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
+        joins = joined[at] != NOWHERE and until is None
+        since = begin[at] if joins else start[at]
+        took = (end[at] if until is None else until) - since
         nodes.append(at)
-        own.append(end[at] - begin[at] if took else 0)
-        other = joined[at]
-        if took and other != NOWHERE and other != at:
-            received = slot[at] == Slot.NONE
-            kinds.append(MESSAGE if received else MEETING)
-            at, took = other, received
+        own.append(took)
+        fixed.append(0 if joins else min(delay[at], took))
+        if joins:
+            kinds.append(MESSAGE if work.slot[at] == Slot.NONE else MEETING)
         else:
             kinds.append(held_kind[at])
-            at, took = held[at], True
+        at, until = (joined[at], since) if joins else (held[at], None)
     order = slice(None, None, -1)
     path = np.array(nodes, np.int32)[order]
     own_ns = np.array(own, np.int64)[order]
-    sort, delay = work.work[path], np.minimum(work.fixed_ns[path], own_ns)
+    fixed_ns = np.array(fixed, np.int64)[order]
+    sort = work.work[path]
     return ReplayPath(
         node=path,
         kind=np.array(kinds, np.uint8)[order],
         own_ns=own_ns,
+        fixed_ns=fixed_ns,
         length_ns=int(own_ns.sum()),
         gap_ns=int(own_ns[sort == Work.GAP].sum()),
-        delay_ns=int(own_ns[sort == Work.DELAY].sum() + delay[sort != Work.DELAY].sum()),
+        delay_ns=int(own_ns[sort == Work.DELAY].sum() + fixed_ns[sort != Work.DELAY].sum()),
     )
 
 
@@ -94,7 +100,7 @@ def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:
     """The path's length by what it is spent on; start delays count as ``delay``."""
     sort = work.work[path.node]
     out = {w.name.lower(): int(path.own_ns[sort == w].sum()) for w in Work}
-    start_delay = np.where(sort == Work.DELAY, 0, np.minimum(work.fixed_ns[path.node], path.own_ns))
+    start_delay = np.where(sort == Work.DELAY, 0, path.fixed_ns)
     for w in (Work.KERNEL, Work.COMM, Work.COPY):
         moved = int(start_delay[sort == w].sum())
         out[w.name.lower()] -= moved

@@ -69,6 +69,13 @@ class Binding:
     ready_ns: I64
 
 
+def held_kinds(kind: U8, bound: Binding) -> U8:
+    """What held each node back as far as dependencies go: the kind of its edge (``kind``: of all edges), or ``FREE``."""
+    if not len(kind):
+        return np.full(len(bound.edge), FREE, np.uint8)
+    return np.where(bound.edge == NOWHERE, FREE, kind[bound.edge]).astype(np.uint8)
+
+
 def binding(first: I64, source: I32, end_ns: I64) -> Binding:
     """The last of the dependencies that ended last, of all nodes at once. Linear."""
     edge = held_by(first, source, end_ns)

@@ -15,6 +15,7 @@ from graphlink.depend.fold import FOLDED, NAMES
 from graphlink.emit.summary import error_pct, share
 from graphlink.errors import UsageError
 from graphlink.read.chakra import NodeType
+from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.drift import Place, places, slot_waits
 from graphlink.replay.fitting import fit
 from graphlink.replay.ideal import IDEAL, play_ideal
@@ -27,7 +28,8 @@ from graphlink.replay.whatif import Changes
 from graphlink.replay.workload import RankFile, Work, Workload, has_times, measured_ns, workload
 from graphlink.version import __version__
 
-MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS)
+MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS, COUPLED)
+JOINED: Final = (RANKS, COUPLED)  # machines that replay all ranks at once
 TOP_PLACES: Final = 10
 TOP_FAMILIES: Final = 8
 KEPT_SHARE: Final = 0.05  # unexplained time, of all, above which a what-if says so
@@ -87,6 +89,7 @@ class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     nodes: int
+    ran: int  # of them
     measured_ns: int | None
     replayed_ns: int
     finished: bool
@@ -101,10 +104,17 @@ class StuckEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the machine: of one rank, or of all."""
+    """One run of the machine: of one rank, or of all.
+
+    ``measured_ns``: the last recorded end less the first recorded start of all ranks, on the run's clock; None without recorded times,
+    where the ranks have no clock in common, and where they were made to begin together. ``error_pct`` compares ``total_ns``; None there
+    too, and if a rank does not finish.
+    """
 
     ranks: list[RankEntry]
     total_ns: int
+    measured_ns: int | None
+    error_pct: float | None
     path: PathEntry
     drifts: list[Drift]
     slot_waits: list[SlotWaitEntry]
@@ -152,9 +162,12 @@ def replayed(
     """
     work = workload(ranks)
     joined, played = _played(work, machine, groups, together)
+    measured = _measured_ns(work, joined)
     run = Run(
         ranks=_ranks(work, played, joined),
         total_ns=played.total_ns,
+        measured_ns=measured,
+        error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         path=_path(work, played),
         drifts=[_drift(work, d) for d in places(work, played, TOP_PLACES)],
         slot_waits=_slot_waits(work, played),
@@ -190,8 +203,8 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
         return []
     out = _timed_by_luck(ranks)
     waits = any(np.isin(r.file.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for r in ranks)
-    if machine != RANKS and waits and changes.bytes_per_s is None:
-        out.append("communication keeps the time that the recording waited for other ranks: --machine ranks lets them meet")
+    if machine not in JOINED and waits and changes.bytes_per_s is None:
+        out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets them meet")
     out += _kept(ranks)
     if _folded(ranks) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
         out.append(NAMES)
@@ -240,10 +253,16 @@ def _timed_by_luck(ranks: Sequence[RankFile]) -> list[str]:
 
 
 def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Meetings | None, Played]:
-    if machine == RANKS:
+    if machine in JOINED:
         joined = meetings(work, groups, together=together)
-        return joined, play_ranks(work, joined)
+        return joined, play_ranks(work, joined) if machine == RANKS else play_coupled(work, joined)
     return None, play_slots(work) if machine == ASTRA_SIM else play_ideal(work)
+
+
+def _measured_ns(work: Workload, joined: Meetings | None) -> int | None:
+    if not all(has_times(r.file) for r in work.ranks):
+        return None
+    return measured_ns(work.ranks[0].file) if joined is None else joined.measured_ns
 
 
 def _ranks(work: Workload, played: Played, joined: Meetings | None) -> list[RankEntry]:
@@ -252,10 +271,12 @@ def _ranks(work: Workload, played: Played, joined: Meetings | None) -> list[Rank
         begin = int(joined.begin_ns[i]) if joined else 0
         end = int(played.end_ns[work.offset[i] : work.offset[i + 1]].max(initial=begin))
         measured = measured_ns(ranked.file) if has_times(ranked.file) else None
-        finished = bool(played.ran[work.offset[i] : work.offset[i + 1]].all())
+        ran = int(np.count_nonzero(played.ran[work.offset[i] : work.offset[i + 1]]))
+        finished = ran == len(ranked.file.id)
         entry = RankEntry(
             rank=ranked.rank,
             nodes=len(ranked.file.id),
+            ran=ran,
             measured_ns=measured,
             replayed_ns=end - begin,
             finished=finished,

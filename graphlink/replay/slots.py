@@ -8,13 +8,14 @@ Source of the rules: the scheduler of ASTRA-sim's feeder as run (docs/replay.md)
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings
-from graphlink.replay.played import FREE, NOT_RUN, SLOT, Binding, Played, binding
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages
+from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_kinds
 from graphlink.replay.workload import Slot, Workload, successors
 
 ASTRA_SIM: Final = "astra-sim"
@@ -44,14 +45,31 @@ def _play(work: Workload, meetings: Meetings | None, machine: str) -> Played:
     ready = np.maximum(bound.ready_ns, begins[work.member])
     waited = (start != NOT_RUN) & (start > ready)
     held = np.where(waited, np.array(run.before, np.int64), bound.node).astype(np.int32)
-    kind = np.where(waited, SLOT, _kinds(work, bound)).astype(np.uint8)
+    kind = np.where(waited, SLOT, held_kinds(work.kind, bound)).astype(np.uint8)
     return Played(machine, start, begin, end, held, kind, np.array(run.joined, np.int32), begins)
 
 
-def _kinds(work: Workload, bound: Binding) -> I64:
-    if not len(work.kind):
-        return np.full(len(work), FREE, np.int64)
-    return np.where(bound.edge == NOWHERE, FREE, work.kind[bound.edge].astype(np.int64))
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """``node_ns``: of a send the shorter of its own and its receive's time (the other one waited); of a receive what it takes after its
+    send has ended. ``took_ns`` of each meeting: the shortest time of a member, since the one that came last waited for nobody.
+    """
+
+    node_ns: I64
+    took_ns: I64
+
+
+def _costs(work: Workload, meetings: Meetings) -> _Costs:
+    node = work.micros_ns.copy()
+    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
+    collectives = np.flatnonzero(meetings.code == COLLECTIVE)
+    np.minimum.at(took, meetings.partner[collectives], node[collectives])
+    m = messages(work, meetings)
+    sent, received = node[m.send], node[m.receive]
+    # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there
+    node[m.receive] = np.where(sent == 0, np.clip(m.received_ns - m.both_ns, 0, received), 0)
+    node[m.send] = np.minimum(sent, received)
+    return _Costs(node, np.maximum(took, 1))
 
 
 class _Run:
@@ -64,7 +82,8 @@ class _Run:
         lane = work.member.astype(np.int64) * len(Slot) + work.slot
         self._lane: list[int] = [*lane.tolist(), *range(int(Slot.NONE), members * len(Slot), len(Slot))]
         self._lanes = len(work.ranks) * len(Slot)
-        self._cost: list[int] = np.maximum(work.micros_ns if meetings is None else meetings.cost_ns, 1).tolist()
+        costs = None if meetings is None else _costs(work, meetings)
+        self._cost: list[int] = np.maximum(work.micros_ns if costs is None else costs.node_ns, 1).tolist()
         left = np.diff(work.first)
         roots = np.flatnonzero(left == 0)
         first, target = successors(work.first, work.source)
@@ -74,7 +93,7 @@ class _Run:
         self._code = bytes(n) if meetings is None else meetings.code.tobytes()
         self._partner: list[int] = [] if meetings is None else meetings.partner.tolist()
         self._missing = [] if meetings is None else meetings.expected.tolist()
-        self._took = [] if meetings is None else meetings.took_ns.tolist()
+        self._took = [] if costs is None else costs.took_ns.tolist()
         self._present: list[list[int]] = [[] for _ in self._missing]
         self._posted: dict[int, int] = {}  # a send that has not ended -> the receive that waits for it
         # a rank begins when an event of its own, numbered after the nodes, releases what depends on nothing
@@ -82,9 +101,9 @@ class _Run:
         self._events = sorted((at, n + i) for i, at in enumerate(begins))
 
     def simulate(self) -> None:
-        events, lane_of, left, code = self._events, self._lane, self._left, self._code
-        first, target, end, start, begin, cost = self._first, self._target, self.end, self.start, self.begin, self._cost
-        before, push, pop = self.before, heapq.heappush, heapq.heappop
+        events, lane_of, left = self._events, self._lane, self._left
+        first, target, end, before = self._first, self._target, self.end, self.before
+        push, pop = heapq.heappush, heapq.heappop
         ready: list[list[int]] = [[] for _ in range(self._lanes)]
         free = [True] * self._lanes
         last = [NOWHERE] * self._lanes
@@ -96,15 +115,9 @@ class _Run:
                 waiting = ready[lane]
                 while waiting and free[lane]:
                     node = pop(waiting)
-                    start[node] = now
-                    if not slotless[lane]:
-                        free[lane] = False
-                        before[node] = last[lane]
-                    if code[node] == PLAIN:
-                        begin[node] = now
-                        push(events, (now + cost[node], node))
-                    else:
-                        self._meet(node, now)
+                    free[lane] = False
+                    before[node] = last[lane]
+                    self._start(node, now)
             if not events:
                 return
             touched.clear()
@@ -118,12 +131,24 @@ class _Run:
                 touched.add(lane)
                 for after in target[first[node] : first[node + 1]]:
                     left[after] -= 1
-                    if not left[after]:
-                        lane = lane_of[after]
+                    if left[after]:
+                        continue
+                    lane = lane_of[after]
+                    if slotless[lane]:
+                        self._start(after, now)  # and may end at this instant
+                    else:
                         push(ready[lane], after)
                         touched.add(lane)
                 if node in self._posted:
                     self._deliver(self._posted.pop(node), node, now)
+
+    def _start(self, node: int, now: int) -> None:
+        self.start[node] = now
+        if self._code[node] == PLAIN:
+            self.begin[node] = now
+            heapq.heappush(self._events, (now + self._cost[node], node))
+        else:
+            self._meet(node, now)
 
     def _meet(self, node: int, now: int) -> None:
         other = self._partner[node]

@@ -76,7 +76,7 @@ Key = tuple[int, int]  # rank, id
 def plain(ranks: Sequence[Sequence[N]], groups: Mapping[int, Sequence[int]] | None) -> dict[Key, tuple[int, int]]:
     """Start and end (ns) of each node on ASTRA-sim's slots, instant by instant; with ``groups`` ranks are coupled."""
     nodes = {(r, n.id): n for r, given in enumerate(ranks) for n in given}
-    partners = {k: _partners(nodes, k, groups) for k, n in nodes.items() if groups is not None and n.sort in (COLL, RECV, SEND)}
+    met = {k: partners(nodes, k, groups) for k, n in nodes.items() if groups is not None and n.sort in (COLL, RECV, SEND)}
     start: dict[Key, int] = {}
     end: dict[Key, int] = {}
     now = 0
@@ -92,7 +92,7 @@ def plain(ranks: Sequence[Sequence[N]], groups: Mapping[int, Sequence[int]] | No
         if able:
             start[able[0]] = now
         for k in start:
-            ended = None if k in end else _end(nodes, k, start, end, partners.get(k))
+            ended = None if k in end else _end(nodes, k, start, end, met.get(k))
             if ended is not None:
                 end[k] = ended
         if able or any(can_start(k) for k in nodes):
@@ -111,7 +111,7 @@ def _cost(n: N) -> int:
     return 1000 * (n.us + n.delay_us)
 
 
-def _partners(nodes: Mapping[Key, N], k: Key, groups: Mapping[int, Sequence[int]] | None) -> list[Key] | None:
+def partners(nodes: Mapping[Key, N], k: Key, groups: Mapping[int, Sequence[int]] | None) -> list[Key] | None:
     """The nodes that meet with this one; None if it stands alone; short of one if a partner is not there."""
     n = nodes[k]
     ranks = sorted({r for r, _ in nodes})

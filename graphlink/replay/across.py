@@ -1,0 +1,233 @@
+"""The critical path over all ranks of a run: that of the coupled replay, where a rank that waited hands it on to the one that came late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from graphlink.emit.summary import error_pct
+from graphlink.model import I64
+from graphlink.read.chakra import NO_GROUP, CommType
+from graphlink.replay.coupled import play_coupled
+from graphlink.replay.meetings import RECEIVE, Meetings, meetings
+from graphlink.replay.path import ReplayPath, critical_path, families
+from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
+from graphlink.replay.stuck import Stuck, stuck
+from graphlink.replay.workload import RankFile, Work, Workload, has_times, workload
+
+TOP_FAMILIES: Final = 100
+SHARES: Final = ("host", "compute", "communication", "copy", "idle", "waiting")
+_SHARE: Final = {Work.HOST: 0, Work.KERNEL: 1, Work.COMM: 2, Work.COPY: 3, Work.GAP: 4, Work.DELAY: 4}
+_IDLE: Final = SHARES.index("idle")
+_WAITING: Final = SHARES.index("waiting")
+_COLLECTIVES: Final = frozenset(CommType)
+_HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
+
+
+class AcrossNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The path, first node first: columns with one entry a node. Times are those of the replay on the run's clock, from ``origin_ns``.
+
+    A node stands on the path from ``start_ns`` to ``end_ns``, and begins where the one before it ends. ``held_by`` is the kind of the
+    dependency on that one; where that one is of ``other_rank``, ``collective`` or ``message``. ``name`` and ``share`` are positions in
+    ``names`` and ``shares``.
+    """
+
+    rank: list[int]
+    id: list[int]
+    name: list[int]
+    share: list[int]
+    start_ns: list[int]
+    end_ns: list[int]
+    start_delay_ns: list[int]  # part of the node's time, which is idle
+    held_by: list[str | None]
+    other_rank: list[int | None]
+
+
+class Hop(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the path changes ranks: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of ``other_rank``.
+
+    ``what`` names the collective or message. Before it came to that, the path spent ``stretch_ns`` on ``other_rank``, most of it
+    (``most_ns``) in nodes named ``most``.
+    """
+
+    rank: int
+    id: int
+    what: str
+    waited_ns: int
+    other_rank: int
+    other_id: int
+    other_name: str
+    stretch_ns: int
+    most: str
+    most_ns: int
+
+
+class RankShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the path runs on a rank."""
+
+    rank: int
+    nodes: int
+    ns: int
+    share_ns: dict[str, int]
+
+
+class AcrossFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of one name on the path, and what they take of it."""
+
+    name: str
+    share: str
+    nodes: int
+    ns: int
+
+
+class CriticalAcross(msgspec.Struct, frozen=True, kw_only=True):
+    """``length_ns`` is the time of the replay of all ranks, from the first start of any; ``share_ns`` sums up to it. ``waiting`` is what
+    passed before the first rank of the path began: no graph says what that one waited for.
+
+    ``origin_ns``: the first start of all ranks on the run's clock, since the epoch; None where the ranks have no clock in common, and
+    began together. ``measured_ns`` and ``error_pct`` as in ``report.Run``. ``hops`` by ``waited_ns``, largest first; ``stuck`` has a line
+    for each rank that did not finish, and then the path is that of what ran.
+    """
+
+    length_ns: int
+    origin_ns: int | None
+    measured_ns: int | None
+    error_pct: float | None
+    nodes_run: int
+    nodes_all: int
+    share_ns: dict[str, int]
+    ranks: list[RankShare]
+    hops: list[Hop]
+    families: list[AcrossFamily]
+    shares: list[str]
+    names: list[str]
+    nodes: AcrossNodes
+    stuck: list[str]
+    notes: list[str]
+
+
+def across(ranks: Sequence[RankFile], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
+    """The path over ``ranks``; ``groups`` is ``comm_group.json``. As ``play_coupled`` in time."""
+    work = workload(ranks)
+    met = meetings(work, groups)
+    played = play_coupled(work, met)
+    path = critical_path(work, played)
+    begin = int(played.rank_begin_ns[work.member[path.node[0]]]) if len(path.node) else 0
+    measured = met.measured_ns if all(has_times(r.file) for r in ranks) else None
+    share = np.array([_SHARE[w] for w in Work], np.int64)[work.work[path.node]]
+    texts = [work.name(n) for n in path.node.tolist()]
+    code = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+    name = np.array([code[text] for text in texts], np.int64)
+    hops = sorted(_hops(work, met, played, path, name, [*code]), key=lambda hop: -hop.waited_ns)
+    return CriticalAcross(
+        length_ns=played.total_ns,
+        origin_ns=met.clock.origin_ns,
+        measured_ns=measured,
+        error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
+        nodes_run=int(np.count_nonzero(played.ran)),
+        nodes_all=len(work),
+        share_ns=_share_ns(share, path, begin),
+        ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
+        hops=hops,
+        families=[
+            AcrossFamily(name=f.name, share=SHARES[_SHARE[f.work]], nodes=f.nodes, ns=f.ns) for f in families(work, path, TOP_FAMILIES)
+        ],
+        shares=list(SHARES),
+        names=[*code],
+        nodes=_nodes(work, path, share, name, begin),
+        stuck=[_told(work, s) for s in stuck(work, played, met)],
+        notes=list(met.notes),
+    )
+
+
+def encode(found: CriticalAcross) -> bytes:
+    """The bytes of ``critical_path.ranks.json``."""
+    return msgspec.json.encode(found) + b"\n"
+
+
+def _told(work: Workload, s: Stuck) -> str:
+    what = f"node {work.id(s.node)} ({work.name(s.node)[:60]}) waits for {s.waits_for}"
+    return f"rank {s.rank} does not finish: {s.left:,} nodes left; {what}"
+
+
+def _share_ns(share: I64, path: ReplayPath, waiting_ns: int) -> dict[str, int]:
+    by_share = np.zeros(len(SHARES), np.int64)
+    np.add.at(by_share, share, path.own_ns - path.fixed_ns)
+    by_share[_IDLE] += path.fixed_ns.sum()
+    by_share[_WAITING] = waiting_ns
+    return dict(zip(SHARES, by_share.tolist(), strict=True))
+
+
+def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShare:
+    mine = work.member[path.node] == member
+    own, fixed = path.own_ns[mine], path.fixed_ns[mine]
+    by_share = np.zeros(_WAITING, np.int64)
+    np.add.at(by_share, share[mine], own - fixed)
+    by_share[_IDLE] += fixed.sum()
+    return RankShare(
+        rank=work.ranks[member].rank,
+        nodes=int(np.count_nonzero(mine)),
+        ns=int(own.sum()),
+        share_ns=dict(zip(SHARES, by_share.tolist(), strict=False)),
+    )
+
+
+def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: int) -> AcrossNodes:
+    end = begin_ns + np.cumsum(path.own_ns)
+    ranks = [work.rank(n) for n in path.node.tolist()]
+    kinds = path.kind.tolist()
+    held: list[str | None] = [_HOPS[k] if k in _HOPS else held_word(k) for k in kinds]
+    other: list[int | None] = [before if k in _HOPS else None for before, k in zip([0, *ranks], kinds, strict=False)]
+    if held:
+        held[0] = None
+    return AcrossNodes(
+        rank=ranks,
+        id=[work.id(n) for n in path.node.tolist()],
+        name=name.tolist(),
+        share=share.tolist(),
+        start_ns=(end - path.own_ns).tolist(),
+        end_ns=end.tolist(),
+        start_delay_ns=path.fixed_ns.tolist(),
+        held_by=held,
+        other_rank=other,
+    )
+
+
+def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> list[Hop]:
+    """One entry a change of rank along the path."""
+    member = work.member[path.node]
+    at = np.flatnonzero(np.diff(member)) + 1
+    out = []
+    for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
+        node, other = int(path.node[here]), int(path.node[here - 1])
+        code, place = np.unique(name[low:here], return_inverse=True)
+        by_name = np.zeros(len(code), np.int64)
+        np.add.at(by_name, place, path.own_ns[low:here])
+        most = int(by_name.argmax())
+        hop = Hop(
+            rank=work.rank(node),
+            id=work.id(node),
+            what=_what(work, met, node),
+            waited_ns=int(played.begin_ns[node] - played.start_ns[node] - work.fixed_ns[node]),
+            other_rank=work.rank(other),
+            other_id=work.id(other),
+            other_name=work.name(other),
+            stretch_ns=int(path.own_ns[low:here].sum()),
+            most=names[int(code[most])],
+            most_ns=int(by_name[most]),
+        )
+        out.append(hop)
+    return out
+
+
+def _what(work: Workload, met: Meetings, node: int) -> str:
+    file, position = work.file_of(node), int(work.position[node])
+    if met.code[node] == RECEIVE:
+        return f"a message of tag {int(file.comm_tag[position])}, {int(file.comm_size[position]):,} bytes"
+    meeting, kind = int(met.partner[node]), int(file.comm_type[position])
+    told = CommType(kind).name if kind in _COLLECTIVES else "collective"
+    group = int(met.group[meeting])
+    return f"{told} {int(met.turn[meeting]) + 1} of {'all ranks' if group == NO_GROUP else f'group {group}'}"

@@ -1,0 +1,170 @@
+"""The coupled machine: all ranks at once, dependencies only, to the ns; collectives meet and messages arrive.
+
+A collective begins when its last member is ready (and that one's start delay is over), and takes the shortest recorded time of a member:
+that one waited for nobody. A message is on its way from when both ends have begun, so a receive ends no sooner than its send; a send waits
+for nobody. Wherever ranks do not meet this is the ideal machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages, recorded_ns
+from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
+from graphlink.replay.workload import Workload
+
+COUPLED: Final = "coupled"
+
+
+def play_coupled(work: Workload, meetings: Meetings) -> Played:
+    """Each rank begins at its ``meetings.begin_ns``. Nodes in and after a cycle, of one rank or over several, do not run.
+
+    Linear in nodes, n log n in edges (one sort).
+    """
+    took, sent = _took_ns(work, meetings), _sent(work, meetings)
+    end = _ends(work, meetings, took, sent)
+    ran = end != NOT_RUN
+    bound = binding(work.first, work.source, end)
+    start = np.maximum(bound.ready_ns, meetings.begin_ns[work.member])
+    start[_blocked(work, ran)] = NOT_RUN
+    arrival = start + work.fixed_ns
+    begin, joined = start.copy(), np.full(len(work), NOWHERE, np.int32)
+
+    receive, by = sent.receive[ran[sent.receive]], sent.by[ran[sent.receive]]
+    begin[receive] = end[receive] - sent.transfer_ns[ran[sent.receive]]
+    joined[receive] = np.where(arrival[receive] < begin[receive], by, NOWHERE)
+
+    member = np.flatnonzero((meetings.code == COLLECTIVE) & ran)
+    meeting = meetings.partner[member]
+    begin[member] = end[member] - took[meeting]
+    order = np.lexsort((arrival[member], meeting))
+    last = np.full(len(took), NOWHERE)
+    last[meeting[order]] = member[order]  # of equal keys the last one stays
+    joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
+    return Played(COUPLED, start, begin, end, bound.node, held_kinds(work.kind, bound), joined, meetings.begin_ns)
+
+
+def _took_ns(work: Workload, meetings: Meetings) -> I64:
+    """Of each meeting the shortest time of a member, without start delays."""
+    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
+    nodes = np.flatnonzero(meetings.code == COLLECTIVE)
+    np.minimum.at(took, meetings.partner[nodes], (work.cost_ns - work.fixed_ns)[nodes])
+    return took
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """One entry a message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the end
+    of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
+    """
+
+    send: I64
+    sent_ns: I64
+    receive: I64
+    by: I64
+    before_ns: I64
+    transfer_ns: I64
+
+
+def _sent(work: Workload, meetings: Meetings) -> _Sent:
+    m = messages(work, meetings)
+    own = work.cost_ns - work.fixed_ns
+    free = own[m.send] == 0  # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
+    by, both = m.send.copy(), m.both_ns.copy()
+    took = np.where(free, 0, np.minimum(own[m.send], own[m.receive]))  # the other one waited
+    before = took.copy()
+    early = np.flatnonzero(free & (m.received_ns < m.sent_ns) & (not meetings.clock.differ))
+    by[early] = [_left_in(work, send) for send in m.send[early].tolist()]
+    moved = early[by[early] != m.send[early]]
+    before[moved] = (work.cost_ns - work.wake_ns)[by[moved]]
+    both[moved] = np.maximum(
+        *(recorded_ns(work, meetings.clock, "start_ns", nodes) for nodes in (by[moved], m.receive[moved])),
+    )
+    transfer = np.where(free, np.clip(m.received_ns - both, 0, own[m.receive]), took)
+    return _Sent(m.send, took, m.receive, by, before, transfer)
+
+
+def _left_in(work: Workload, send: int) -> int:
+    """The host node in which a message left that was received before its send was recorded to begin; the send where that is not told.
+
+    gloo hands a message over and only then begins its row (``buf->send`` stands before ``SendWork`` in PyTorch's ProcessGroupGloo.cpp), so
+    it left while the thread was still in the node before the row.
+    """
+    row = _source(work, send, EdgeKind.LAUNCH)
+    if row is None:
+        return send
+    if work.file_of(row).duration_ns[work.position[row]]:
+        return row
+    node = _source(work, row, EdgeKind.HOST)
+    return send if node is None else node
+
+
+def _source(work: Workload, node: int, kind: EdgeKind) -> int | None:
+    edges = slice(int(work.first[node]), int(work.first[node + 1]))
+    sources = work.source[edges][work.kind[edges] == kind]
+    return int(sources[-1]) if len(sources) else None
+
+
+def _blocked(work: Workload, ran: Bool) -> Bool:
+    """Nodes with a dependency that did not run."""
+    out = np.zeros(len(work), np.bool_)
+    if not ran.all():
+        out[np.repeat(np.arange(len(work)), np.diff(work.first))[~ran[work.source]]] = True
+    return out
+
+
+def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
+    """When each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
+    n = len(work)
+    wake = np.where(meetings.code == PLAIN, work.wake_ns, 0)
+    targets = np.repeat(np.arange(n, dtype=np.int32), np.diff(work.first))
+    lags = np.concatenate([np.where(work.kind == EdgeKind.SYNC, 0, -wake[targets]), -sent.before_ns - work.fixed_ns[sent.receive]])
+    targets = np.concatenate([targets, sent.receive.astype(np.int32)])
+    sources = np.concatenate([work.source, sent.by.astype(np.int32)])
+    order = np.argsort(sources, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=n))]).tolist()
+    target, lag = targets[order].tolist(), lags[order].tolist()
+    waits = np.bincount(targets, minlength=n)
+    waits[(meetings.code == RECEIVE) & (meetings.partner == NOWHERE)] += 1  # its send is not there
+    left = waits.tolist()
+    cost = work.cost_ns.copy()
+    cost[sent.send] = work.fixed_ns[sent.send] + sent.sent_ns
+    cost[sent.receive] = work.fixed_ns[sent.receive] + sent.transfer_ns
+    # a collective is ready when its own start delay is over
+    collective = meetings.code == COLLECTIVE
+    cost[collective] = work.fixed_ns[collective]
+    costs = cost.tolist()
+    meeting = np.where(collective, meetings.partner, NOWHERE).tolist()
+    missing, took = meetings.expected.tolist(), took_ns.tolist()
+    arrived: list[list[int]] = [[] for _ in missing]
+    latest = [0] * len(missing)
+    ready = (meetings.begin_ns[work.member] - wake).tolist()
+    end = [NOT_RUN] * n
+    free = np.flatnonzero(waits == 0).tolist()
+    while free:
+        node = free.pop()
+        at = ready[node] + costs[node]
+        where = meeting[node]
+        if where == NOWHERE:
+            ended = [node]
+        else:
+            arrived[where].append(node)
+            latest[where] = max(latest[where], at)
+            if len(arrived[where]) < missing[where]:
+                continue
+            ended, at = arrived[where], latest[where] + took[where]
+        for one in ended:
+            end[one] = at
+            for k in range(first[one], first[one + 1]):
+                after = target[k]
+                then = at + lag[k]
+                if then > ready[after]:
+                    ready[after] = then
+                left[after] -= 1
+                if not left[after]:
+                    free.append(after)
+    return np.array(end, np.int64)

@@ -1,0 +1,215 @@
+"""The coupled machine: all ranks by dependencies alone, against the definition, the ideal machine and runs whose times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlink.model import NOWHERE, EdgeKind
+from graphlink.replay.coupled import play_coupled
+from graphlink.replay.ideal import play_ideal
+from graphlink.replay.meetings import meetings
+from graphlink.replay.path import critical_path
+from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, Played
+from graphlink.replay.stuck import Stuck, stuck
+from graphlink.replay.workload import RankFile, Workload, workload
+from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, Key, N, file, load, partners
+
+H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
+Groups = Mapping[int, Sequence[int]]
+
+
+def plain(ranks: Sequence[Sequence[N]], groups: Groups) -> dict[Key, tuple[int, int, int]]:
+    """Start, begin and end (ns) of each node by the definition: all nodes over and over, until nothing more can be said."""
+    nodes = {(r, n.id): n for r, given in enumerate(ranks) for n in given}
+    met = {k: partners(nodes, k, groups) for k, n in nodes.items() if n.sort in (COLL, RECV, SEND)}
+    out: dict[Key, tuple[int, int, int]] = {}
+
+    def start(k: Key) -> int | None:
+        before = [(k[0], d) for d, _ in nodes[k].deps]
+        return max((out[b][2] for b in before), default=0) if all(b in out for b in before) else None
+
+    def arrival(k: Key) -> int | None:
+        at = start(k)
+        return None if at is None else at + 1000 * nodes[k].delay_us
+
+    def told(k: Key) -> tuple[int, int, int] | None:
+        n, at, ready, with_whom = nodes[k], start(k), arrival(k), met.get(k)
+        if at is None or ready is None:
+            return None
+        own = 1000 * n.us
+        if with_whom is None or (n.sort == SEND and not with_whom):
+            return at, at, ready + own
+        if n.sort == SEND:
+            return at, at, ready + min(own, 1000 * nodes[with_whom[0]].us)
+        there = [arrival(p) for p in with_whom]
+        if not there or None in there or (n.sort == RECV and with_whom[0] not in out):
+            return None
+        begin = max([ready, *(a for a in there if a is not None)])
+        return at, begin, begin + min(own, *(1000 * nodes[p].us for p in with_whom))
+
+    while new := {k: t for k in nodes if k not in out and (t := told(k)) is not None}:
+        out |= new
+    return out
+
+
+@st.composite
+def runs(draw: Any, ranks: int) -> list[list[N]]:
+    out = []
+    for rank in range(ranks):
+        nodes = []
+        for i in range(draw(st.integers(1, 9))):
+            sort = draw(st.sampled_from([CPU, CPU, GPU, GPU, COLL, SEND, RECV]))
+            deps = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
+            peer = draw(st.integers(0, ranks)) if sort in (SEND, RECV) else NOWHERE
+            us = draw(st.integers(1 if sort in (SEND, RECV) else 0, 5))
+            delay = draw(st.integers(0, 2)) if sort != CPU else 0
+            group = draw(st.integers(0, 2)) if sort == COLL else 0
+            peer = peer if peer != rank else ranks
+            nodes.append(N(2 * i, sort, us, tuple((2 * d, H) for d in sorted(deps)), group=group, peer=peer, delay_us=delay))
+        out.append(nodes)
+    return out
+
+
+def played(ranks: Sequence[Sequence[N]], groups: Groups) -> tuple[Workload, Played, list[Stuck]]:
+    work = load(*ranks)
+    met = meetings(work, groups)
+    done = play_coupled(work, met)
+    return work, done, stuck(work, done, met)
+
+
+@settings(max_examples=300, deadline=None)
+@given(runs(ranks=3), st.sampled_from([{}, {1: (0, 1)}, {1: (0, 2), 2: (1, 2)}, {1: (0, 9)}]))
+def test_it_is_the_definition(ranks: list[list[N]], groups: Groups) -> None:
+    work, done, left = played(ranks, groups)
+    got = {
+        (work.rank(i), work.id(i)): (s, b, e)
+        for i, (s, b, e) in enumerate(zip(done.start_ns.tolist(), done.begin_ns.tolist(), done.end_ns.tolist(), strict=True))
+        if e != NOT_RUN
+    }
+    assert got == plain(ranks, groups)
+    assert {s.rank for s in left} == {work.rank(int(i)) for i in np.flatnonzero(~done.ran)}
+    path = critical_path(work, done)
+    assert path.length_ns == done.total_ns and (path.own_ns >= path.fixed_ns).all() and (path.fixed_ns >= 0).all()
+
+
+@settings(deadline=None)
+@given(runs(ranks=1), st.data())
+def test_one_rank_replays_as_on_the_ideal_machine(ranks: list[list[N]], data: st.DataObject) -> None:
+    """What-ifs too, where waking up may go."""
+    (nodes,) = ranks
+    waits = data.draw(st.sets(st.sampled_from(range(len(nodes)))))
+    nodes = [n._replace(deps=tuple((d, Y) for d, _ in n.deps)) if i in waits else n for i, n in enumerate(nodes)]
+    work = load(nodes)
+    work = replace(work, wake_ns=np.array([data.draw(st.integers(0, c)) for c in work.cost_ns.tolist()], np.int64))
+    ideal, coupled = play_ideal(work), play_coupled(work, meetings(work, {}))
+    for column in ("start_ns", "begin_ns", "end_ns", "held_by", "held_kind", "joined"):
+        assert np.array_equal(getattr(ideal, column), getattr(coupled, column)), column
+
+
+def test_a_collective_begins_with_its_last_member_and_its_start_delay() -> None:
+    first = [N(0, CPU, 10), N(1, COLL, 5, ((0, L),), group=1, delay_us=3), N(2, CPU, 1, ((1, Y),))]
+    second = [N(0, CPU, 2), N(1, COLL, 16, ((0, L),), group=1, delay_us=1), N(2, CPU, 7, ((1, Y),))]
+    work, done, _ = played([first, second], {1: (0, 1)})
+    assert done.start_ns.tolist() == [0, 10_000, 18_000, 0, 2_000, 18_000]
+    assert done.begin_ns[[1, 4]].tolist() == [13_000, 13_000] and done.joined[[1, 4]].tolist() == [NOWHERE, 1]
+    path = critical_path(work, done)
+    assert path.node.tolist() == [0, 1, 4, 5] and path.kind.tolist() == [FREE, L, MEETING, Y]
+    assert path.own_ns.tolist() == [10_000, 3_000, 5_000, 7_000] and path.fixed_ns.tolist() == [0, 3_000, 0, 0]
+    assert path.delay_ns == 3_000
+
+
+def test_slots_hold_nobody_up() -> None:
+    """Each rank starts another collective first: slots wait for each other there, streams do not."""
+    first = [N(0, COLL, 1, group=1, lane=1), N(1, COLL, 2, group=2, lane=2)]
+    second = [N(0, COLL, 2, group=2, lane=2), N(1, COLL, 1, group=1, lane=1)]
+    _, done, left = played([first, second], {1: (0, 1), 2: (0, 1)})
+    assert done.end_ns.tolist() == [1_000, 2_000, 2_000, 1_000] and not left
+
+
+def test_a_circle_of_ranks_says_who_waits_for_whom() -> None:
+    first = [N(0, COLL, 1, group=1), N(1, COLL, 1, ((0, S),), group=2), N(2, CPU, 1, ((1, Y),))]
+    second = [N(0, COLL, 1, group=2), N(1, COLL, 1, ((0, S),), group=1), N(2, CPU, 1)]
+    work, done, left = played([first, second], {1: (0, 1), 2: (0, 1)})
+    assert [(s.rank, s.left, work.id(s.node), s.waits_for) for s in left] == [
+        (0, 3, 0, "rank 1 in collective 1 of group 1, which it never starts there"),
+        (1, 2, 0, "rank 0 in collective 1 of group 2, which it never starts there"),
+    ]
+    assert done.ran.tolist() == [False, False, False, False, False, True]
+
+
+def test_what_is_never_sent_and_a_cycle_are_named() -> None:
+    first = [N(0, RECV, 1, peer=1, tag=4, size=8), N(1, CPU, 1, ((0, Y),))]
+    second = [N(0, CPU, 1, ((1, H),)), N(1, CPU, 1, ((0, H),))]
+    _, _, left = played([first, second], {})
+    assert left[0].waits_for == "a send from rank 1 that is not there (tag 4, 8 bytes)"
+    assert "a cycle" in left[1].waits_for
+
+
+@pytest.mark.parametrize(("late_us", "ends_ns"), [(2, 14_000), (30, 34_000)])
+def test_a_message_is_on_its_way_from_when_both_ends_have_begun(late_us: int, ends_ns: int) -> None:
+    first = [N(0, CPU, 10), N(1, SEND, 9, ((0, L),), peer=1)]
+    second = [N(0, CPU, late_us), N(1, RECV, 4, ((0, L),), peer=0)]
+    _, done, _ = played([first, second], {})
+    assert (int(done.end_ns[1]), int(done.end_ns[3])) == (14_000, ends_ns)  # 4 us: the shorter of the two did not wait
+
+
+def gloo(send_row_us: int, op_us: int) -> list[list[N]]:
+    """Rank 0 sends in an op from 10 us to ``op_us``, its row begins at ``send_row_us``; rank 1 has received at 15 us."""
+    first = [
+        N(0, CPU, 10, name="before"),
+        N(1, CPU, op_us - 10, ((0, H),), name="c10d::send", start_us=10),
+        N(2, CPU, 0, ((1, H),), name="gloo:send", start_us=send_row_us),
+        N(3, SEND, 0, ((2, L),), name="gloo:send", peer=1, start_us=send_row_us),
+    ]
+    second = [N(0, CPU, 3), N(1, RECV, 12, ((0, L),), peer=0, start_us=3), N(2, CPU, 1, ((1, Y),), start_us=15)]
+    return [first, second]
+
+
+@pytest.mark.parametrize(("row_us", "op_us", "by"), [(13, 13, 3), (500, 500, 1)])
+def test_a_message_that_arrived_before_its_row_began_left_in_the_op_before(row_us: int, op_us: int, by: int) -> None:
+    work, done, _ = played(gloo(row_us, op_us), {})
+    assert done.end_ns[5] == 15_000 and done.joined[5] == by
+    path = critical_path(work, done)
+    if by == 3:
+        assert path.length_ns == 16_000 and MESSAGE in path.kind.tolist()
+    slower = replace(work, cost_ns=work.cost_ns + np.where(np.arange(len(work)) == 0, 7_000, 0))
+    assert play_coupled(slower, meetings(slower, {})).end_ns[5] == 22_000  # no sooner than 5 us after the op has begun
+
+
+def test_ranks_begin_on_the_clock_of_the_run() -> None:
+    def rank(number: int, epoch_ns: int, offset_ns: int) -> RankFile:
+        given = file([N(0, CPU, 10), N(1, COLL, 1, ((0, L),), start_us=10)], rank=number, epoch_ns=epoch_ns)
+        return RankFile(number, replace(given, metadata=replace(given.metadata, clock_offset_ns=offset_ns)))
+
+    apart = workload([rank(0, 0, 0), rank(1, 10**9, 0)])
+    met = meetings(apart, {})
+    assert met.begin_ns.tolist() == [0, 0] and met.measured_ns is None and "clocks differ" in met.notes[0]
+    work = workload([rank(0, 0, 0), rank(1, 10**9, 4_000 - 10**9)])
+    met = meetings(work, {})
+    assert met.begin_ns.tolist() == [0, 4_000] and met.measured_ns == 15_000 and not met.notes
+    assert play_coupled(work, met).end_ns.tolist() == [10_000, 15_000, 14_000, 15_000]
+    together = meetings(work, {}, together=True)
+    assert together.begin_ns.tolist() == [0, 0] and together.measured_ns is None
+
+
+def test_drift_moves_times_between_ranks_and_no_duration() -> None:
+    first = file([N(0, CPU, 10), N(1, CPU, 10, ((0, H),), start_us=2_000_000)], epoch_ns=5)
+    second = file([N(0, CPU, 10), N(1, CPU, 10, ((0, H),), start_us=2_000_000)], rank=1, epoch_ns=5)
+    drifting = replace(second, metadata=replace(second.metadata, clock_drift_ppb=50_000))
+    work = workload([RankFile(0, first), RankFile(1, drifting)])
+    met = meetings(work, {})
+    assert met.measured_ns == 2_000_010_000 + 100_000  # 50 parts in a million, to the ns
+    assert play_coupled(work, met).end_ns.tolist() == [10_000, 20_000, 10_000, 20_000]
+
+
+def test_nothing() -> None:
+    work = load([])
+    done = play_coupled(work, meetings(work, {}))
+    assert done.total_ns == 0 and not len(critical_path(work, done).node)
