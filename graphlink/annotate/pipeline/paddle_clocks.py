@@ -17,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.bounds import OPEN, solved
 from graphlink.annotate.pipeline.paddle_jobs import TOLERANCE_NS, Jobs
 from graphlink.annotate.pipeline.paddle_stages import Passages, Stages
 from graphlink.annotate.pipeline.records import Phase
 from graphlink.model import I64
 
-_OPEN: Final = 1 << 60  # ns: no bound
 _MOST_NAMED: Final = 8
 
 
@@ -50,16 +50,16 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
     numbers = sorted({jobs.log.machine for jobs in workers})
     machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
     hops = _hops(seen, stages)
-    bound = np.full((len(numbers), len(numbers)), _OPEN)
+    bound = np.full((len(numbers), len(numbers)), OPEN)
     np.fill_diagonal(bound, 0)
     for hop in hops:
         here, there = int(machine[hop.worker]), int(machine[hop.next_worker])
         if here != there:
             bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, hop)))
             bound[here, there] = min(bound[here, there], _least(_back_gap(seen, hop)))
-    slack, closed = _solved(bound)
-    if (closed >= _OPEN // 2).any():
-        slack, closed = _solved(np.where(closed < _OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages))))
+    slack, closed = solved(bound)
+    if (closed >= OPEN // 2).any():
+        slack, closed = solved(np.where(closed < OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages))))
     shift, warnings = _middle(closed, slack, numbers)
     if slack > TOLERANCE_NS:
         warnings.append(
@@ -67,7 +67,7 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
         )
     shifts = shift[machine]
     warnings += _early(workers, seen, hops, shifts)
-    width = (closed + closed.T)[closed + closed.T < _OPEN // 2]
+    width = (closed + closed.T)[closed + closed.T < OPEN // 2]
     return Clocks(shifts, int(width.max(initial=0)) // 2 + slack, tuple(warnings))
 
 
@@ -98,7 +98,7 @@ def _back_gap(seen: Passages, hop: _Hop) -> I64:
 
 def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
     """From workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
-    out = np.full((int(machine.max()) + 1,) * 2, _OPEN)
+    out = np.full((int(machine.max()) + 1,) * 2, OPEN)
     ends = [_ends(jobs) for jobs in workers]
     for position in range(stages.count):
         for a, b in pairwise(np.flatnonzero(stages.position == position).tolist()):
@@ -131,39 +131,13 @@ def _ends(jobs: Jobs) -> _Ends:
 
 
 def _least(gap: I64) -> int:
-    return int(np.clip(gap, -_OPEN // 4, _OPEN // 4).min(initial=_OPEN))
-
-
-def _solved(bound: I64) -> tuple[int, I64]:
-    """The least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that follow."""
-    closed = _closed(bound)
-    if (np.diagonal(closed) >= 0).all():
-        return 0, closed
-    low, high = 0, int(-bound.min())
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = (np.diagonal(_closed(_loosened(bound, middle))) >= 0).all()
-        low, high = (low, middle) if fits else (middle, high)
-    return high, _closed(_loosened(bound, high))
-
-
-def _loosened(bound: I64, slack: int) -> I64:
-    out: I64 = np.where((bound < _OPEN) & ~np.eye(len(bound), dtype=np.bool_), bound + slack, bound)
-    return out
-
-
-def _closed(bound: I64) -> I64:
-    """``out[i, j]``: the most that the clock of j may be shifted against that of i, by all chains of bounds."""
-    out = bound.copy()
-    for k in range(len(out)):
-        out = np.clip(np.minimum(out, out[:, k, None] + out[None, k, :]), -_OPEN, _OPEN)
-    return out
+    return int(np.clip(gap, -OPEN // 4, OPEN // 4).min(initial=OPEN))
 
 
 def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, list[str]]:
     """Shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their mean."""
     high, low = closed[0], -closed[:, 0]
-    bounded, least = high < _OPEN // 2, low > -_OPEN // 2
+    bounded, least = high < OPEN // 2, low > -OPEN // 2
     shift = np.where(bounded & least, low + (high - low) // 2, np.where(bounded, high, np.where(least, low, 0)))
     said, unknown = [], []
     for at in range(1, len(numbers)):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink.annotate.bounds import closed, loosened, solved
 from graphlink.annotate.pipeline.paddle import LOWER_BOUND, PaddleRuns, stage_runs
-from graphlink.annotate.pipeline.paddle_clocks import _closed, _loosened, _solved
 from graphlink.annotate.pipeline.records import Phase, StageRun
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE, JobLog
@@ -418,11 +418,11 @@ def test_slack_is_the_least_that_lets_all_bounds_hold(shifts: list[int], extra: 
     bound = np.zeros((4, 4), np.int64)
     for (i, j), more in zip(itertools.permutations(range(4), 2), extra, strict=True):
         bound[i, j] = shifts[j] - shifts[i] + more
-    slack, closed = _solved(bound)
-    assert (np.diagonal(closed) >= 0).all()
-    assert slack == 0 or (np.diagonal(_closed(_loosened(bound, slack - 1))) < 0).any()
+    slack, tight = solved(bound)
+    assert (np.diagonal(tight) >= 0).all()
+    assert slack == 0 or (np.diagonal(closed(loosened(bound, slack - 1))) < 0).any()
     assert slack <= max(0, -min(extra))
-    middle = (closed[0] - closed[:, 0]) // 2
+    middle = (tight[0] - tight[:, 0]) // 2
     assert all(middle[j] - middle[i] <= bound[i, j] + slack + 1 for i, j in itertools.permutations(range(4), 2))
 
 
