@@ -38,6 +38,7 @@ class Run:
     clocks: Clocks
     figures: Figures
     pipeline: Pipeline | None
+    hosts: dict[int, str]
     nodes: int
     warnings: tuple[str, ...]
 
@@ -64,7 +65,7 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     world_size = max(c.world_size for c in comms)
     members = _members(len(comms), matching.meetings)
     largest, arrows = _largest(comms, matching.meetings), _arrows(comms, matching.meetings, members, aligned)
-    waits = _by_op(matching.meetings, members, measured.wait_ns)
+    waits = _by_op(matching.meetings, members, measured.times.wait_ns)
     ranks = {}
     for k, (row, one, clock) in enumerate(zip(rows, comms, aligned.clocks, strict=True)):
         waited, alike = np.flatnonzero(waits[k] > 0), _uneven(one, matching.meetings.of_op[k])
@@ -82,7 +83,9 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
             arrow_ends=arrows[k].ends,
             pipeline=rank_pipeline(pipeline, row.comms.rank),
         )
-    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, sum(r.nodes for r in rows), aligned.warnings)
+    hosts = {c.rank: c.host for c in comms}
+    nodes = sum(r.nodes for r in rows)
+    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, hosts, nodes, aligned.warnings)
 
 
 def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> InputError:

@@ -17,7 +17,6 @@ from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
 from graphlink.emit import bubbles, publish, summary
-from graphlink.emit.summary_run import run_told
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.link.steps import parse_steps
@@ -25,6 +24,7 @@ from graphlink.run_join import Run
 from graphlink.run_paddle import run_paddle
 from graphlink.run_ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
 from graphlink.run_state import State, Stored
+from graphlink.run_told import run_told
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")

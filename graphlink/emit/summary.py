@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.emit.summary_run import Run, run_table
 from graphlink.errors import InputError
 from graphlink.version import __version__
 
@@ -149,6 +150,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     hta_limit: int
     target: str
     gap_us: float
+    comm_time: str = "recorded"
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +158,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     options: Options
     ranks: list[Rank]
+    run: Run | None = None  # None: a rank alone
     pipeline: Pipeline | None = None  # None: no pipeline was found
     warnings: list[str] = []  # of no single rank: recordings in the folder that were left aside
     files: list[str]  # what this run wrote into the folder; --force removes these and no others
@@ -200,6 +203,8 @@ def load(path: Path) -> Summary:
 def table(summary: Summary) -> str:
     """The summary for people: aligned text, one block a rank, one of the pipeline and one of warnings of no single rank."""
     blocks = [_rank_table(rank) for rank in summary.ranks]
+    if summary.run:
+        blocks.append(run_table(summary.run))
     if summary.pipeline:
         blocks.append(_pipeline_table(summary.pipeline))
     if summary.warnings:

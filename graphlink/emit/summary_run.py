@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+SHOWN: Final = 4  # findings of a sort that are printed
+GROUPS_SHOWN: Final = 12
 LISTED: Final = 100  # entries of a list of findings; what is beyond is counted in a warning
 
 
@@ -18,6 +20,7 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     count: int
+    set_apart: int  # meetings that count in none of the sums
     bytes: int  # as ASTRA-sim counts them, of one rank
     skew_median_ns: int
     skew_p95_ns: int
@@ -26,6 +29,19 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     transfer_ns: int
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
+
+
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that holds up others: it came last by more than clocks tell in ``times_late`` of ``meetings``; ``wait_share`` of all waiting was
+    for it. ``evidence`` says it in words.
+    """
+
+    rank: int
+    times_late: int
+    meetings: int
+    wait_share: float
+    lateness_median_ns: int
+    evidence: str
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,18 +54,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     collectives: list[Collectives]
     last: dict[str, int]  # how often each rank came last
     straggler: Straggler | None
-
-
-class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that holds up others: it came last in ``last`` of ``meetings``, and ``wait_share`` of all their waiting was for it."""
-
-    rank: int
-    last: int
-    meetings: int
-    wait_share: float
-    caused_wait_ns: int
-    lateness_median_ns: int
-    evidence: str
 
 
 class RankWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +117,7 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     number: int
     skew_ns: int
-    late_rank: int
+    late_rank: int | None
     why: str
 
 
@@ -160,3 +164,98 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     straggler: Straggler | None
     replay: RunReplay | None = None
     compared: list[Compared] = []
+
+
+def run_table(run: Run) -> str:
+    """The block of the run in the printed summary."""
+    rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
+    for left in run.matched.listed[:SHOWN]:
+        what = left.first_told if left.count == 1 else f"{left.first_told} ... {left.last_told}"
+        place = f"number {left.first}" if left.count == 1 else f"numbers {left.first} to {left.last}"
+        rows.append(("  unmatched", f"rank {left.rank}, {left.group}, {left.where}: {left.count:,} ({what}; {place}); {_lacking(left)}"))
+    rows += _more("  unmatched", len(run.matched.listed), "of them")
+    rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more("  conflict", len(run.matched.conflicts), "of them")
+    rows.append(("clocks", _clocks(run.clocks)))
+    for group in run.groups[:GROUPS_SHOWN]:
+        rows += _group_rows(group)
+    rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
+    rows += [
+        ("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}") for a in run.set_apart[:SHOWN]
+    ] + _more("set apart", len(run.set_apart), "of them")
+    if run.groups:
+        rows.append(("straggler", run.straggler.evidence if run.straggler else "no rank stands out"))
+    if run.replay:
+        rows.append(("replayed", _replayed(run.replay)))
+    rows += [("compared", _compared(c)) for c in run.compared]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(["all ranks", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _matched(matched: Matched) -> str:
+    parts = [f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence number)"]
+    parts += [f"alone: {reason} {count:,}" for reason, count in matched.alone.items()]
+    parts.append(f"{matched.unmatched:,} ops unmatched")
+    return "; ".join(parts)
+
+
+def _lacking(left: Unmatched) -> str:
+    return f"rank{'s' * (len(left.lacking) != 1)} {', '.join(map(str, left.lacking[:SHOWN]))}{', ...' * (len(left.lacking) > SHOWN)} lack it"
+
+
+def _clocks(clocks: Clocks) -> str:
+    own = [c for c in clocks.ranks if c.known and c.same_as is None]
+    unknown = [c for c in clocks.ranks if not c.known]
+    moved = [c for c in own if c.offset_ns or c.drift_ppm]
+    if not moved:
+        text = "as recorded: they agree" if not unknown else "as recorded"
+    else:
+        text = ", ".join(f"rank {c.rank} {c.offset_ns / 1e3:+,.1f} us{_drift(c)}" for c in moved[:SHOWN])
+        text += ", ..." * (len(moved) > SHOWN)
+    if unknown:
+        text += f"; nothing ties {len(unknown)} to the others"
+    return f"{text}; matched ends lie within {clocks.residual_ns / 1e3:,.1f} us"
+
+
+def _drift(clock: RankClock) -> str:
+    return f" {clock.drift_ppm:+.2f} ppm" if clock.drift_ppm else ""
+
+
+def _group_rows(group: Group) -> list[tuple[str, str]]:
+    members = ", ".join(map(str, group.ranks[:SHOWN])) + ", ..." * (len(group.ranks) > SHOWN)
+    some = f", {group.recorded} recorded" if group.recorded != len(group.ranks) else ""
+    rows = [(f"group {group.id if group.id is not None else '-'}", f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]
+    for c in group.collectives:
+        bandwidth = "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus"
+        apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
+        rows.append(
+            (
+                f"  {c.type}",
+                f"{c.count:,}{apart}, {c.bytes:,} bytes, skew median {_ms(c.skew_median_ns)}, p95 {_ms(c.skew_p95_ns)}; "
+                f"waited {_ms(c.wait_ns)} in all, transfer {_ms(c.transfer_ns)}{bandwidth}",
+            )
+        )
+    return rows
+
+
+def _replayed(replay: RunReplay) -> str:
+    ran = f"{replay.ran:,} of {replay.nodes:,} nodes ran"
+    if replay.measured_ns is None or replay.error_pct is None:
+        return f"{_ms(replay.replayed_ns)}, {ran}"
+    return f"{_ms(replay.replayed_ns)}, recorded {_ms(replay.measured_ns)}, {replay.error_pct:+.3f} % (self-consistency); {ran}"
+
+
+def _compared(c: Compared) -> str:
+    alike = "in the same order" if c.ordered_alike else f"{c.own_collectives:,} here"
+    return (
+        f"{c.file}: {c.nodes:,} nodes ({c.own_nodes:,} here), {c.dependencies:,} dependencies ({c.own_dependencies:,}); "
+        f"{c.same_collectives:,} of its {c.collectives:,} typed collectives are here, {alike}; "
+        f"replays in {_ms(c.replayed_ns)}, {c.error_pct:+.3f} % of what was recorded; graphlink check: {c.check_errors} errors"
+    )
+
+
+def _more(name: str, count: int, of: str) -> list[tuple[str, str]]:
+    return [(name, f"... and {count - SHOWN:,} more {of}")] if count > SHOWN else []
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:,.3f} ms"

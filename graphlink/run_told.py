@@ -1,0 +1,151 @@
+"""What ``summary.json`` says of the ranks of a run together, from what joining them found."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphlink.annotate.commtypes import CollectiveType
+from graphlink.annotate.ranks.apart import Apart
+from graphlink.annotate.ranks.figures import Figures, RankTotals, Totals
+from graphlink.annotate.ranks.records import Clock, GroupKey
+from graphlink.annotate.ranks.stragglers import Straggler
+from graphlink.emit import summary_run as told
+from graphlink.model import I64, NOWHERE, CommKind
+from graphlink.run_join import Run, told_conflict
+
+_SHARDS = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # whose size is a rank's part
+MESSAGE = "SEND"
+
+
+def run_told(run: Run) -> told.Run:
+    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``."""
+    figures, meetings = run.figures, run.matching.meetings
+    recorded = set(run.ranks)
+    ids = {key: number for of_rank in run.ids.values() for key, number in of_rank.items()}
+    collective = meetings.kind == CommKind.COLLECTIVE
+    unmatched = run.matching.unmatched
+    return told.Run(
+        world_size=run.world_size,
+        ranks=len(run.ranks),
+        groups=[_group(run, k, key, ids.get(key), recorded) for k, key in enumerate(meetings.groups)],
+        matched=told.Matched(
+            collectives=int(np.count_nonzero(collective)),
+            messages=int(np.count_nonzero(~collective)),
+            complete=int(np.count_nonzero(meetings.complete)),
+            by_sequence=run.matching.by_sequence,
+            alone=dict(sorted(run.matching.alone.items())),
+            unmatched=sum(u.count for u in unmatched),
+            listed=[
+                told.Unmatched(
+                    rank=u.rank,
+                    group=_name(u.group, ids.get(u.group)),
+                    where=u.where,
+                    count=u.count,
+                    first=u.first,
+                    last=u.last,
+                    first_told=u.first_told,
+                    last_told=u.last_told,
+                    lacking=list(u.lacking[: told.LISTED]),
+                )
+                for u in unmatched[: told.LISTED]
+            ],
+            conflicts=[told_conflict(c, run.ids) for c in run.matching.conflicts[: told.LISTED]],
+        ),
+        clocks=told.Clocks(residual_ns=run.clocks.residual_ns, ranks=[_clock(c, run.hosts[c.rank]) for c in run.clocks.clocks]),
+        waits=_waits(figures.rank_total),
+        set_apart=_set_apart(run, ids),
+        straggler=_straggler(figures.straggler),
+    )
+
+
+def _group(run: Run, number: int, key: GroupKey, id_: int | None, recorded: set[int]) -> told.Group:
+    members, name = key
+    figures = run.figures
+    rows = np.flatnonzero(figures.by_type.group == number)
+    ranks = figures.rank_in_group
+    mine = np.flatnonzero((ranks.group == number) & (ranks.late > 0))
+    return told.Group(
+        id=id_,
+        name=name,
+        ranks=list(members),
+        recorded=len(recorded.intersection(members)),
+        collectives=[_collectives(figures.by_type, row, len(members)) for row in rows.tolist()],
+        last={str(rank): late for rank, late in zip(ranks.rank[mine].tolist(), ranks.late[mine].tolist(), strict=True)},
+        straggler=_straggler(figures.stragglers[number]),
+    )
+
+
+def _collectives(totals: Totals, row: int, members: int) -> told.Collectives:
+    kind, count = int(totals.type[row]), int(totals.count[row])
+    size = int(totals.bytes[row])
+    transfer = int(totals.transfer_ns[row])
+    return told.Collectives(
+        type=MESSAGE if kind == NOWHERE else CollectiveType(kind).name,
+        count=count,
+        set_apart=int(totals.set_apart[row]),
+        bytes=size // members if kind in _SHARDS else size,
+        skew_median_ns=int(totals.skew_ns.median[row]),
+        skew_p95_ns=int(totals.skew_ns.p95[row]),
+        skew_max_ns=int(totals.skew_ns.most[row]),
+        wait_ns=int(totals.wait_ns[row]),
+        transfer_ns=transfer,
+        algorithm_bytes_per_s=round(float(totals.algbw[row])) if transfer else None,
+        bus_bytes_per_s=round(float(totals.busbw[row])) if transfer else None,
+    )
+
+
+def _waits(ranks: RankTotals) -> list[told.RankWait]:
+    columns: tuple[I64, ...] = (ranks.rank, ranks.wait_ns, ranks.transfer_ns, ranks.late)
+    return [
+        told.RankWait(rank=rank, wait_ns=wait, transfer_ns=transfer, last=last)
+        for rank, wait, transfer, last in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _set_apart(run: Run, ids: dict[GroupKey, int]) -> list[told.SetApart]:
+    meetings, figures = run.matching.meetings, run.figures
+    ranks = sorted(run.ranks)
+    out = []
+    for m in np.flatnonzero(figures.apart != Apart.NO)[: told.LISTED].tolist():
+        late, kind, key = int(figures.times.late[m]), int(meetings.type[m]), meetings.groups[int(meetings.group[m])]
+        out.append(
+            told.SetApart(
+                group=_name(key, ids.get(key)),
+                type=MESSAGE if kind == NOWHERE else CollectiveType(kind).name,
+                number=int(meetings.turn[m]),
+                skew_ns=int(figures.times.skew_ns[m]),
+                late_rank=None if late == NOWHERE else ranks[late],
+                why=Apart(int(figures.apart[m])).words,
+            )
+        )
+    return out
+
+
+def _straggler(found: Straggler | None) -> told.Straggler | None:
+    if found is None:
+        return None
+    return told.Straggler(
+        rank=found.rank,
+        times_late=found.times_late,
+        meetings=found.meetings,
+        wait_share=round(found.share, 6),
+        lateness_median_ns=found.lateness_ns,
+        evidence=found.words,
+    )
+
+
+def _clock(clock: Clock, host: str) -> told.RankClock:
+    return told.RankClock(
+        rank=clock.rank,
+        host=host,
+        offset_ns=clock.offset_ns,
+        drift_ppm=round(clock.drift * 1e6, 6),
+        from_ns=clock.from_ns,
+        residual_ns=clock.residual_ns,
+        same_as=None if clock.shares == clock.rank else clock.shares,
+        known=clock.known,
+    )
+
+
+def _name(key: GroupKey, id_: int | None) -> str:
+    return f"group {id_}" if id_ is not None else f"group {key[1] or '(unnamed)'}"
