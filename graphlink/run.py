@@ -323,7 +323,6 @@ def _trace(inputs: Inputs) -> Trace:
     if inputs.stored is not None:
         with inputs.stored.open("rb") as stored:
             trace: Trace = pickle.load(stored)
-        inputs.stored.unlink()
     else:
         log.info("reading %s", inputs.recording)
         report = read_report(inputs.recording)

@@ -1,4 +1,4 @@
-"""Which files there are, and which belong to one rank."""
+"""Which files there are: those that are named, those that a pattern matches, and those that folders hold."""
 
 from __future__ import annotations
 
@@ -11,87 +11,182 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from graphlink.cli.names import is_trace_name, named_rank
+from graphlink.cli.pairing import few, holes, pair
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
+from graphlink.read.heads import Head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.paddle import is_worker_log
-from graphlink.read.source import open_source, unreadable
+from graphlink.read.source import unreadable
 from graphlink.run import Inputs
 
 log: Final = logging.getLogger("graphlink")
 
-HEAD_BYTES: Final = 1 << 22  # of the unpacked text, in which the head of a trace is looked for
-_CHUNK: Final = 1 << 16
-_RANK: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\s*[,}]')
-_EVENTS: Final = b'"traceEvents"'
-_KINETO: Final = (_EVENTS, b'"deviceProperties"', b'"distributedInfo"', b'"schemaVersion"')
-_ET: Final = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"')
-_NAMED: Final = re.compile(r"(?:rank|et|kineto)[_.-]?(\d{1,9})(?!\d)", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\d{1,9}")
-_SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNORECASE)
 _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
-_MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
-
-
-def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> list[Inputs]:
-    """The ranks behind ``--kineto`` and ``--et``, globs unfolded; more than one are paired by rank.
-
-    Raises:
-        UsageError: files cannot be paired.
-        InputError: a glob has no match, a file cannot be read.
-    """
-    devices, hosts = unfold(kineto), unfold(et)
-    if len(devices) == 1 and len(hosts) <= 1:
-        return [Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=_named_rank(devices[0]))]
-    if rank is not None:
-        raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
-    return _paired(devices, hosts)
 
 
 @dataclass(frozen=True, slots=True)
-class FolderInputs:
-    """What a folder holds: ranks of Kineto traces, or nsys exports where it has no Kineto trace. ``warnings``: recordings left aside."""
+class Found:
+    """Ranks of Kineto traces, or nsys exports where there is no Kineto trace.
 
-    ranks: list[Inputs]
-    exports: list[Path]
-    warnings: tuple[str, ...]
+    ``missing``: what is not there of the run, in words: ranks, and partners of files. ``warnings``: what else is worth saying, such as
+    recordings that were left aside.
+    """
+
+    ranks: tuple[Inputs, ...] = ()
+    exports: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
-def of_folder(folder: Path, rank: int | None) -> FolderInputs:
-    """The traces in ``folder`` (not in folders in it), told by content and paired by rank.
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """What lies in a folder itself. ``databases`` are named as nsys exports are, and may be others."""
+
+    path: Path
+    devices: tuple[Head, ...]
+    hosts: tuple[Head, ...]
+    databases: tuple[Path, ...]
+    logs: tuple[Path, ...]
+
+    def exports(self, *, needed: bool) -> tuple[Path, ...]:
+        """Of those that are not ``needed`` it does not matter that one cannot be read."""
+        return tuple(path for path in self.databases if _is_export(path, needed=needed))
+
+    def has_traces(self) -> bool:
+        return bool(self.devices or self.hosts or self.exports(needed=False))
+
+
+def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> Found:
+    """The ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair is one as given.
 
     Raises:
-        InputError: there is no such folder, no recording in it, or a file cannot be read.
+        InputError: a glob has no match, a file cannot be read, two files are of one rank.
+        UsageError: files cannot be paired.
+    """
+    devices, hosts = unfold(kineto), unfold(et)
+    if len(devices) == 1 and len(hosts) <= 1:
+        one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))
+        # a pattern asks for all that match, a name for this file alone, which may be a pipe and must not be read twice
+        return Found((one,), missing=_holes(one, read_heads(devices)[0]) if any(map(glob.has_magic, kineto)) else ())
+    if rank is not None:
+        raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
+    paired = pair(read_heads(devices), read_heads(hosts))
+    return Found(paired.ranks, (), paired.warnings, paired.missing)
+
+
+def of_folders(names: Sequence[str], rank: int | None) -> Found:
+    """The recordings in folders, told by content and paired by rank over all of them.
+
+    A folder that holds none itself is taken as a folder of folders, of a rank or host each.
+
+    Raises:
+        InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank.
         UsageError: files cannot be paired; execution traces beside nsys exports.
     """
-    try:
-        is_folder, paths = folder.is_dir(), sorted(folder.iterdir()) if folder.is_dir() else []
-    except OSError as problem:
-        raise unreadable(folder, problem) from None
-    if not is_folder:
+    folders = _contents(_folders(names))
+    devices = [head for folder in folders for head in folder.devices]
+    hosts = [head for folder in folders for head in folder.hosts]
+    empty = [str(folder.path) for folder in folders if not folder.has_traces()]
+    missing = (f"no recording was found in {few(empty)}",) if empty else ()
+    if not devices:
+        exports = [path for folder in folders for path in folder.exports(needed=True)]
+        _refuse_exports(folders, exports, hosts)
+        return Found((), tuple(exports), _left_aside(folders, "nsys exports", exports_too=False), missing)
+    warnings = _left_aside(folders, "Kineto traces", exports_too=True)
+    if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
+        path = devices[0].path
+        one = Inputs(kineto=path, et=hosts[0].path if hosts else None, rank=rank, expected_rank=named_rank(path))
+        return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])))
+    if rank is not None:
+        raise UsageError("--rank is for a single pair, and the folder holds more", path=folders[0].path)
+    paired = pair(devices, hosts)
+    return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing))
+
+
+def unfold(names: Iterable[str]) -> list[Path]:
+    """The files that ``names`` name or, as patterns, match; each once."""
+    return list(dict.fromkeys(path for name in names for path in _matches(name)))
+
+
+def _matches(name: str) -> list[Path]:
+    if not glob.has_magic(name) or os.path.lexists(name):
+        return [Path(name)]
+    found = sorted(glob.glob(name))  # noqa: PTH207  (absolute patterns too)
+    if not found:
+        raise InputError("no file matches", path=name, todo="check the pattern; quote it so that the shell leaves it alone")
+    return [Path(match) for match in found]
+
+
+def _folders(names: Sequence[str]) -> list[Path]:
+    """Of what a pattern matches beside folders, files are passed over."""
+    out: dict[Path, None] = {}
+    for name in names:
+        matches = _matches(name)
+        out |= dict.fromkeys([path for path in matches if _is_folder(path)] or matches[:1])
+    return list(out)
+
+
+def _at_odds(device: Head, host: Head) -> bool:
+    """Whether the two are of different ranks, by what they record or else by their names."""
+    ranks = [head.rank if head.rank is not None else named_rank(head.path) for head in (device, host)]
+    return None not in ranks and ranks[0] != ranks[1]
+
+
+def _holes(one: Inputs, head: Head) -> tuple[str, ...]:
+    rank = next(r for r in (one.rank, head.rank, one.expected_rank, 0) if r is not None)
+    return holes({rank}, [head])
+
+
+def _contents(paths: Sequence[Path]) -> list[_Folder]:
+    """Of each folder, or of those in it where it holds no recording itself and they hold traces."""
+    out: dict[Path, _Folder] = {}
+    for folder in _looked_into(paths):
+        searched = not folder.has_traces() and not folder.logs
+        below = _looked_into([path for path in _inside(folder.path) if _is_folder(path)]) if searched else []
+        out |= {inner.path: inner for inner in below if inner.has_traces()} or {folder.path: folder}
+    return list(out.values())
+
+
+def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
+    """The heads in all of them are read together: there may be many folders of one file."""
+    files = {path: [file for file in _inside(path) if file.is_file()] for path in paths}
+    heads = {head.path: head for head in read_heads([file for inner in files.values() for file in inner if is_trace_name(file.name)])}
+    return [_folder(path, inner, [heads[file] for file in inner if file in heads]) for path, inner in files.items()]
+
+
+def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head]) -> _Folder:
+    for head in heads:
+        log.debug("%s: %s", head.path, head.kind or "no trace")
+    return _Folder(
+        path,
+        devices=tuple(head for head in heads if head.kind == kinds.KINETO.name),
+        hosts=tuple(head for head in heads if head.kind == kinds.ET.name),
+        databases=tuple(file for file in files if _SQLITE.search(file.name)),
+        logs=tuple(file for file in files if is_worker_log(file)),
+    )
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What is in a folder, but for hidden files."""
+    if not _is_folder(folder):
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise InputError(what, path=folder, todo="give a folder, or files with --et and --kineto")
-    devices: list[Path] = []
-    hosts: list[Path] = []
-    for path in paths:
-        if path.name.startswith(".") or not path.is_file() or not _SUFFIX.search(path.name):
-            continue
-        kind = _kind(path)
-        log.debug("%s: %s", path, kind or "no trace")
-        if kind is not None:
-            (devices if kind == "kineto" else hosts).append(path)
-    exports = [path for path in paths if _is_export(path, needed=not devices)]
-    logs = [path for path in paths if is_worker_log(path) and path.is_file()]
-    if not devices:
-        _refuse_exports(folder, exports, hosts, logs)
-        return FolderInputs([], exports, _left_aside(folder, "nsys exports", [], logs))
-    return FolderInputs(_ranks(folder, devices, hosts, rank), [], _left_aside(folder, "Kineto traces", exports, logs))
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as problem:
+        raise unreadable(folder, problem) from None
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as problem:
+        raise unreadable(path, problem) from None
 
 
 def _is_export(path: Path, *, needed: bool) -> bool:
-    """Whether it is an nsys export. Of one that is not ``needed`` it does not matter that it cannot be read."""
-    if path.name.startswith(".") or not _SQLITE.search(path.name) or not path.is_file():
-        return False
     try:
         return looks_like(path) == kinds.NSYS.name
     except InputError:
@@ -100,135 +195,29 @@ def _is_export(path: Path, *, needed: bool) -> bool:
         return False
 
 
-def _left_aside(folder: Path, taken: str, exports: Sequence[Path], logs: Sequence[Path]) -> tuple[str, ...]:
-    """Recordings of other kinds than the one that is ``taken`` from a folder, in words; logged as well."""
-    others = (("nsys export", exports, "--nsys"), ("Paddle worker log", logs, "--paddle-logs"))
-    said = tuple(
-        f"{folder}: {taken} are read, {len(paths)} {kind}{'s' * (len(paths) > 1)} left aside, as {paths[0].name}: read with {option}"
-        for kind, paths, option in others
+def _left_aside(folders: Sequence[_Folder], taken: str, *, exports_too: bool) -> tuple[str, ...]:
+    """Recordings of other kinds than the one that is ``taken`` from the folders, in words."""
+    return tuple(
+        f"{folder.path}: {taken} are read, {len(paths)} {kind}{'s' * (len(paths) > 1)} left aside, as {paths[0].name}: read with {option}"
+        for folder in folders
+        for kind, paths, option in (
+            ("nsys export", folder.exports(needed=False) if exports_too else (), "--nsys"),
+            ("Paddle worker log", folder.logs, "--paddle-logs"),
+        )
         if paths
     )
-    for text in said:
-        log.warning("%s", text)
-    return said
 
 
-def _refuse_exports(folder: Path, exports: Sequence[Path], hosts: Sequence[Path], logs: Sequence[Path]) -> None:
-    """What speaks against the nsys exports of a folder that has no Kineto trace."""
+def _refuse_exports(folders: Sequence[_Folder], exports: Sequence[Path], hosts: Sequence[Head]) -> None:
+    """What speaks against the nsys exports of folders that have no Kineto trace."""
     if not exports:
-        todo = f"give the worker logs with --paddle-logs {folder}" if logs else "give the files with --kineto or --nsys"
-        raise InputError("no Kineto trace and no nsys export was found in it", path=folder, todo=todo)
+        others = f", nor in {few([str(folder.path) for folder in folders[1:]])}" if len(folders) > 1 else ""
+        logs = [folder.path for folder in folders if folder.logs]
+        todo = f"give the worker logs with --paddle-logs {logs[0]}" if logs else "give the files with --kineto or --nsys"
+        raise InputError(f"no Kineto trace and no nsys export was found in it{others}", path=folders[0].path, todo=todo)
     if hosts:
         raise UsageError(
-            f"holds nsys exports and the execution trace {hosts[0].name}, which cannot be paired",
-            path=folder,
+            f"is beside nsys exports, as {exports[0].name}, which cannot be paired with it",
+            path=hosts[0].path,
             todo="give the exports with --nsys",
         )
-
-
-def _ranks(folder: Path, devices: Sequence[Path], hosts: Sequence[Path], rank: int | None) -> list[Inputs]:
-    if len(devices) == 1 and len(hosts) <= 1:
-        host = hosts[0] if hosts else None
-        return [Inputs(kineto=devices[0], et=host, rank=rank, expected_rank=_named_rank(devices[0]))]
-    if rank is not None:
-        raise UsageError("--rank is for a single pair, and the folder holds more", path=folder)
-    return _paired(devices, hosts)
-
-
-def unfold(names: Iterable[str]) -> list[Path]:
-    out: list[Path] = []
-    for name in names:
-        if glob.has_magic(name) and not os.path.lexists(name):
-            found = sorted(glob.glob(name))  # noqa: PTH207  (absolute patterns too)
-            if not found:
-                raise InputError("no file matches", path=name, todo="check the pattern; quote it so that the shell leaves it alone")
-            out += map(Path, found)
-        else:
-            out.append(Path(name))
-    return list(dict.fromkeys(out))
-
-
-def _paired(devices: Sequence[Path], hosts: Sequence[Path]) -> list[Inputs]:
-    by_rank: dict[int, Path] = {}
-    for path in devices:
-        recorded = _recorded_rank(path)
-        rank = recorded if recorded is not None else _number(path)
-        _put(by_rank, rank, path)
-    host_by_rank: dict[int, Path] = {}
-    for path in _without_merged(hosts):
-        _put(host_by_rank, _number(path), path)
-    alone = [f"{p} (rank {r})" for r, p in by_rank.items() if hosts and r not in host_by_rank]
-    alone += [f"{p} (rank {r})" for r, p in host_by_rank.items() if r not in by_rank]
-    if alone:
-        raise UsageError(
-            f"{len(alone)} files have no partner of their rank: {', '.join(alone[:3])}{', ...' if len(alone) > 3 else ''}",
-            todo="give a Kineto trace and an execution trace of every rank, numbered alike",
-        )
-    return [Inputs(kineto=p, et=host_by_rank.get(r), expected_rank=r) for r, p in sorted(by_rank.items())]
-
-
-def _put(by_rank: dict[int, Path], rank: int | None, path: Path) -> None:
-    if rank is None:
-        raise UsageError("cannot tell its rank: neither recorded nor in the file name", path=path, todo="give this rank alone, with --rank")
-    if rank in by_rank:
-        raise UsageError(f"{by_rank[rank]} and {path} are both of rank {rank}", todo="give one Kineto trace and one execution trace a rank")
-    by_rank[rank] = path
-
-
-def _without_merged(hosts: Sequence[Path]) -> list[Path]:
-    """Of two execution traces of a rank, one that is merged with device rows already is left aside."""
-    numbers = [_number(p) for p in hosts]
-    out = []
-    for path, number in zip(hosts, numbers, strict=True):
-        if numbers.count(number) > 1 and _is_merged(path):
-            log.warning("%s is left aside: it is merged with device rows already", path)
-        else:
-            out.append(path)
-    return out
-
-
-def _number(path: Path) -> int | None:
-    """The rank that a file name says: after ``rank``, ``et`` or ``kineto``, else its last number."""
-    named = _named_rank(path)
-    if named is not None:
-        return named
-    numbers = _NUMBER.findall(_SUFFIX.sub("", path.name))
-    return int(numbers[-1]) if numbers else None
-
-
-def _named_rank(path: Path) -> int | None:
-    found = _NAMED.search(_SUFFIX.sub("", path.name))
-    return int(found[1]) if found else None
-
-
-def _head(path: Path) -> bytes:
-    """The beginning of a trace, up to its events or nodes."""
-    head = b""
-    with open_source(path) as source:
-        while len(head) < HEAD_BYTES and (part := source.read(_CHUNK)):
-            head += part
-            if _EVENTS in head or b'"nodes"' in head:
-                break
-    return head
-
-
-def _recorded_rank(path: Path) -> int | None:
-    found = _RANK.search(_head(path))
-    return int(found[1]) if found else None
-
-
-def _kind(path: Path) -> str | None:
-    head = _head(path)
-    if _ET.match(head):
-        return "et"
-    return "kineto" if any(mark in head for mark in _KINETO) else None
-
-
-def _is_merged(path: Path) -> bool:
-    with open_source(path) as source:
-        before = b""
-        while part := source.read(1 << 20):
-            if _MERGED.search(before + part):
-                return True
-            before = part[-64:]
-    return False

@@ -12,7 +12,7 @@ from typing import Final
 
 from graphlink import run
 from graphlink.annotate.pipeline.rules import user_rules
-from graphlink.cli.inputs import of_files, of_folder, unfold
+from graphlink.cli.inputs import Found, of_files, of_folders, unfold
 from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
@@ -144,21 +144,36 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     return (text,)
 
 
-def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[list[run.Inputs], tuple[str, ...]]:
+def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[Sequence[run.Inputs], tuple[str, ...]]:
     """The ranks that ``arguments`` name, and warnings. Those of nsys exports are known once they are read: their traces lie in ``folder``
     then."""
-    exports: list[Path] = unfold(arguments.nsys)
-    warnings: tuple[str, ...] = ()
-    if arguments.folder:
-        found = of_folder(Path(arguments.folder[0]), arguments.rank)
-        if not found.exports:
-            return found.ranks, found.warnings
-        exports, warnings = found.exports, found.warnings
-    if not exports:
-        return of_files(arguments.kineto, arguments.et, arguments.rank), ()
+    if arguments.nsys:
+        found = Found(exports=tuple(unfold(arguments.nsys)))
+    elif arguments.folder:
+        found = of_folders(arguments.folder, arguments.rank)
+    else:
+        found = of_files(arguments.kineto, arguments.et, arguments.rank)
+    warnings = (*found.missing, *found.warnings)
+    for text in warnings:
+        log.warning("%s", text)
+    if found.missing and arguments.strict:
+        raise InputError(
+            f"--strict, and the run is not whole: {'; '.join(found.missing)}", todo="add what is missing, or leave out --strict"
+        )
+    if not found.exports:
+        if options.linked and (bare := [rank for rank in found.ranks if rank.et is None]):
+            what = "--linked merges an execution trace with device ops, and there is none for it"
+            raise UsageError(what, path=bare[0].recording, todo="give one of every rank, or leave out --linked")
+        return found.ranks, warnings
     if options.linked:
-        raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=exports[0])
-    return ranks_of(exports, arguments.rank, folder, arguments.jobs), warnings
+        raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=found.exports[0])
+    if arguments.strict:
+        raise UsageError(
+            "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are", path=found.exports[0]
+        )
+    traces = folder / "nsys"  # a folder, which is not published
+    traces.mkdir()
+    return ranks_of(found.exports, arguments.rank, traces, _runs_on(arguments)), warnings
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Final
 
 from graphlink import run
 from graphlink.engine.engines import RunsOn, run_all
+from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.read.nsys import read_report
 from graphlink.read.nsys_places import Contents, number
@@ -25,8 +26,8 @@ class _Task:
     stored: tuple[Path, str]  # folder, beginning of names
 
 
-def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, jobs: int | None) -> list[run.Inputs]:
-    """The ranks that the exports of a run hold; their traces lie in ``folder`` until ``prepare`` takes them.
+def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: RunsOn) -> list[run.Inputs]:
+    """The ranks that the exports of a run hold; their traces lie in ``folder``.
 
     ``rank``: that of the only one, from ``--rank``. Files count in the order of their names, numbers in them by value.
 
@@ -40,7 +41,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, jobs: int 
         with naming_limits(exports[0]):
             files = [_store(tasks[0])]
     else:
-        files = good(run_all(_read, tasks, RunsOn(jobs), [estimate_bytes(unpacked_bytes(export)) for export in exports]), len(tasks), "files")
+        files = good(run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files"), len(tasks), "files")
     if rank is not None and sum(len(contents.places) for contents in files) > 1:
         raise UsageError(
             f"--rank is for a single rank, and the nsys exports hold {sum(len(contents.places) for contents in files)}",

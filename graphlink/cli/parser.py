@@ -32,6 +32,7 @@ examples:
   graphlink --kineto kineto_0.json
   graphlink --et 'et_*.json' --kineto 'kineto_*.json' --out out
   graphlink traces/ --out out
+  graphlink 'hosts/*' --strict --out out
   graphlink --nsys run.sqlite --out out
   graphlink --paddle-logs log_dir --out out
 
@@ -76,12 +77,15 @@ def link_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         usage="\n       ".join(
-            f"graphlink [link] {given} [options]" for given in ("--et ET --kineto KINETO", "--nsys EXPORT", "FOLDER", "--paddle-logs DIR")
+            f"graphlink [link] {given} [options]"
+            for given in ("--et ET --kineto KINETO", "--nsys EXPORT", "FOLDER ...", "--paddle-logs DIR")
         ),
     )
     parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
     inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content)")
-    inputs.add_argument("folder", nargs="*", metavar="FOLDER", help="folder whose traces are found and paired by rank")
+    inputs.add_argument(
+        "folder", nargs="*", metavar="FOLDER", help="folders, or quoted globs of them, whose traces are found and paired by rank"
+    )
     inputs.add_argument(
         "--et", action="append", default=[], nargs="+", metavar="FILE", help="execution traces: files or quoted globs, repeatable"
     )
@@ -100,6 +104,7 @@ def link_parser() -> argparse.ArgumentParser:
     inputs.add_argument(
         "--rank", type=_count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
     )
+    inputs.add_argument("--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning")
     inputs.add_argument(
         "--step", default="all", metavar="STEPS", help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5"
     )
@@ -205,10 +210,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.nsys and (arguments.et or arguments.kineto):
         other = "--et" if arguments.et else "--kineto"
         raise UsageError(f"{other} cannot be given with --nsys: an export is a recording of its own", todo="give one or the other")
+    if arguments.nsys and arguments.strict:
+        raise UsageError("--strict is not for --nsys: an export says neither its partners nor how many there are")
     if arguments.folder and (arguments.et or arguments.kineto or arguments.nsys):
         raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et, --kineto or --nsys, not both")
-    if len(arguments.folder) > 1:
-        raise UsageError(f"{arguments.folder[1]}: give one folder, or files with --et and --kineto")
     if arguments.paddle_logs is not None:
         _check_paddle(arguments)
     elif not arguments.folder and not arguments.kineto and not arguments.nsys:
@@ -228,7 +233,12 @@ def _check_paddle(arguments: argparse.Namespace) -> None:
     for given, name in traces:
         if given:
             raise UsageError(f"--paddle-logs and {name}: give one of them")
-    for given, name in ((arguments.linked, "--linked"), (arguments.rank is not None, "--rank"), (arguments.range_rule, "--range-rule")):
+    for given, name in (
+        (arguments.linked, "--linked"),
+        (arguments.rank is not None, "--rank"),
+        (arguments.strict, "--strict"),
+        (arguments.range_rule, "--range-rule"),
+    ):
         if given:
             raise UsageError(f"{name} is not for --paddle-logs: they hold jobs, not traces, and the names of files say the ranks")
 

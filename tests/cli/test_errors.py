@@ -126,18 +126,20 @@ def test_numbers_written_as_text_change_nothing(graphlink: Run, traces: Path, tm
         ["--kineto", "k.json", "--linked"],
         ["--kin", "k.json"],
         ["folder", "--kineto", "k.json"],
-        ["one", "two"],
+        ["one", "two", "--et", "et.json"],
         ["--paddle-logs", ""],
         ["--paddle-logs", "logs", "folder"],
         ["--paddle-logs", "logs", "--kineto", "k.json"],
         ["--paddle-logs", "logs", "--et", "et.json"],
         ["--paddle-logs", "logs", "--linked"],
         ["--paddle-logs", "logs", "--rank", "1"],
+        ["--paddle-logs", "logs", "--strict"],
         ["--paddle-logs", "logs", "--step", "x"],
         ["--paddle-logs", "logs", "--range-rule", "(?P<phase>F)"],
         ["--nsys", "run.sqlite", "--et", "et.json"],
         ["--nsys", "run.sqlite", "--kineto", "k.json"],
         ["--nsys", "run.sqlite", "--linked"],
+        ["--nsys", "run.sqlite", "--strict"],
         ["folder", "--nsys", "run.sqlite"],
         ["show"],
         ["show", "a", "b"],
@@ -192,7 +194,9 @@ def test_several_ranks_of_which_some_fail(graphlink: Run, traces: Path, tmp_path
 
 def test_files_that_cannot_be_paired(graphlink: Run, traces: Path, tmp_path: Path) -> None:
     kineto = ["--kineto", traces / "kineto_0.json", traces / "kineto_1.json"]
-    is_said(graphlink(*kineto, "--et", traces / "et_0.json", "--out", tmp_path / "out"), 2, "kineto_1.json")
+    host = tmp_path / "et_7.json"
+    host.write_text('{"schema": "1.0.1", "pid": 0, "nodes": []}')
+    is_said(graphlink(*kineto, "--et", host, "--out", tmp_path / "out"), 2, "kineto_1.json", "et_7.json")
     is_said(graphlink(*kineto, "--rank", "1", "--out", tmp_path / "out"), 2, "--rank")
 
 

@@ -146,8 +146,8 @@ def test_a_node_is_shown_with_its_edges_both_ways(graphlink: Run, traces: Path, 
     assert "99999999" in missing.err
 
 
-LINK_OPTIONS = """-h --help --version --et --kineto --nsys --paddle-logs --rank --step --sync --hta-limit --gap-us --host --target --out
---range-rule --name --linked --timeline --no-timeline --force --jobs -q --quiet -v --verbose"""
+LINK_OPTIONS = """-h --help --version --et --kineto --nsys --paddle-logs --rank --strict --step --sync --hta-limit --gap-us --host --target
+--out --range-rule --name --linked --timeline --no-timeline --force --jobs -q --quiet -v --verbose"""
 
 
 def test_the_options_are_these() -> None:

@@ -74,15 +74,23 @@ def test_files_globs_and_folders_are_the_same_run(graphlink: Run, tmp_path: Path
     (folder / "run_10.sqlite.gz").write_bytes(gzip.compress((folder / "run_10.sqlite").read_bytes()))
     (folder / "run_10.sqlite").unlink()
     (folder / "notes.txt").write_text("nothing")
+    for name in ("run_2.sqlite", "run_10.sqlite.gz"):
+        (tmp_path / "by_host" / name).mkdir(parents=True)
+        shutil.copy(folder / name, tmp_path / "by_host" / name)
     outs = []
     for k, arguments in enumerate(
-        ([folder], ["--nsys", f"{folder}/run_*"], ["--nsys", folder / "run_10.sqlite.gz", "--nsys", folder / "run_2.sqlite"])
+        (
+            [folder],
+            [tmp_path / "by_host"],
+            ["--nsys", f"{folder}/run_*"],
+            ["--nsys", folder / "run_10.sqlite.gz", "--nsys", folder / "run_2.sqlite"],
+        )
     ):
         out = tmp_path / f"out{k}"
         ran = graphlink(*arguments, "--out", out, "--jobs", "1")
         assert (ran.status, ran.err) == (0, "")
         outs.append({p.name: p.read_bytes() for p in out.iterdir() if p.suffix == ".et"})
-    assert outs[0] == outs[1] == outs[2]
+    assert outs[0] == outs[1] == outs[2] == outs[3]
     assert sorted(outs[0]) == ["trace.0.et", "trace.1.et"]
     assert Path(ranks_in(tmp_path / "out0")[1]["inputs"]["nsys"]).name == "run_10.sqlite.gz"
 

@@ -1,0 +1,162 @@
+"""Which Kineto trace and which execution trace are of one rank, and what of a run is missing.
+
+What the files hold comes before how they are named. All is linear in the number of files, but for sorting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from graphlink.cli.names import named_rank, number
+from graphlink.cli.same_rank import refuse_same_rank
+from graphlink.errors import UsageError
+from graphlink.read.heads import Head, deep_ranks
+from graphlink.read.source import open_source
+from graphlink.run import Inputs
+
+_MOST_RANKS: Final = 8  # that a message lists
+_MOST_FILES: Final = 3
+_MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """``missing``: what is not there of the run, in words; ``warnings`` what else is worth saying."""
+
+    ranks: tuple[Inputs, ...]
+    warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    head: Head
+    rank: int
+    by_content: bool
+
+
+def pair(devices: Sequence[Head], hosts: Sequence[Head]) -> Paired:
+    """The ranks of Kineto traces ``devices`` and execution traces ``hosts``, in the order of their numbers.
+
+    Raises:
+        InputError: two traces of one kind are of one rank; of two runs.
+        UsageError: a file's rank cannot be told; no execution trace has the rank of a Kineto trace.
+    """
+    device_of = [_ranked(head, head.rank) for head in devices]
+    refuse_same_rank("Kineto traces", [(one.rank, one.head) for one in device_of])
+    host_of, left_aside = _without_merged(_ranked_hosts(device_of, hosts))
+    refuse_same_rank("execution traces", [(one.rank, one.head) for one in host_of])
+    et = {one.rank: one.head.path for one in host_of}
+    ranks = tuple(
+        Inputs(kineto=one.head.path, et=et.get(one.rank), expected_rank=one.rank) for one in sorted(device_of, key=lambda one: one.rank)
+    )
+    warnings = (*left_aside, *_named_otherwise([*device_of, *host_of]), *_different_worlds(devices))
+    return Paired(ranks, warnings, (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices)))
+
+
+def holes(present: Collection[int], heads: Iterable[Head]) -> tuple[str, ...]:
+    """The ranks that are not there of those that the recordings say there were."""
+    count = max((head.world_size for head in heads if head.world_size), default=0)
+    absent = count - sum(rank < count for rank in present)
+    if not absent:
+        return ()
+    first = islice((rank for rank in range(count) if rank not in present), _MOST_RANKS)
+    listed = ", ".join(map(str, first)) + (f", ... ({absent:,} in all)" if absent > _MOST_RANKS else "")
+    return (f"rank{'s' * (absent > 1)} {listed} of {count:,} {'were' if absent > 1 else 'was'} not recorded",)
+
+
+def few(texts: Sequence[str], most: int = _MOST_FILES) -> str:
+    """The first of ``texts``, and how many there are if not all are said."""
+    return ", ".join(texts[:most]) + (f", ... ({len(texts):,} in all)" if len(texts) > most else "")
+
+
+def _ranked(head: Head, recorded: int | None) -> _Ranked:
+    rank = recorded if recorded is not None else number(head.path)
+    if rank is None:
+        todo = "give this rank alone, with --rank"
+        raise UsageError("cannot tell its rank: neither recorded nor in the file name", path=head.path, todo=todo)
+    return _Ranked(head, rank, recorded is not None)
+
+
+def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ranked]:
+    """By what the ET's head says, by the process that a Kineto trace is of too, by the ET's collectives, or by name, in this order."""
+    of_process = _of_same_process(devices, hosts)
+    recorded = [head.rank if head.rank is not None else rank for head, rank in zip(hosts, of_process, strict=True)]
+    untold = [k for k, rank in enumerate(recorded) if rank is None]
+    for k, rank in zip(untold, deep_ranks([hosts[k].path for k in untold]), strict=True):
+        recorded[k] = rank
+    return [_ranked(head, rank) for head, rank in zip(hosts, recorded, strict=True)]
+
+
+def _of_same_process(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[int | None]:
+    """The rank of the Kineto trace that has the ET's pid, where no other file of either kind has it: pids repeat over hosts."""
+    devices_with = Counter(one.head.pid for one in devices)
+    hosts_with = Counter(head.pid for head in hosts)
+    rank_of: dict[int | None, int] = {
+        one.head.pid: one.rank for one in devices if one.head.pid is not None and devices_with[one.head.pid] == 1
+    }
+    return [rank_of.get(head.pid) if hosts_with[head.pid] == 1 else None for head in hosts]
+
+
+def _without_merged(hosts: Sequence[_Ranked]) -> tuple[list[_Ranked], list[str]]:
+    """Of several execution traces of a rank, those that are merged with device rows already are left aside, which is said."""
+    of_rank = Counter(one.rank for one in hosts)
+    merged = {one.head.path for one in hosts if of_rank[one.rank] > 1 and _is_merged(one.head.path)}
+    said = [f"{path} is left aside: it is merged with device rows already" for path in sorted(merged)]
+    return [one for one in hosts if one.head.path not in merged], said
+
+
+def _is_merged(path: Path) -> bool:
+    with open_source(path) as source:
+        before = b""
+        while part := source.read(1 << 20):
+            if _MERGED.search(before + part):
+                return True
+            before = part[-64:]
+    return False
+
+
+def _named_otherwise(files: Sequence[_Ranked]) -> list[str]:
+    other = [
+        f"{one.head.path} (rank {one.rank})"
+        for one in files
+        if one.by_content and (named := named_rank(one.head.path)) is not None and named != one.rank
+    ]
+    if not other:
+        return []
+    return [f"named as of another rank than recorded, the recorded one is taken: {few(other)}"]
+
+
+def _different_worlds(devices: Sequence[Head]) -> list[str]:
+    files: dict[int, list[str]] = defaultdict(list)
+    for head in devices:
+        if head.world_size:
+            files[head.world_size].append(str(head.path))
+    if len(files) < 2:
+        return []
+    return [f"the recordings say different numbers of ranks: {'; '.join(f'{size:,} in {few(files[size], 2)}' for size in sorted(files))}"]
+
+
+def _half_pairs(devices: Sequence[_Ranked], hosts: Sequence[_Ranked]) -> list[str]:
+    if not hosts:
+        return []
+    recorded, with_et = {one.rank for one in devices}, {one.rank for one in hosts}
+    lone = [f"{one.head.path} (rank {one.rank})" for one in hosts if one.rank not in recorded]
+    bare = [f"{one.head.path} (rank {one.rank})" for one in devices if one.rank not in with_et]
+    if len(bare) == len(devices):
+        raise UsageError(
+            f"no execution trace is of the rank of a Kineto trace: {few(lone, 2)} and {few(bare, 2)}",
+            todo="give the two of every rank, numbered alike, or a single pair with --kineto and --et",
+        )
+    said = []
+    if bare:
+        said.append(f"without an execution trace, linked from Kineto alone: {few(bare)}")
+    if lone:
+        said.append(f"left aside, as no Kineto trace is of their rank: {few(lone)}")
+    return said

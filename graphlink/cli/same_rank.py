@@ -1,0 +1,95 @@
+"""Several recordings of one rank where one is wanted: of several runs, or one twice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graphlink.cli.names import without_number
+from graphlink.errors import InputError
+from graphlink.read.heads import Head
+
+APART_NS: Final = 600 * 10**9  # recordings of one run begin nearer to each other
+_MOST_RANKS: Final = 5  # that a message lists
+_MOST_FILES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """Files in sets of which none holds a rank twice, and what tells them apart. ``files``: by what is so in all of a set."""
+
+    apart_by: str
+    files: dict[str, list[Head]]
+
+
+def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
+    """Returns if no rank is there twice. ``what``: the kind of the files, in plural.
+
+    Raises:
+        InputError: naming the first files of two runs, or two files of a rank.
+    """
+    of_rank: dict[int, list[Head]] = defaultdict(list)
+    for rank, head in files:
+        of_rank[rank].append(head)
+    again = sorted(rank for rank, heads in of_rank.items() if len(heads) > 1)
+    if not again:
+        return
+    runs = _runs(files, len(again) > 1, max(map(len, of_rank.values())))
+    if runs is None:
+        first, second = of_rank[again[0]][:2]
+        more = f"; of {len(again) - 1:,} more ranks there are several, too" if len(again) > 1 else ""
+        raise InputError(
+            f"is of rank {again[0]}, as is {first.path}{more}", path=second.path, todo=f"give one of the {what} of a rank, without the copy"
+        )
+    (one, ones), (other, others), *_ = runs.files.items()
+    listed = ", ".join(map(str, again[:_MOST_RANKS])) + (", ..." if len(again) > _MOST_RANKS else "")
+    raise InputError(
+        f"is of another run, or another part of it, than {ones[0].path}: they differ by {runs.apart_by}, {one} and {other}",
+        path=others[0].path,
+        where=f"rank {listed}, which {_few(ones)} hold, and again {_few(others)}",
+        todo="give one of them, with globs: --kineto 'A/kineto_*.json' --et 'A/et_*.json'",
+    )
+
+
+def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> _Sets | None:
+    """The runs that the files fall into: as many as there are recordings of one rank at ``most``, and each rank once in a run."""
+    for apart_by, labels in _labels([head for _, head in files], several):
+        if None in labels:
+            continue
+        sets: dict[str, list[Head]] = defaultdict(list)
+        ranks: dict[str, set[int]] = defaultdict(set)
+        for (rank, head), label in zip(files, labels, strict=True):
+            sets[str(label)].append(head)
+            ranks[str(label)].add(rank)
+        if len(sets) == most and all(len(ranks[label]) == len(sets[label]) for label in sets):
+            return _Sets(apart_by, sets)
+    return None
+
+
+def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[str | None]]]:
+    """What can tell runs apart, surest first, and what it says of each file. Names do so only where ``several`` ranks are repeated: one
+    name that differs is a copy's."""
+    yield "the number of ranks", [f"{head.world_size:,}" if head.world_size else None for head in heads]
+    yield "the number of process groups", [f"{head.group_count:,}" if head.group_count else None for head in heads]
+    yield "the backend", [head.backend for head in heads]
+    yield "the time", _times(heads)
+    if several:
+        yield "name", [without_number(head.path) for head in heads]
+        yield "folder", [str(head.path.parent) for head in heads]
+        yield "folder", [str(head.path.parent.parent) for head in heads]
+
+
+def _times(heads: Sequence[Head]) -> list[str | None]:
+    """When the recordings of which each began less than ``APART_NS`` after another one began, in minutes since the first."""
+    starts = sorted({head.start_ns for head in heads if head.start_ns is not None})
+    begin: dict[int, int] = {}
+    for k, start in enumerate(starts):
+        begin[start] = begin[starts[k - 1]] if k and start - starts[k - 1] <= APART_NS else start
+    return [None if head.start_ns is None else f"{(begin[head.start_ns] - starts[0]) / 60e9:,.0f} min" for head in heads]
+
+
+def _few(heads: Sequence[Head]) -> str:
+    names = ", ".join(head.path.name for head in heads[:_MOST_FILES])
+    return names + (f", ... ({len(heads):,} files)" if len(heads) > _MOST_FILES else "")

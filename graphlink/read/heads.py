@@ -1,0 +1,216 @@
+"""What the head of a recording says of it: kind, rank, world, process and time, from a bounded part of the file.
+
+Which file belongs to which rank has to be known before any is read whole. What the head does not say is None.
+"""
+
+from __future__ import annotations
+
+import calendar
+import io
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.read.columns import MAX_NS, loose, to_int_or_none
+from graphlink.read.comms import count_or_none, process_groups, rank_or_none
+from graphlink.read.kinds import ET, KINETO
+from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
+from graphlink.read.source import Source, open_source
+from graphlink.read.stream import ArrayReader
+
+HEAD_BYTES: Final = 1 << 22  # of the unpacked text, in which the list of events or nodes has to begin
+ROW_BYTES: Final = 1 << 16  # of the list, from which process and time are taken
+DEEP_BYTES: Final = 1 << 20  # of an ET, in which ``deep_rank`` looks for a collective
+_CHUNK: Final = 1 << 16
+_LIST: Final = re.compile(rb'"(?:traceEvents|nodes)"')
+_LONGEST_MARK: Final = len(b'"traceEvents"')
+_KINETO: Final = (b'"traceEvents"', b'"deviceProperties"', b'"distributedInfo"', b'"schemaVersion"')
+_ET: Final = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"')
+_GROUP_INIT: Final = "## process_group:init ##"
+_COLLECTIVE: Final = "record_param_comms"
+# Of these record_param_comms holds the own rank in the group; a broadcast holds its root, a send its peer (ProcessGroupNCCL.cpp).
+_OF_OWN_RANK: Final = frozenset({
+    "allreduce", "allreduce_coalesced", "all_gather", "_allgather_base", "all_gather_into_tensor_coalesced", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_allv", "barrier",
+})  # fmt: skip
+_READERS: Final = 16  # files at a time: heads are short, what costs is opening files on a network
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank. ``start_ns``: of the first
+    host row of a Kineto trace, since the epoch or since Kineto's base date where that is only said at the end; of an ET its local time,
+    which has no zone.
+    """
+
+    path: Path
+    kind: str | None
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    group_count: int | None = None
+    pid: int | None = None
+    start_ns: int | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    cat: Any = None
+    pid: Any = None
+    ts: Any = None
+
+
+class _Node(msgspec.Struct, gc=False):
+    name: Any = None
+    inputs: msgspec.Raw = msgspec.Raw(b"")
+
+
+def read_heads(paths: Sequence[Path]) -> list[Head]:
+    """The head of each file. Raises InputError as ``read_head`` does."""
+    return _at_once(read_head, paths)
+
+
+def deep_ranks(paths: Sequence[Path]) -> list[int | None]:
+    """``deep_rank`` of each file."""
+    return _at_once(deep_rank, paths)
+
+
+def read_head(path: Path) -> Head:
+    """The head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
+
+    Raises:
+        InputError: the file cannot be opened, or its packing is damaged that early. Text that is no trace is none.
+    """
+    with open_source(path) as source:
+        text = _beginning(source)
+        packed = source.packed
+    kind = ET.name if _ET.match(text) else KINETO.name if any(mark in text for mark in _KINETO) else None
+    try:
+        array = ArrayReader(Source(path, io.BytesIO(text), packed), ("traceEvents", "nodes"), len(text) + 1)
+    except InputError:  # no trace, or a head longer than HEAD_BYTES: whoever reads the file says so
+        return Head(path, kind)
+    around = {key: loose(raw) for key, raw in array.around.items()}
+    return _et(path, kind, array, around) if array.key == "nodes" else _kineto(path, kind, array, around)
+
+
+def deep_rank(path: Path) -> int | None:
+    """The rank that the collectives in the first ``DEEP_BYTES`` of an ET are recorded on; None where none tells, or it cannot be read.
+
+    Only groups of two and more that begin with rank 0 and go on without gaps tell: the rank in the group is the global rank there.
+    """
+    try:
+        with open_source(path) as source:
+            text = source.read(DEEP_BYTES)
+        if _COLLECTIVE.encode() not in text:
+            return None
+        array = ArrayReader(Source(path, io.BytesIO(text), ""), ("nodes",), _CHUNK)
+        nodes = (node for block in array.blocks(_Node) for node in block.rows if node.name == _COLLECTIVE)
+        return next((rank for node in nodes if (rank := _own_rank(_inputs(node))) is not None), None)
+    except InputError:  # cut off inside a node, as a rule
+        return None
+
+
+def _beginning(source: Source) -> bytes:
+    """The text up to the list of events or nodes, and ``ROW_BYTES`` of it."""
+    parts: list[bytes] = []
+    size, before = 0, b""
+    while size < HEAD_BYTES and (part := source.read(_CHUNK)):
+        parts.append(part)
+        size += len(part)
+        if _LIST.search(before + part):
+            parts.append(source.read(ROW_BYTES))
+            break
+        before = part[-_LONGEST_MARK:]
+    return b"".join(parts)
+
+
+def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]) -> Head:
+    info = around.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    base_ns = to_int_or_none(around.get("baseTimeNanoseconds")) or 0
+    first = next((row for row in _first_rows(array, _Event) if _is_host(row)), None)
+    return Head(
+        path,
+        kind,
+        rank=rank_or_none(info.get("rank")),
+        world_size=count_or_none(info.get("world_size")),
+        backend=str(info["backend"]) if info.get("backend") else None,
+        group_count=to_int_or_none(info.get("pg_count")),
+        pid=to_int_or_none(first.pid) if first else None,
+        start_ns=base_ns + round(first.ts * 1000) if first and _is_time(first.ts) else None,
+    )
+
+
+def _et(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]) -> Head:
+    init = next((node for node in _first_rows(array, _Node) if node.name == _GROUP_INIT), None)
+    inputs = _inputs(init) if init else []
+    groups = process_groups(inputs[0]) if inputs else ()
+    # listed are the groups that this rank is in: where only one rank is in all of them, it is this one
+    listed = [frozenset(group.ranks) for group in groups if group.ranks]
+    common = frozenset.intersection(*listed) if listed else frozenset()
+    return Head(
+        path,
+        kind,
+        rank=next(iter(common)) if len(common) == 1 else None,
+        world_size=next((group.size for group in groups if group.ranks is None), None),
+        pid=to_int_or_none(around.get("pid")),
+        start_ns=_local_ns(around.get("time")),
+    )
+
+
+def _is_host(row: _Event) -> bool:
+    return isinstance(row.cat, str) and TABLE_OF.get(row.cat) in (HOST, CALL) and type(row.pid) is int
+
+
+def _is_time(ts: object) -> bool:
+    return isinstance(ts, (int, float)) and abs(ts) < MAX_NS // 1000
+
+
+def _local_ns(time: object) -> int | None:
+    try:
+        return calendar.timegm(datetime.fromisoformat(str(time)).timetuple()) * 10**9
+    except ValueError:
+        return None
+
+
+def _first_rows(array: ArrayReader, row_type: type[_Given]) -> list[_Given]:
+    """Those of the whole elements in the text at hand."""
+    try:
+        return next(array.blocks(row_type)).rows
+    except (InputError, StopIteration):
+        return []
+
+
+def _inputs(node: _Node) -> list[Any]:
+    inputs = loose(node.inputs)
+    values = inputs.get("values") if isinstance(inputs, dict) else inputs
+    return values if isinstance(values, list) else []
+
+
+def _own_rank(values: list[Any]) -> int | None:
+    """Of ``[..., rank, collective, in split, out split, first rank, stride, size]``; None in layouts without the last three."""
+    if len(values) < 7:
+        return None
+    rank, name, _, _, first, stride, size = values[-7:]
+    if not (isinstance(name, str) and name in _OF_OWN_RANK and (first, stride) == (0, 1)):
+        return None
+    rank, size = rank_or_none(rank), count_or_none(size)
+    return rank if rank is not None and size is not None and rank < size > 1 else None
+
+
+def _at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
+    if len(given) < 2:
+        return [work(one) for one in given]
+    pool = ThreadPoolExecutor(min(_READERS, len(given)))
+    try:
+        return list(pool.map(work, given))
+    finally:
+        pool.shutdown(cancel_futures=True)
