@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from graphlink.testing.cluster_et import et_text
 from graphlink.testing.cluster_faults import Fault, Recorded, check_faults, held_up, profiler_starts, recorded
+from graphlink.testing.cluster_kineto import kineto_text, usable_dialect, write_text
 from graphlink.testing.cluster_machine import Meeting, RankTimes, find_meetings, simulate
 from graphlink.testing.cluster_program import ClusterGroup, Op, cluster_groups, rank_ops
 from graphlink.testing.cluster_records import (
@@ -25,6 +28,7 @@ from graphlink.testing.cluster_records import (
     TrueClock,
     TrueMeetings,
 )
+from graphlink.testing.cluster_rows import rank_rows
 from graphlink.testing.cluster_truth import Expected, expected
 from graphlink.testing.dialects import EPOCH_NS
 
@@ -50,6 +54,36 @@ class ClusterRun:
     kernels: int
     times: tuple[RankTimes, ...]
     records: dict[int, Recorded]
+
+    def write(
+        self,
+        folder: str | Path,
+        *,
+        dialect: str = "2024",
+        seq: bool = True,
+        comm_args: bool = True,
+        cuda_sync: bool = True,
+        et: bool = False,
+        suffix: str = ".json",
+    ) -> tuple[Path, ...]:
+        """Write ``kineto_R`` of each recorded rank, with ``et`` also ``et_R``, into a folder; returns the Kineto files.
+
+        ``seq``: the sequence numbers; ``comm_args``: Kineto says what a communication is (dialects before 2024 never do, and then
+        only the ET tells); ``cuda_sync``: rows that say what waited for what. ``suffix`` may end in .gz. Raises KeyError for an unknown
+        dialect, ValueError for 2021 and rocm.
+        """
+        usable_dialect(dialect)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for rank in self.ranks:
+            rows = rank_rows(self, rank)
+            text = kineto_text(self, rows, dialect=dialect, seq=seq, comm_args=comm_args, cuda_sync=cuda_sync)
+            paths.append(folder / f"kineto_{rank}{suffix}")
+            write_text(text, paths[-1])
+            if et:
+                write_text(et_text(self, rows), folder / f"et_{rank}{suffix}")
+        return tuple(paths)
 
 
 def cluster_run(training: ClusterTraining, faults: Sequence[Fault] = ()) -> ClusterRun:
