@@ -8,10 +8,28 @@
 
     pipeline_run(PipelineTraining("1F1B", stages=4, microbatches=8)).write("traces")  # a rank a file; .ranges, .idle say what is true
 
+    run = cluster_run(ClusterTraining(data=2, tensor=2, pipeline=2), [LateStart(1, share=0.2)])  # .ranks[r]: columns; .expected: the truth
+
 For tests of tools that read such traces. Needs nothing of graphlink but this package; ``strategies`` needs hypothesis.
 """
 
 from graphlink.testing.build import ThreadBuilder
+from graphlink.testing.cluster import ClusterRun, cluster_run
+from graphlink.testing.cluster_faults import (
+    Differs,
+    Dropped,
+    EarlyEnd,
+    Fault,
+    LateStart,
+    MissingRank,
+    OtherOrder,
+    ProfilerOverhead,
+    ProfilerStart,
+)
+from graphlink.testing.cluster_large import large_columns
+from graphlink.testing.cluster_program import ClusterGroup
+from graphlink.testing.cluster_records import ClusterTraining, RankColumns, TrueClock, TrueMeetings
+from graphlink.testing.cluster_truth import Expected, TrueConflict, TrueUnmatched
 from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowIds, row_ids
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
@@ -54,25 +72,39 @@ __all__ = [
     "Call",
     "CallRow",
     "Clock",
+    "ClusterGroup",
+    "ClusterRun",
+    "ClusterTraining",
     "CommArgs",
     "DeviceOp",
     "Dialect",
+    "Differs",
+    "Dropped",
+    "EarlyEnd",
     "End",
     "Execution",
+    "Expected",
+    "Fault",
     "Group",
     "Handover",
     "Host",
     "HostOp",
+    "LateStart",
     "Layout",
     "Loss",
+    "MissingRank",
     "NsysVariation",
+    "OtherOrder",
     "Overhead",
     "OverheadRow",
     "PaddleJob",
     "PipelineRun",
     "PipelineTraining",
     "Place",
+    "ProfilerOverhead",
+    "ProfilerStart",
     "Program",
+    "RankColumns",
     "RowIds",
     "Scenario",
     "Shape",
@@ -82,12 +114,18 @@ __all__ = [
     "Thread",
     "ThreadBuilder",
     "Training",
+    "TrueClock",
+    "TrueConflict",
     "TrueIdle",
+    "TrueMeetings",
     "TrueRange",
+    "TrueUnmatched",
     "Variation",
     "Work",
+    "cluster_run",
     "et_document",
     "kineto_document",
+    "large_columns",
     "order",
     "pipeline_run",
     "random_program",
