@@ -72,6 +72,8 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
         ("networkx", {"emit/networkx.py"}),
         ("isal", {"read/source.py"}),
         ("zstandard", {"read/source.py"}),
+        ("ray", {"engine/ray.py"}),
+        ("fsspec", {"engine/files.py"}),
     ],
 )
 def test_a_heavy_library_is_imported_in_one_place(library: str, allowed: set[str]) -> None:

@@ -1,0 +1,181 @@
+"""How many jobs fit on this machine at once: its cores, its memory, and what a container or a batch system leaves of them.
+
+Sources: ``/proc/meminfo`` and ``cgroups(7)``, ``cgroup-v2.rst`` and ``cgroup-v1/memory.rst`` of the Linux kernel; RFC 1952 (gzip) and
+RFC 8878 (zstd) for the size of what is packed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+HELD_BACK: Final = 0.2  # share of the available memory that is not given out
+USUAL_PACKING: Final = 20  # times a trace shrinks by gzip or zstd: 13 to 29 measured on large ones
+MOST_PACKING: Final = 1032  # times anything can shrink by deflate
+_PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
+    """How many of the jobs that need so much memory each may run at once; at least 1. ``jobs`` is the user's word and holds.
+
+    As many as there are cores, and as fit in four fifths of the available memory should the largest meet. What cannot be found out
+    limits nothing.
+    """
+    count = max(len(estimates_bytes), 1)
+    if jobs is not None:
+        return min(jobs, count)
+    free = available_bytes(proc, cgroup)
+    if free is None:
+        fit = count
+    else:
+        room = free * (1 - HELD_BACK)
+        fit = sum(total <= room for total in accumulate(sorted(estimates_bytes, reverse=True)))
+    return max(min(cores(proc, cgroup), fit, count), 1)
+
+
+def estimate_bytes(unpacked_bytes: int) -> int:
+    """Memory that a rank takes at its peak when its files have ``unpacked_bytes`` together.
+
+    Peak RSS of ``graphlink --kineto X`` on ``benchmarks/synthetic.py``'s traces: 124 MB at 1 MB, 224 MB at 107 MB (223 MB at 90 MB when
+    minified), 472 MB at 357 MB: 123 MB and 0.98 to 1.1 bytes a byte. With ``--et`` it is 0.64 bytes a byte of both files. A process that
+    runs rank after rank does not grow (183 MB after the third as after the eighth of 107 MB each).
+    """
+    return 125_000_000 + unpacked_bytes * 11 // 10
+
+
+def unpacked_bytes(path: Path) -> int:
+    """Size of a plain, gzip or zstd file once unpacked, without unpacking it.
+
+    0 for what is no regular file or cannot be read: who reads it will say so.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return 0
+        with path.open("rb") as file:
+            head = file.read(18)  # the longest header of a zstd frame
+            if head.startswith(_GZIP) and status.st_size >= 18:
+                file.seek(-4, os.SEEK_END)
+                return _gzip_bytes(int.from_bytes(file.read(4), "little"), status.st_size)
+    except OSError:
+        return 0
+    return _zstd_bytes(head, status.st_size) if head.startswith(_ZSTD) else status.st_size
+
+
+def _gzip_bytes(trailer: int, packed: int) -> int:
+    """gzip writes the size of its last member modulo 4 GiB: of what it may stand for, that which is nearest to the usual packing."""
+    usual = packed * USUAL_PACKING
+    size = trailer + max(round((usual - trailer) / 2**32), 0) * 2**32
+    return size if packed <= size <= packed * MOST_PACKING else usual
+
+
+def _zstd_bytes(head: bytes, packed: int) -> int:
+    """The content size of the frame header, if it has one and it can be that of the file (there may be more frames)."""
+    flags = head[4] if len(head) > 4 else 0
+    single = flags >> 5 & 1
+    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    at = 5 + (not single) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+    return size if width and size >= packed else packed * USUAL_PACKING
+
+
+def available_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
+    """Memory that can be had without swapping: what the machine and each cgroup around this process have left. None if unknown."""
+    left = [rest for folder in _cgroups(proc, cgroup, "memory") if (rest := _cgroup_rest(folder)) is not None]
+    machine = _mem_available(proc)
+    if machine is not None:
+        left.append(machine)
+    return max(min(left), 0) if left else None
+
+
+def cores(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
+    """CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded up."""
+    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [quota for folder in _cgroups(proc, cgroup, "cpu") if (quota := _cpu_quota(folder)) is not None]
+    return max(min([have, *(math.ceil(quota) for quota in quotas)]), 1)
+
+
+def _mem_available(proc: Path) -> int | None:
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        return _sysconf_bytes()
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _sysconf_bytes() -> int | None:
+    """Where there is no ``/proc``: free memory if the system tells, else all that it has."""
+    names = getattr(os, "sysconf_names", {})
+    for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
+        if pages in names:
+            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
+    """Folders of the cgroups that hold this process, inner to outer, of v2 and of v1's ``controller``.
+
+    In a container the path in ``/proc/self/cgroup`` may be that of the host: then only its root is here, and that is the container's own.
+    """
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, inner = line.split(":", 2)
+        if controllers == "":
+            root = cgroup
+        elif controller in controllers.split(","):
+            root = next((found for name in (controller, controllers) if (found := cgroup / name).is_dir()), cgroup)
+        else:
+            continue
+        path = root / inner.lstrip("/")
+        yield from (folder for folder in (path, *path.parents) if folder == root or root in folder.parents)
+
+
+def _cgroup_rest(folder: Path) -> int | None:
+    """Limit less use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once count as free."""
+    for limit_file, use_file, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit, use = _number(folder / limit_file), _number(folder / use_file)
+        if limit is not None and use is not None:
+            return int(limit - use + _statistics(folder / "memory.stat").get(cached, 0))
+    return None
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    """Cores' worth of time that a cgroup may use, of v2 or v1; None without a limit."""
+    both = _words(folder / "cpu.max")
+    if len(both) == 2 and both[0] != "max":
+        return int(both[0]) / int(both[1])
+    quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    return quota / period if quota is not None and period and quota > 0 else None
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None where there is none ("max")."""
+    words = _words(path)
+    return int(words[0]) if words and words[0] != "max" else None
+
+
+def _statistics(path: Path) -> dict[str, int]:
+    words = _words(path)
+    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []

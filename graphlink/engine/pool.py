@@ -1,0 +1,187 @@
+"""Jobs in processes of this machine; a process that is killed takes only the task it worked on along, and that one has a second try.
+
+Each worker has a pipe of its own, so that it is known which task it died over. (``concurrent.futures`` gives up all its workers when one
+dies, and does not say on which task.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Final, TypeVar
+
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+_SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A task without a result: ``text`` says what became of its process."""
+
+    text: str
+
+
+def run_all(
+    work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None] | None = None
+) -> list[_Result | Lost]:
+    """``work`` of every task, in the order of ``tasks``; ``done`` is told after each how many are finished.
+
+    A single task runs in this process, several in up to ``at_once`` others, which take one task after the other. A task whose process
+    dies is tried again when all others are finished, alone in a process of its own, and is ``Lost`` if that dies as well. What else ends
+    this call (Ctrl-C, or what ``work`` raises, which is raised here) kills the workers first.
+    """
+    finished: dict[int, _Result | Lost] = {}
+
+    def finish(task: int, outcome: _Result | Lost) -> None:
+        finished[task] = outcome
+        if done is not None:
+            done(len(finished))
+
+    if len(tasks) == 1:
+        finish(0, work(tasks[0]))
+        return list(finished.values())
+    died: list[int] = []
+    with contextlib.closing(_outcomes(work, tasks, range(len(tasks)), at_once)) as outcomes:
+        for task, outcome in outcomes:
+            if isinstance(outcome, Lost):
+                died.append(task)
+            else:
+                finish(task, outcome)
+    for again in died:
+        with contextlib.closing(_outcomes(work, tasks, [again], 1)) as outcomes:
+            for task, outcome in outcomes:
+                finish(task, outcome)
+    return [finished[task] for task in range(len(tasks))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What ``work`` raised in a worker, and where."""
+
+    error: Exception
+    trace: str
+
+
+class _InWorker(Exception):
+    """Cause of an exception that comes from a worker: the traceback there."""
+
+
+class _Worker:
+    """A process that works on one task after the other. ``task``: the number of the one that it has now, or None."""
+
+    def __init__(self, work: Callable[[_Given], _Result]):
+        self.task: int | None = None
+        self.pipe, self._theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(work, self._theirs))
+
+    def start(self) -> None:
+        with self._theirs, _signals_held():
+            self.process.start()
+
+    def give(self, task: int, value: object) -> None:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self.task = task
+        with contextlib.suppress(BrokenPipeError):  # it is dead: its end of the pipe says so to who waits for the result
+            self.pipe.send_bytes(data)
+
+    def stop(self) -> None:
+        self.pipe.close()
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+
+
+def _outcomes(
+    work: Callable[[_Given], _Result], tasks: Sequence[_Given], numbers: Sequence[int], at_once: int
+) -> Generator[tuple[int, _Result | Lost], None, None]:
+    """Number and outcome of those tasks, as they come; no worker is left when it ends or is closed."""
+    waiting = list(reversed(numbers))
+    crew: list[_Worker] = []
+    try:
+        while waiting or any(worker.task is not None for worker in crew):
+            while waiting and len(crew) < at_once:
+                crew.append(_Worker(work))  # before it starts: a signal that comes meanwhile finds it in the crew
+                crew[-1].start()
+                crew[-1].give(waiting[-1], tasks[waiting.pop()])
+            for worker in crew:
+                if waiting and worker.task is None:
+                    worker.give(waiting[-1], tasks[waiting.pop()])
+            ready = wait([worker.pipe for worker in crew if worker.task is not None])
+            for worker in [worker for worker in crew if worker.pipe in ready]:
+                task, worker.task = worker.task, None
+                assert task is not None
+                try:
+                    data = worker.pipe.recv_bytes()
+                except (EOFError, OSError):
+                    worker.process.join()
+                    outcome: _Result | Lost | _Raised = Lost(_how_it_ended(worker.process.exitcode))
+                    crew.remove(worker)
+                    worker.stop()
+                else:
+                    outcome = pickle.loads(data)
+                if isinstance(outcome, _Raised):
+                    raise outcome.error from _InWorker(outcome.trace)
+                yield task, outcome
+    finally:
+        for worker in crew:
+            worker.stop()
+
+
+def _how_it_ended(exitcode: int | None) -> str:
+    if exitcode == -signal.SIGKILL:
+        return "its process was killed by signal 9, most likely for want of memory"
+    if exitcode is not None and exitcode < 0:
+        return f"its process was killed by signal {-exitcode} ({signal.strsignal(-exitcode)})"
+    return f"its process ended with status {exitcode}"
+
+
+def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
+    """Body of a worker: tasks come and outcomes go through ``pipe``, until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            data = pipe.recv_bytes()
+            try:
+                answer = pickle.dumps(work(pickle.loads(data)), pickle.HIGHEST_PROTOCOL)
+            except Exception as error:  # noqa: BLE001 - it is raised in the parent
+                answer = _packed(_Raised(error, "\n" + traceback.format_exc()))
+            pipe.send_bytes(answer)
+
+
+def _packed(raised: _Raised) -> bytes:
+    """Pickled; an exception that does not survive this becomes a RuntimeError with its traceback."""
+    try:
+        data = pickle.dumps(raised)
+        pickle.loads(data)
+    except Exception:  # noqa: BLE001 - classes of others raise what they want here
+        return pickle.dumps(_Raised(RuntimeError(raised.trace), raised.trace))
+    return data
+
+
+_HELD: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """A signal waits until a process is started: before it ignores Ctrl-C it would print a traceback, and half started be lost."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # if a process had to start it, it would let signals through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
