@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from graphlink import run
 from graphlink.annotate.pipeline.analyse import RankPipeline, analyse, rank_pipeline
 from graphlink.annotate.pipeline.records import StageRun
+from graphlink.annotate.ranks.records import GroupKey
 from graphlink.emit import groups, publish, timeline
 from graphlink.errors import GraphlinkError, InputError
 
@@ -39,7 +40,7 @@ class _Ready:
 
     rank: int
     world_size: int
-    groups: tuple[groups.GroupKey, ...]
+    groups: tuple[GroupKey, ...]
     staged: StageRun | None
     file: Path
 
