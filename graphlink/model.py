@@ -230,6 +230,7 @@ class Trace:
     resolution_ns: int  # 1 = times are exact to the ns; 1000 = integer or absolute-epoch us, which have lost their ns
     left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
     warnings: tuple[str, ...]
+    host_name: str = ""  # of the machine; "" where the recording does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +303,8 @@ class CommNode(msgspec.Struct, frozen=True):
     src: int | None = None  # global ranks, P2P only
     dst: int | None = None
     tag: int | None = None
+    seq: int | None = None  # PyTorch's sequence number in the group
+    uneven: bool = False  # ranks may rightly differ in size: splits, all_to_allv and the like
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ def collective_type(name: str) -> CollectiveType | None:
     return next((kind for start, kind in _TYPES if bare.startswith(start)), None)
 
 
+def sizes_may_differ(comm: Comm) -> bool:
+    """Whether the members of a group may rightly call this collective with different sizes (all_to_allv, allgatherv, splits)."""
+    bare = _bare(comm.name)
+    return bool(comm.in_split or comm.out_split) or bare.endswith("v") or "coalesced" in bare
+
+
 def element_bytes(dtype: str) -> int | None:
     """Bytes of an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``, ``GenericList[Tensor(float)]``."""
     inner = re.search(r"Tensor\(([^()]*)\)", dtype)

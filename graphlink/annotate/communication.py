@@ -16,7 +16,7 @@ import numpy as np
 
 from graphlink.annotate.coalesced import as_one, waiting_calls
 from graphlink.annotate.commgroups import Groups
-from graphlink.annotate.commtypes import collective_type, element_bytes, kind_of, size_bytes
+from graphlink.annotate.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
 from graphlink.link.nest import Nesting, innermost, last_started
 from graphlink.model import (
     I32,
@@ -140,13 +140,15 @@ class _Typing:
         if kind is CommKind.COLLECTIVE:
             type_ = collective_type(comm.name)
             assert type_ is not None, comm.name
-            return CommNode(kind, type_.name, comm_type=int(type_), size_bytes=size, group=group)
+            return CommNode(
+                kind, type_.name, comm_type=int(type_), size_bytes=size, group=group, seq=comm.seq, uneven=sizes_may_differ(comm)
+            )
         sends = kind is CommKind.SEND
         peer = self._peer(comm, group, sends)
         if peer is None:
             return self.leave(comm.name)
         src, dst = (self.rank, peer) if sends else (peer, self.rank)
-        return CommNode(kind, kind.name, size_bytes=size, group=group, src=src, dst=dst, tag=comm.tag or 0)
+        return CommNode(kind, kind.name, size_bytes=size, group=group, src=src, dst=dst, tag=comm.tag or 0, seq=comm.seq)
 
     def leave(self, name: str) -> CommNode:
         """A node of which only the name is known."""

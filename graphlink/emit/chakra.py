@@ -14,9 +14,10 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.annotate.names import names
 from graphlink.annotate.pipeline.notes import Notes
 from graphlink.annotate.pipeline.records import Cause, Phase
+from graphlink.annotate.ranks.records import GroupKey
 from graphlink.emit import attributes as attr
 from graphlink.emit.durations import micros, on_host
-from graphlink.emit.groups import GroupIds, GroupKey, key
+from graphlink.emit.groups import GroupIds, key
 from graphlink.emit.groups import named as named_groups
 from graphlink.emit.target import WrittenComm, written_all
 from graphlink.model import I32, I64, NOWHERE, Bool, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from graphlink.annotate.ranks.groups import common
+from graphlink.annotate.ranks.records import GroupKey
 from graphlink.emit.target import WrittenComm
 from graphlink.model import ProcessGroup
 
-GroupKey = tuple[tuple[int, ...], str]  # members in ring order, recorded name
 GroupIds = dict[GroupKey, int]
 
 NAME: Final = "comm_group.json"
@@ -32,25 +33,14 @@ def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple
 def assign(by_rank: Mapping[int, Sequence[GroupKey]]) -> dict[int, GroupIds]:
     """Ids from 1 for the communicators of each rank, from what ``named`` says of all of them.
 
-    Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
-    on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one. Ids go
-    by size, largest first, then by members, then by name (numbers by value).
+    Which are the same on several ranks says ``annotate.ranks.groups.common``. Ids go by size, largest first, then by members, then by
+    name (numbers by value).
     """
-    shared = Counter(k for keys in by_rank.values() for k in set(keys))
-    label: dict[int, dict[GroupKey, GroupKey]] = {}
-    for rank, keys in by_rank.items():
-        alone: Counter[tuple[int, ...]] = Counter()
-        label[rank] = {}
-        for k in keys:
-            if shared[k] > 1 or len(by_rank) == 1:
-                label[rank][k] = k
-            else:
-                label[rank][k] = k[0], f"#{alone[k[0]]}"
-                alone[k[0]] += 1
-    every = {common for labels in label.values() for common in labels.values()}
+    label = common(by_rank)
+    every = {one for labels in label.values() for one in labels.values()}
     order = sorted(every, key=lambda k: (-len(k[0]), k[0], not k[1].isdecimal(), len(k[1]), k[1]))
     number = {k: i for i, k in enumerate(order, start=1)}
-    return {rank: {k: number[common] for k, common in labels.items()} for rank, labels in label.items()}
+    return {rank: {k: number[one] for k, one in labels.items()} for rank, labels in label.items()}
 
 
 def comm_group_json(ids: Mapping[int, GroupIds]) -> bytes:

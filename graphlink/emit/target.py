@@ -48,13 +48,14 @@ def written(node: CommNode, comm: Communication, rank: int, target: str) -> Writ
 
 
 def written_all(nodes: tuple[CommNode, ...], comm: Communication, rank: int, target: str) -> list[WrittenComm]:
-    """One ``WrittenComm`` a node; equal nodes share one."""
-    seen: dict[CommNode, WrittenComm] = {}
+    """One ``WrittenComm`` a node; nodes that are equal but for what is not written (``seq``, ``uneven``) share one."""
+    seen: dict[tuple[object, ...], WrittenComm] = {}
     out = []
     for node in nodes:
-        known = seen.get(node)
+        which = node.kind, node.recorded, node.comm_type, node.size_bytes, node.group, node.src, node.dst, node.tag
+        known = seen.get(which)
         if known is None:
-            known = seen[node] = written(node, comm, rank, target)
+            known = seen[which] = written(node, comm, rank, target)
         out.append(known)
     return out
 

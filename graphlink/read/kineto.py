@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,10 @@ from graphlink.read.kineto_tables import (
 )
 from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
 
+_AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
+_WORKER = re.compile(
+    r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d+)\.\d+\.pt\.trace\.json(?:\.gz)?"
+)  # torch.profiler's tensorboard_trace_handler
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
@@ -321,7 +326,7 @@ class _Gathered:
 
     def trace(self, array: ArrayReader) -> Trace:
         """Everything read, sorted, on the recording's clock."""
-        around = {key: loose(raw) for key, raw in array.around.items() if key in ("baseTimeNanoseconds", "distributedInfo")}
+        around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND}
         base = to_int(around.get("baseTimeNanoseconds", 0), 0)
         if abs(base) >= MAX_NS:
             raise InputError(f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it")
@@ -335,6 +340,7 @@ class _Gathered:
         ]
         exact = self.highest_us < _EXACT_US and self.has_fraction
         pids = (to_int_or_none(pid) for pid, _ in self.pids.most_common())
+        pid = next((pid for pid in pids if pid is not None), None)
         clock = Clock(base, self.path)
         trace = Trace(
             path=self.path,
@@ -346,17 +352,27 @@ class _Gathered:
             flows=flow_rows(self.parts[FLOW], clock, self.left_out),
             overhead=overhead_rows(self.parts[OVERHEAD], clock),
             strings=tuple(self.strings),
-            pid=next((pid for pid in pids if pid is not None), None),
+            pid=pid,
             rank=rank,
             world_size=world_size,
             process_groups=process_groups(info.get("pg_config")),
             resolution_ns=1 if exact else 1000,
             left_out={reason: count for reason, count in self.left_out.items() if count},
             warnings=tuple(warnings),
+            host_name=_host_name(around, pid),
         )
         lanes = sum(len(np.unique(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
         refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)
         return trace
+
+
+def _host_name(around: dict[str, Any], pid: int | None) -> str:
+    """As recorded, else from the file name that PyTorch gives by default, ``<host>_<pid>.<ns>.pt.trace.json``, if the pid is this one."""
+    recorded, file = around.get("host_name"), around.get("traceName")
+    if isinstance(recorded, str) and recorded:
+        return recorded
+    named = _WORKER.fullmatch(file) if isinstance(file, str) else None
+    return named["host"] if named and int(named["pid"]) == pid else ""
 
 
 def _is_time(value: object) -> bool:

@@ -91,9 +91,10 @@ def read_report(path: str | Path) -> Report:
         export.refuse_span(len(np.unique(calls.thread)) + len(np.unique(ranges.thread)) + len(np.unique(streams.work)))
         warnings = (*export.warnings, *streams.renumbered, *_cut(export))
         left_out = {reason: n for reason, n in export.left_out.items() if n}
+        host_name = _host_name(export)
         strings = names.strings()
         traces = [
-            _trace(path, strings, tables, place.process, overheads, warnings, left_out if k == 0 else {})
+            replace(_trace(path, strings, tables, place.process, overheads, warnings, left_out if k == 0 else {}), host_name=host_name)
             for k, (place, tables) in enumerate(zip(places, split(whole, places), strict=True))
         ]
         return Report(Contents(places, found), tuple(traces))
@@ -196,6 +197,13 @@ def _count_unread(export: Export, whole: Whole, places: tuple[Place, ...]) -> No
     for table in sorted(export.tables - _READ):
         if any(export.has(table, column) for column in _TIMES):
             export.left_out[table] += export.count(table)
+
+
+def _host_name(export: Export) -> str:
+    """Of the machine that was recorded; "" where the export names none, or several."""
+    rows = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+    names = {value for name, value in rows if name == b"Hostname" and isinstance(value, bytes)}
+    return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
 
 
 def _cut(export: Export) -> list[str]:

@@ -103,6 +103,7 @@ class Conflict:
     other_rank: int
     other_told: str
     why: str  # "differs" or "other order"
+    count: int  # ops of all ranks that it leaves without a meeting, those of earlier conflicts not counted again
 
 
 @dataclass(frozen=True, slots=True)
