@@ -81,7 +81,7 @@ def test_what_was_done_names_the_ranks_of_one_run(folder: Path, capsys: pytest.C
     assert [line.rpartition(" (")[2] for line in done] == ["ranks 1, 2)", "rank 0)"]
 
 
-@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks"])
+@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
 def test_an_id_that_is_a_wait_on_several_ranks_is_refused(folder: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(folder), "--remove-sync", "11", "--machine", machine]) == 2
     error = capsys.readouterr().err

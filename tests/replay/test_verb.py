@@ -29,7 +29,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks"])
+@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
 def test_each_machine(out: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(out), "--machine", machine]) == 0
     text = capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_what_if_as_text_and_data(out: Path, tmp_path: Path, capsys: pytest.Capt
     assert sum(what_if["path"]["work_ns"].values()) == what_if["path"]["length_ns"]
 
 
-@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks"])
+@pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
 def test_a_graph_without_times_is_compared_with_nothing(tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "r.json"
     written(tmp_path, [node(0), node(1, data=[0])])
