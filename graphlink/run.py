@@ -23,11 +23,11 @@ from graphlink.annotate.pipeline.notes import notes
 from graphlink.annotate.pipeline.records import Pipeline
 from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.annotate.pipeline.stagerun import Staged, stage_run
+from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.records import Clock
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build
 from graphlink.depend.fold import FOLDED, NAMES, fold
-from graphlink.annotate.ranks.clocks import onto_run
-from graphlink.annotate.ranks.records import Clock
 from graphlink.emit import bubbles, chakra, groups, path, perfetto, pipeline_svg, publish, summary, timeline
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns

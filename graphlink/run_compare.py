@@ -28,7 +28,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
     out, warnings = [], []
     for path in found[:MOST]:
         file = Judged.of(path)
-        if file.rank not in own:
+        if file.rank is None or file.rank not in own:
             warnings.append(f"{path} is left aside: a Chakra graph of no rank of this run")
             continue
         log.info("comparing with %s", path)

@@ -1,4 +1,4 @@
-"""Joining the ranks of a run: the same communicators, collectives that meet, clocks, figures and the pipeline. Reads communication rows only."""
+"""Joining the ranks of a run: communicators, collectives that meet, clocks, figures and the pipeline. Reads communication rows only."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def told_conflict(conflict: Conflict, ids: dict[int, groups.GroupIds]) -> str:
     group = next((of_rank[c.group] for of_rank in ids.values() if c.group in of_rank), None)
     where = f"group {group}" if group is not None else f"group {c.group[1]}"
     how = "differs" if c.why == "differs" else "comes in another order"
-    return f"number {c.index} of {where} {how}: rank {c.rank} has {c.told}, rank {c.other_rank} has {c.other_told} (its number {c.other_index})"
+    other = f"rank {c.other_rank} has {c.other_told} (its number {c.other_index})"
+    return f"number {c.index} of {where} {how}: rank {c.rank} has {c.told}, {other}"
 
 
 def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) -> StageRun | None:

@@ -17,11 +17,17 @@ from graphlink.emit import groups, publish, timeline
 from graphlink.engine.engines import Lost, RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.replay.across import CriticalAcross, across
+from graphlink.replay.across import encode as encode_across
+from graphlink.replay.folder import load
+from graphlink.run import RunResult
 from graphlink.run_join import Run, join
 from graphlink.run_state import RankRows, Result, State, Stored, digest
 
 log: Final = logging.getLogger("graphlink")
 SOME_FAILED: Final = 3
+MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
+PATH_NAME: Final = "critical_path.ranks.json"
 _Result = TypeVar("_Result")
 
 
@@ -110,7 +116,16 @@ def _rank_job(task: _Rank) -> Stored | Failed:
         return Failed(problem.text())
 
 
-def join_ranks(stored: Sequence[Stored], options: run.Options, out: Path, folder: Path, runs_on: RunsOn) -> tuple[Run, run.RunResult]:
+@dataclass(frozen=True, slots=True)
+class JoinedRanks:
+    """``path``: the critical path over all ranks, None where they are too many to be replayed in passing."""
+
+    run: Run
+    result: RunResult
+    path: CriticalAcross | None
+
+
+def join_ranks(stored: Sequence[Stored], options: run.Options, out: Path, folder: Path, runs_on: RunsOn) -> JoinedRanks:
     """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
 
     Raises:
@@ -130,8 +145,15 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: Path, folder
     if options.timeline != "none":
         files.append(timeline.join(folder, sorted(joined.ranks), joined.pipeline))
     files += run.write_pipeline(joined.pipeline, folder)
+    path = None
+    if len(stored) > 1 and joined.nodes <= MOST_REPLAYED:
+        log.info("replaying all ranks")
+        members = {number: ranks for of_rank in joined.ids.values() for (ranks, _), number in of_rank.items()}
+        path = across(load({rank: folder / f"{options.name}.{rank}.et" for rank in sorted(joined.ranks)}), members)
+        publish.write(folder / PATH_NAME, encode_across(path))
+        files.append(PATH_NAME)
     ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
-    return joined, run.RunResult(ranks, joined.pipeline, tuple(files))
+    return JoinedRanks(joined, RunResult(ranks, joined.pipeline, tuple(files)), path)
 
 
 def _finish(task: _Finish) -> Result | Failed:
@@ -160,7 +182,7 @@ def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
         name = next((n for n in first if other.manifest.options.get(n) != first[n]), None)
         if name is not None:
             raise InputError(
-                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} were done with different --{name.replace('_', '-')}",
+                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{name.replace('_', '-')}",
                 todo="run the jobs of all ranks with the same options",
             )
     own = msgspec.convert(first, run.Options)

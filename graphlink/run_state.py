@@ -1,8 +1,8 @@
 """What jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
 
-A folder appears whole or not at all, so a job that is killed leaves nothing that could be taken for a result. ``<key>`` is made of the names
-of the rank's recordings: the same command finds again what it did before. The files are pickles of graphlink's own records, to be trusted
-like the folder that they lie in.
+A folder appears whole or not at all, so a job that is killed leaves nothing that could be taken for a result. ``<key>`` is made of the
+names of the rank's recordings: the same command finds again what it did before. The files are pickles of graphlink's own records, to be
+trusted like the folder that they lie in.
 """
 
 from __future__ import annotations
@@ -125,9 +125,7 @@ class State:
         Raises:
             OutputError: there is no room, or no leave to write.
         """
-        manifest = Manifest(
-            rank=prepared.rank, world_size=prepared.world_size, recordings=recordings(inputs), options=plain(options)
-        )
+        manifest = Manifest(rank=prepared.rank, world_size=prepared.world_size, recordings=recordings(inputs), options=plain(options))
 
         def write(folder: Path) -> None:
             _dump(folder / PREPARED, prepared)

@@ -6,18 +6,19 @@ import numpy as np
 
 from graphlink.annotate.commtypes import CollectiveType
 from graphlink.annotate.ranks.apart import Apart
-from graphlink.annotate.ranks.figures import Figures, RankTotals, Totals
+from graphlink.annotate.ranks.figures import RankTotals, Totals
 from graphlink.annotate.ranks.records import Clock, GroupKey
 from graphlink.annotate.ranks.stragglers import Straggler
 from graphlink.emit import summary_run as told
 from graphlink.model import I64, NOWHERE, CommKind
+from graphlink.replay.across import CriticalAcross
 from graphlink.run_join import Run, told_conflict
 
 _SHARDS = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # whose size is a rank's part
 MESSAGE = "SEND"
 
 
-def run_told(run: Run) -> told.Run:
+def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared]) -> told.Run:
     """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``."""
     figures, meetings = run.figures, run.matching.meetings
     recorded = set(run.ranks)
@@ -55,6 +56,22 @@ def run_told(run: Run) -> told.Run:
         waits=_waits(figures.rank_total),
         set_apart=_set_apart(run, ids),
         straggler=_straggler(figures.straggler),
+        replay=_replay(path),
+        compared=compared,
+    )
+
+
+def _replay(path: CriticalAcross | None) -> told.RunReplay | None:
+    if path is None:
+        return None
+    return told.RunReplay(
+        measured_ns=path.measured_ns,
+        replayed_ns=path.length_ns,
+        error_pct=path.error_pct,
+        nodes=path.nodes_all,
+        ran=path.nodes_run,
+        path_share_ns=path.share_ns,
+        path_rank_ns={str(r.rank): r.ns for r in path.ranks if r.ns},
     )
 
 

@@ -82,7 +82,7 @@ class _Plan:
 def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     from graphlink.emit.astra_files import Run
     from graphlink.replay.folder import GROUPS, graph_files, load, load_groups
-    from graphlink.replay.wire import named_groups, network, of_summary, transfers
+    from graphlink.replay.wire import named_groups, network, transfers
     from graphlink.replay.workload import workload
 
     if not folder.is_dir():
@@ -93,7 +93,7 @@ def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     warnings = _checked(folder, replay_only=arguments.replay_only)
     groups = load_groups(folder)
     work = workload(files)
-    found = of_summary(folder, groups) or transfers(work, groups)
+    found = transfers(work, groups)
     dimensions = network(found, groups, max(world, 2), TOPOLOGIES[arguments.topology])
     prefix = "../trace" if world == 1 else _relative(folder, out) + "/" + paths[0].name.removesuffix(".0.et")
     named = named_groups(work)

@@ -16,11 +16,11 @@ from graphlink.cli.inputs import Found, of_files, of_folders, unfold
 from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
-from graphlink.emit import bubbles, publish, summary
+from graphlink.emit import bubbles, publish, summary, summary_run
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.link.steps import parse_steps
-from graphlink.run_join import Run
+from graphlink.run_compare import compare
 from graphlink.run_paddle import run_paddle
 from graphlink.run_ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
 from graphlink.run_state import State, Stored
@@ -68,8 +68,9 @@ def join(arguments: argparse.Namespace) -> int:
     with publish.Publication(out, force=arguments.force) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
             missing = _missing(stored, strict=arguments.strict)
-            joined, result = join_ranks(stored, options, out, publication.beside, _runs_on(arguments))
-            whole = _summarised(result, options, joined, missing, publication.beside)
+            joined = join_ranks(stored, options, out, publication.beside, _runs_on(arguments))
+            told = run_told(joined.run, joined.path, [])
+            whole = _summarised(joined.result, options, told, (*missing, *joined.run.warnings), publication.beside)
             publication.publish()
         _said(arguments, whole, 0)
     State(out).clear()
@@ -197,28 +198,37 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
     if jobs.failed and not (jobs.done and arguments.partial):
         raise _failed(jobs, len(inputs), out)
     warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
-    joined, result = join_ranks(jobs.done, options, out, folder, _runs_on(arguments))
-    return _Made(_summarised(result, options, joined, warnings, folder), SOME_FAILED if jobs.failed else 0)
+    joined = join_ranks(jobs.done, options, out, folder, _runs_on(arguments))
+    compared, others = compare(_graphs_beside(arguments), {rank: folder / f"{options.name}.{rank}.et" for rank in joined.run.ranks})
+    told = run_told(joined.run, joined.path, compared)
+    whole = _summarised(joined.result, options, told, (*warnings, *others, *joined.run.warnings), folder)
+    return _Made(whole, SOME_FAILED if jobs.failed else 0)
+
+
+def _graphs_beside(arguments: argparse.Namespace) -> list[Path]:
+    """Chakra graphs that somebody left in the folders of recordings."""
+    return [path for name in unfold(arguments.folder) for path in sorted(name.glob("*.et"))]
 
 
 def _failed(jobs: Jobs, count: int, out: Path) -> GraphlinkError:
     text = f"{len(jobs.failed)} of {count} ranks failed, nothing was published; the first: {jobs.failed[0]}"
     if not jobs.done:
         return InputError(text)
-    return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out / publish.HIDDEN}: go on with --resume, or publish them with --partial")
+    return SomeRanksFailed(
+        text, todo=f"{len(jobs.done)} are kept in {out / publish.HIDDEN}: go on with --resume, or publish them with --partial"
+    )
 
 
 def _summarised(
-    result: run.RunResult, options: run.Options, joined: Run | None, warnings: tuple[str, ...], folder: Path
+    result: run.RunResult, options: run.Options, told: summary_run.Run | None, warnings: tuple[str, ...], folder: Path
 ) -> summary.Summary:
     """The summary of a job whose other files lie in ``folder``, written there too."""
-    told = None if joined is None else run_told(joined)
     whole = summary.Summary(
         options=_told(options),
         ranks=list(result.ranks),
         run=told,
         pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
-        warnings=[*warnings, *(joined.warnings if joined else ())],
+        warnings=list(warnings),
         files=sorted({*result.files, summary.NAME}),
     )
     publish.write(folder / summary.NAME, summary.encode(whole))

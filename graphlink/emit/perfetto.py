@@ -72,8 +72,8 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """Arrows between slices of different ranks: each has an ``id`` that no other has, a slice of one rank where it begins and one of another
-    where it ``ends``. It must begin no later than it ends.
+    """Arrows between slices of different ranks. Each has an ``id`` that no other has, a slice of one rank where it begins, and one of
+    another, which begins no sooner, where it ``ends``.
     """
 
     slice: I64

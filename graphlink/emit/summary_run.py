@@ -12,10 +12,10 @@ LISTED: Final = 100  # entries of a list of findings; what is beyond is counted 
 
 
 class Collectives(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of a group (or the messages of all): sums over the meetings that count; skew and waiting on the run's clock.
+    """One function of a group: sums over the meetings that count; skew and waiting on the run's clock.
 
-    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, ``bus`` with the
-    factors of nccl-tests. None where nothing was measured.
+    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, ``bus`` with
+    the factors of nccl-tests. None where nothing was measured.
     """
 
     type: str
@@ -32,8 +32,8 @@ class Collectives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that holds up others: it came last by more than clocks tell in ``times_late`` of ``meetings``; ``wait_share`` of all waiting was
-    for it. ``evidence`` says it in words.
+    """A rank that holds up others: it came last by more than clocks tell in ``times_late`` of ``meetings``, and ``wait_share`` of all
+    waiting was for it. ``evidence`` says it in words.
     """
 
     rank: int
@@ -45,7 +45,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A communicator. ``id`` as in ``comm_group.json``, None for one that no graph names; ``recorded``: how many members have a recording."""
+    """A communicator. ``id`` as in ``comm_group.json``, None for one that no graph names; ``recorded``: members with a recording."""
 
     id: int | None
     name: str
@@ -64,7 +64,7 @@ class RankWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of a rank that others lack: ``where`` is before, after, between or everywhere; positions in the rank's ops of the group."""
+    """Communication of a rank that others lack. ``where``: before, after, between or everywhere; positions in its ops of the group."""
 
     rank: int
     group: str
@@ -122,14 +122,17 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """All graphs together: dependencies only, collectives meet, receives wait. ``measured_ns``: from the first recorded start to the last end
-    on the run's clock; None where the clocks have nothing in common. ``ran``: nodes that ran."""
+    """All graphs together: dependencies only, collectives meet, receives wait. ``ran``: nodes that ran. ``measured_ns``: from the first
+    recorded start to the last end on the run's clock; None where the clocks have nothing in common.
+    """
 
     measured_ns: int | None
     replayed_ns: int
     error_pct: float | None
     nodes: int
     ran: int
+    path_share_ns: dict[str, int]  # of the critical path over all ranks
+    path_rank_ns: dict[str, int]  # what of it runs on each rank
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,13 +182,13 @@ def run_table(run: Run) -> str:
     for group in run.groups[:GROUPS_SHOWN]:
         rows += _group_rows(group)
     rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
-    rows += [
-        ("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}") for a in run.set_apart[:SHOWN]
-    ] + _more("set apart", len(run.set_apart), "of them")
+    rows += [("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}") for a in run.set_apart[:SHOWN]] + _more(
+        "set apart", len(run.set_apart), "of them"
+    )
     if run.groups:
         rows.append(("straggler", run.straggler.evidence if run.straggler else "no rank stands out"))
     if run.replay:
-        rows.append(("replayed", _replayed(run.replay)))
+        rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
     rows += [("compared", _compared(c)) for c in run.compared]
     width = max(len(name) for name, _ in rows)
     return "\n".join(["all ranks", *(f"  {name:<{width}}  {text}" for name, text in rows)])
@@ -199,7 +202,9 @@ def _matched(matched: Matched) -> str:
 
 
 def _lacking(left: Unmatched) -> str:
-    return f"rank{'s' * (len(left.lacking) != 1)} {', '.join(map(str, left.lacking[:SHOWN]))}{', ...' * (len(left.lacking) > SHOWN)} lack it"
+    return (
+        f"rank{'s' * (len(left.lacking) != 1)} {', '.join(map(str, left.lacking[:SHOWN]))}{', ...' * (len(left.lacking) > SHOWN)} lack it"
+    )
 
 
 def _clocks(clocks: Clocks) -> str:
@@ -223,7 +228,9 @@ def _drift(clock: RankClock) -> str:
 def _group_rows(group: Group) -> list[tuple[str, str]]:
     members = ", ".join(map(str, group.ranks[:SHOWN])) + ", ..." * (len(group.ranks) > SHOWN)
     some = f", {group.recorded} recorded" if group.recorded != len(group.ranks) else ""
-    rows = [(f"group {group.id if group.id is not None else '-'}", f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]
+    rows = [
+        (f"group {group.id if group.id is not None else '-'}", f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")
+    ]
     for c in group.collectives:
         bandwidth = "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus"
         apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
@@ -242,6 +249,14 @@ def _replayed(replay: RunReplay) -> str:
     if replay.measured_ns is None or replay.error_pct is None:
         return f"{_ms(replay.replayed_ns)}, {ran}"
     return f"{_ms(replay.replayed_ns)}, recorded {_ms(replay.measured_ns)}, {replay.error_pct:+.3f} % (self-consistency); {ran}"
+
+
+def _path(replay: RunReplay) -> str:
+    whole = replay.replayed_ns or 1
+    parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
+    most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], int(item[0])))
+    on = ", ".join(f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most[:SHOWN]) + ", ..." * (len(most) > SHOWN)
+    return f"{parts}; on rank {on}"
 
 
 def _compared(c: Compared) -> str:

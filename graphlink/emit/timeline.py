@@ -154,7 +154,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
 
 
 def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
-    """Times since ``epoch_ns`` still, but as the run's clock has them. Order stays: nothing begins or ends sooner than before beside others."""
+    """Times since ``epoch_ns`` still, but as the run's clock has them. The order in which slices begin and end stays."""
     if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
         return slices
     start_ns, end_ns = (onto_run(clock, column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))

@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 from graphlink.engine import pool
 from graphlink.engine.memory import workers
 from graphlink.engine.pool import Lost
-from graphlink.engine.ray import run_all_on_ray
 
 __all__ = ["ENGINES", "Lost", "RunsOn", "run_all"]
 
@@ -39,5 +38,7 @@ def run_all(
     if not tasks:
         return []
     if runs_on.engine == "ray":
+        from graphlink.engine.ray import run_all_on_ray
+
         return run_all_on_ray(work, tasks, runs_on.jobs, done)
     return pool.run_all(work, tasks, workers(estimates_bytes, runs_on.jobs), done)

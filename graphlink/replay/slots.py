@@ -50,7 +50,7 @@ def _play(work: Workload, meetings: Meetings | None, machine: str) -> Played:
 
 
 @dataclass(frozen=True, slots=True)
-class _Costs:
+class MeetingCosts:
     """``node_ns``: of a send the shorter of its own and its receive's time (the other one waited); of a receive what it takes after its
     send has ended. ``took_ns`` of each meeting: the shortest time of a member, since the one that came last waited for nobody.
     """
@@ -59,7 +59,7 @@ class _Costs:
     took_ns: I64
 
 
-def _costs(work: Workload, meetings: Meetings) -> _Costs:
+def meeting_costs(work: Workload, meetings: Meetings) -> MeetingCosts:
     node = work.micros_ns.copy()
     took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
     collectives = np.flatnonzero(meetings.code == COLLECTIVE)
@@ -69,7 +69,7 @@ def _costs(work: Workload, meetings: Meetings) -> _Costs:
     # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there
     node[m.receive] = np.where(sent == 0, np.clip(m.received_ns - m.both_ns, 0, received), 0)
     node[m.send] = np.minimum(sent, received)
-    return _Costs(node, np.maximum(took, 1))
+    return MeetingCosts(node, np.maximum(took, 1))
 
 
 class _Run:
@@ -82,7 +82,7 @@ class _Run:
         lane = work.member.astype(np.int64) * len(Slot) + work.slot
         self._lane: list[int] = [*lane.tolist(), *range(int(Slot.NONE), members * len(Slot), len(Slot))]
         self._lanes = len(work.ranks) * len(Slot)
-        costs = None if meetings is None else _costs(work, meetings)
+        costs = None if meetings is None else meeting_costs(work, meetings)
         self._cost: list[int] = np.maximum(work.micros_ns if costs is None else costs.node_ns, 1).tolist()
         left = np.diff(work.first)
         roots = np.flatnonzero(left == 0)

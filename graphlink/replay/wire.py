@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from graphlink.emit.astra_files import Dimension
-from graphlink.emit.summary import NAME as SUMMARY
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.read.chakra import NO_GROUP, CommType
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
+from graphlink.replay.slots import meeting_costs
 from graphlink.replay.whatif import wire_share
 from graphlink.replay.workload import Workload, work_bounds
 
@@ -36,7 +34,7 @@ _SIMULATED: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_S
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """Collectives and messages whose ranks are all there, one entry each; from a summary one entry a group and type.
+    """Collectives and messages whose ranks are all there, one entry each.
 
     ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``: ``CommType``, ``NOWHERE`` a message.
     """
@@ -46,7 +44,6 @@ class Transfers:
     members: I64
     size_bytes: F64  # as comm_size
     took_ns: F64
-    count: I64  # how many the entry stands for
 
     def __len__(self) -> int:
         return len(self.group)
@@ -67,26 +64,9 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
     duration = [
         (r.file.duration_ns + r.file.overlap_ns)[work.position[a:b]] for (a, b), r in zip(work_bounds(work), work.ranks, strict=True)
     ]
-    met = meetings(replace(work, micros_ns=np.concatenate([np.zeros(0, np.int64), *duration])), groups)
+    work = replace(work, micros_ns=np.concatenate([np.zeros(0, np.int64), *duration]))
+    met = meetings(work, groups)
     return _joined(_collectives(work, met), _messages(work, met))
-
-
-def of_summary(folder: Path, groups: Mapping[int, Sequence[int]]) -> Transfers | None:
-    """What ``summary.json`` measured over all ranks (key ``run``: bytes and times are sums over ``count``); None where it did not."""
-    try:
-        run: Any = msgspec.json.decode((folder / SUMMARY).read_bytes())["run"]
-        rows = [
-            (g["id"], CommType[c["type"]], len(g["ranks"]), c["bytes"] / c["count"], c["transfer_ns"] / c["count"], c["count"])
-            for g in run["groups"]
-            for c in g["collectives"]
-            if c["type"] in CommType.__members__ and c["count"] > 0 and g["id"] in groups
-        ]
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return None
-    group, kind, members, size, took, count = (list(column) for column in zip(*rows, strict=True)) if rows else ([] for _ in range(6))
-    ints = [np.array(c, np.int64) for c in (group, kind, members, count)]
-    found = Transfers(ints[0], ints[1], ints[2], np.array(size, np.float64), np.array(took, np.float64), ints[3])
-    return _only(found, _usable(found))
 
 
 def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int, topology: str) -> tuple[Dimension, ...]:
@@ -125,7 +105,7 @@ def _fitted(found: Transfers, which: Bool) -> _Link:
         least = small[np.argmin(took[small] / steps[small])]
         step = float(took[least] / steps[least])
         latency = (
-            f"latency {step:,.0f} ns a step: the least of {_number(found, small)} transfers of up to {SMALL:,} bytes, "
+            f"latency {step:,.0f} ns a step: the least of {len(small):,} transfers of up to {SMALL:,} bytes, "
             f"{_told(found, int(least))} in {took[least] / 1e3:,.1f} us, {steps[least]} steps"
         )
     else:
@@ -137,7 +117,7 @@ def _fitted(found: Transfers, which: Bool) -> _Link:
         most = np.flatnonzero(usable & (wire >= wire[usable].max() / 4))
         rate = float(np.median(wire[most] / (took[most] - late[most])) * 1e9)
         told = (
-            f"bandwidth {rate / 1e9:,.2f}e9 bytes/s: median bus bandwidth, latency taken off, of the largest {_number(found, most)} "
+            f"bandwidth {rate / 1e9:,.2f}e9 bytes/s: median bus bandwidth, latency taken off, of the largest {len(most):,} "
             f"transfers, {wire[most].min():,.0f} to {wire[most].max():,.0f} bytes on the wire, {_types(found, most)}"
         )
         return _Link(rate, step, (told, latency))
@@ -189,19 +169,20 @@ def _collectives(work: Workload, met: Meetings) -> Transfers:
     agreed = np.ones(n, np.bool_)
     agreed[meeting[(kind[node] != kind[first[meeting]]) | (size[node] != size[first[meeting]])]] = False
     whole = np.bincount(meeting, minlength=n) == met.expected
-    one = np.ones(n, np.int64)
-    found = Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), met.took_ns.astype(np.float64), one)
+    took = meeting_costs(work, met).took_ns.astype(np.float64)
+    found = Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took)
     return _only(found, agreed & whole & _usable(found))
 
 
 def _messages(work: Workload, met: Meetings) -> Transfers:
     receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
     # what waited costs nothing on one side or the other
-    took = (met.cost_ns[receive] + met.cost_ns[met.partner[receive]]).astype(np.float64)
+    cost = meeting_costs(work, met).node_ns
+    took = (cost[receive] + cost[met.partner[receive]]).astype(np.float64)
     n = len(receive)
-    two, one = np.full(n, 2, np.int64), np.ones(n, np.int64)
+    two = np.full(n, 2, np.int64)
     size = _column(work, "comm_size")[receive].astype(np.float64)
-    found = Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took, one)
+    found = Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took)
     return _only(found, _usable(found))
 
 
@@ -218,7 +199,6 @@ def _only(found: Transfers, which: Bool) -> Transfers:
         found.members[which],
         found.size_bytes[which],
         found.took_ns[which],
-        found.count[which],
     )
 
 
@@ -226,16 +206,12 @@ def _joined(a: Transfers, b: Transfers) -> Transfers:
     def both(name: str) -> Any:
         return np.concatenate([getattr(a, name), getattr(b, name)])
 
-    return Transfers(*map(both, ("group", "type", "members", "size_bytes", "took_ns", "count")))
+    return Transfers(*map(both, ("group", "type", "members", "size_bytes", "took_ns")))
 
 
 def _column(work: Workload, name: str) -> I64:
     parts = [getattr(r.file, name)[work.position[a:b]].astype(np.int64) for r, (a, b) in zip(work.ranks, work_bounds(work), strict=True)]
     return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
-def _number(found: Transfers, at: I64) -> str:
-    return f"{int(found.count[at].sum()):,}"
 
 
 def _types(found: Transfers, at: I64) -> str:

@@ -263,19 +263,6 @@ def test_small_transfers_show_no_bandwidth(graphlink: Run, tmp_path: Path) -> No
     assert assert_astra_sim_takes(tmp_path / "astra-sim", 2)["bandwidth"] == [round(50e9 / GIB, 3)]
 
 
-def test_what_the_summary_measured_over_all_ranks_is_taken(graphlink: Run, tmp_path: Path) -> None:
-    nodes = chained(collective(0, "ALL_REDUCE", 4_000_000, 9000, "1"))
-    folder = written(tmp_path, nodes, nodes, groups={"1": [0, 1]})
-    row = {"type": "ALL_REDUCE", "count": 2, "bytes": 8_000_000, "transfer_ns": 1_000_000, "bus_bytes_per_s": 8e9}
-    run = {"groups": [{"id": 1, "ranks": [0, 1], "name": "13", "collectives": [row, {**row, "type": "OTHER"}]}]}
-    (folder / "summary.json").write_text(json.dumps({"run": run}))
-    ran = graphlink("astra", folder)
-    assert "bandwidth 8.00e9 bytes/s: median bus bandwidth, latency taken off, of the largest 2 transfers" in ran.out
-    for broken in ("{", "{}", '{"run": null}', '{"run": {"groups": [{"id": 1}]}}'):
-        (folder / "summary.json").write_text(broken)
-        assert f"bandwidth {4e6 / 9e-3 / 1e9:,.2f}e9 bytes/s" in graphlink("astra", folder, "--force").out
-
-
 def test_ranks_without_a_graph_are_named(graphlink: Run, tmp_path: Path) -> None:
     for rank in (0, 3):
         (tmp_path / f"trace.{rank}.et").write_bytes(encoded([node(0)], rank=rank, world_size=5))

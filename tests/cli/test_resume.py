@@ -53,7 +53,7 @@ def hidden(out: Path) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_killed_at_any_moment_and_resumed(four: Path, whole: dict[str, bytes], tmp_path: Path, seed: int) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen([*COMMAND, str(four), "--out", str(out), "-q", "--jobs", "2"], env=ENVIRONMENT)
@@ -126,4 +126,4 @@ def test_jobs_with_other_options_are_not_joined(graphlink: Callable[..., object]
     for rank, gap in ((0, "20"), (1, "50")):
         graphlink("link", "--rank-job", "--kineto", four / f"kineto_{rank}.json", "--out", tmp_path, "--gap-us", gap)
     ran = graphlink("join", tmp_path)
-    assert ran.status == 1 and "different --gap-ns" in ran.err  # type: ignore[attr-defined]
+    assert ran.status == 1 and "differ in --gap-ns" in ran.err  # type: ignore[attr-defined]
