@@ -11,7 +11,7 @@ from graphlink.annotate.ranks.apart import Apart, apart
 from graphlink.annotate.ranks.flat import blocks
 from graphlink.annotate.ranks.quantiles import Quantiles, added, quantiles
 from graphlink.annotate.ranks.records import Clocks, Meetings, RankComms
-from graphlink.annotate.ranks.stragglers import Parts, Seen, Straggler, parts, stragglers
+from graphlink.annotate.ranks.stragglers import Blame, Seen, Shares, Straggler, blame, stragglers
 from graphlink.annotate.ranks.ties import F64
 from graphlink.annotate.ranks.times import Times, bus_factors, times
 from graphlink.model import I64, NOWHERE, U8, Bool
@@ -105,8 +105,8 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> F
         total,
         in_group.totals,
         whole.totals,
-        stragglers(whole.parts, total.wait_ns, numbers)[0],
-        stragglers(in_group.parts, by_group.wait_ns, numbers),
+        stragglers(whole.shares, whole.blame, total.wait_ns, numbers)[0],
+        stragglers(in_group.shares, in_group.blame, by_group.wait_ns, numbers),
     )
 
 
@@ -128,7 +128,7 @@ def _totals(group: I64, type_: I64, key: I64, found: Times, counted: Bool, bandw
     sent = total(bandwidth.busbw * found.transfer_ns) / 1e9
     seconds = np.maximum(transfer, 1) / 1e9
     alg, bus = (
-        quantiles(mine, np.minimum(np.rint(b[counted]), 1 << 61).astype(np.int64), size).median for b in (bandwidth.algbw, bandwidth.busbw)
+        quantiles(mine, np.minimum(np.rint(b[counted]), 1 << 62).astype(np.int64), size).median for b in (bandwidth.algbw, bandwidth.busbw)
     )
     return Totals(
         group,
@@ -150,20 +150,17 @@ def _totals(group: I64, type_: I64, key: I64, found: Times, counted: Bool, bandw
 class _Sums:
     """One entry for each (group, rank) with a meeting that counts, by both; and the meetings in which somebody was late."""
 
-    group: I64
-    rank: I64
     count: I64
     wait_ns: I64
     transfer_ns: I64
-    met: I64
-    fair: F64
+    shares: Shares
     seen: Seen
 
 
 def _members(ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool, tolerance_ns: int) -> _Sums:
     """Sums over the members of meetings, in blocks: of each its distinct (group, rank)."""
     evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
-    codes, sums = [np.zeros(0, np.int64)], [np.zeros((5, 0))]
+    codes, sums = [np.zeros(0, np.int64)], [np.zeros((7, 0))]
     for at in blocks(ranks, meetings):
         mine = slice(at.low, at.high)
         entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
@@ -171,12 +168,15 @@ def _members(ranks: Sequence[RankComms], meetings: Meetings, found: Times, count
         code = (at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use]
         key, of = np.unique(code, return_inverse=True)
         met = evident[mine].astype(np.float64)
+        waited = met * found.waited_ns[mine]
         columns = (
             np.ones(len(code)),
             found.wait_ns[entries][use],
             found.transfer_part_ns[entries][use],
             at.spread(met)[use],
             at.spread(met / at.count)[use],
+            at.spread(waited / at.count)[use],
+            at.spread(waited**2)[use],
         )
         codes.append(key)
         sums.append(np.stack([added(of.reshape(-1), c, len(key)) for c in columns]))
@@ -189,34 +189,41 @@ def _summed(code: I64, columns: F64, ranks: int, seen: Seen) -> _Sums:
     key, of = np.unique(code, return_inverse=True)
     total = [added(of.reshape(-1), c, len(key)) for c in columns]
     count, wait, transfer, met = (c.astype(np.int64) for c in total[:4])
-    return _Sums(key // max(ranks, 1), key % max(ranks, 1), count, wait, transfer, met, total[4], seen)
+    return _Sums(count, wait, transfer, Shares(key // max(ranks, 1), key % max(ranks, 1), met, *total[4:]), seen)
 
 
 def _merged(sums: _Sums) -> _Sums:
     """Groups not told apart."""
-    columns = np.stack([c.astype(np.float64) for c in (sums.count, sums.wait_ns, sums.transfer_ns, sums.met, sums.fair)])
-    ranks = int(sums.rank.max(initial=0)) + 1
-    seen = sums.seen
-    return _summed(sums.rank, columns, ranks, Seen(np.zeros_like(seen.group), seen.late, seen.lateness_ns, seen.caused_ns))
+    own, seen = sums.shares, sums.seen
+    columns = (sums.count, sums.wait_ns, sums.transfer_ns, own.met, own.fair, own.fair_ns, own.square)
+    ranks = int(own.rank.max(initial=0)) + 1
+    return _summed(
+        own.rank,
+        np.stack([c.astype(np.float64) for c in columns]),
+        ranks,
+        Seen(np.zeros_like(seen.group), seen.late, seen.lateness_ns, seen.caused_ns),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
     totals: RankTotals
-    parts: Parts
+    shares: Shares
+    blame: Blame
 
 
 def _ranks(sums: _Sums, numbers: I64) -> _Ranks:
-    part = parts(sums.seen, sums.group, sums.rank, sums.met, sums.fair, len(numbers))
+    own = sums.shares
+    of = blame(sums.seen, own, len(numbers))
     totals = RankTotals(
-        sums.group,
-        numbers[sums.rank],
+        own.group,
+        numbers[own.rank],
         sums.count,
         sums.wait_ns,
         sums.transfer_ns,
-        part.late,
-        sums.met,
-        part.caused_ns,
-        part.lateness_ns,
+        of.late,
+        own.met,
+        of.caused_ns,
+        of.lateness_ns,
     )
-    return _Ranks(totals, part)
+    return _Ranks(totals, own, of)

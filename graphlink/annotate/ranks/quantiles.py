@@ -44,7 +44,8 @@ def quantiles(group: I32 | I64, value: I64, groups: int) -> Quantiles:
     some = count > 0
     columns = np.zeros((3, groups), np.int64)
     n, at = count[some], first[some]
-    columns[0, some] = (ordered[at + (n - 1) // 2] + ordered[at + n // 2]) // 2
+    low, high = ordered[at + (n - 1) // 2], ordered[at + n // 2]
+    columns[0, some] = low + (high - low) // 2
     columns[1, some] = ordered[at + (19 * n + 19) // 20 - 1]
     columns[2, some] = ordered[at + n - 1]
     return Quantiles(*columns)

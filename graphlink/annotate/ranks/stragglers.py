@@ -1,8 +1,8 @@
 """Is there a rank that the others wait for, more than chance has it?
 
 A rank is late in a meeting when it comes last, later than the one before it by more than the clocks' tolerance. Were all alike, each
-member of a meeting would be the late one as often as the others. A rank stands out when it is late so often that chance has it in less
-than 1 of 1,000 runs, or when most of all waiting was for it, in at least five meetings. No sign of either: nobody is named.
+member of a meeting would be the late one as often as the others, however long that one is waited for. A rank stands out when it is late
+so often, or with so much of the waiting, that chance has it in less than 1 of 1,000 runs. No sign of either: nobody is named.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.quantiles import quantiles, sorted_by
+from graphlink.annotate.ranks.quantiles import quantiles
 from graphlink.annotate.ranks.ties import F64
 from graphlink.model import I64
 
 NOBODY: Final = "no rank stands out"
 _CHANCE: Final = 1e-3
-_FEWEST: Final = 5  # meetings that make half of the waiting a habit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +31,27 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Shares:
     """One entry for each (group, rank) with a meeting, by group, then rank. ``met``: meetings of ``Seen`` that it was in.
 
-    ``fair``: sum of 1 / members over those: how often each would be late, were all alike. ``habit_ns``: ``caused_ns`` without the four
-    meetings that caused most. ``lateness_ns``: the median one.
+    ``fair``: sum of 1 / members over those: how often each would be late, were all alike. ``fair_ns``: their waiting, each
+    divided by its members; ``square``: sum of its squares.
     """
 
     group: I64
     rank: I64
     met: I64
     fair: F64
+    fair_ns: F64
+    square: F64
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Of each entry of ``Shares``: how often it was late, what that caused, and the median lateness."""
+
     late: I64
     caused_ns: I64
-    habit_ns: I64
     lateness_ns: I64
 
 
@@ -68,44 +74,38 @@ class Straggler:
         )
 
 
-def parts(seen: Seen, group: I64, rank: I64, met: I64, fair: F64, ranks: int) -> Parts:
-    """``group``, ``rank``, ``met``, ``fair``: as in ``Parts``. n log n in meetings."""
-    code = group * ranks + rank
+def blame(seen: Seen, shares: Shares, ranks: int) -> Blame:
+    """n log n in meetings."""
+    code = shares.group * ranks + shares.rank
     at = np.searchsorted(code, seen.group * ranks + seen.late)
     caused = np.zeros(len(code), np.int64)
     np.add.at(caused, at, seen.caused_ns)
     late = np.bincount(at, minlength=len(code))
-    ordered = sorted_by(at, seen.caused_ns, len(code))
-    place = np.cumsum(late)[np.repeat(np.arange(len(code)), late)] - np.arange(len(ordered))  # 1 for the most
-    most = np.zeros(len(code), np.int64)
-    few = place < _FEWEST
-    np.add.at(most, np.repeat(np.arange(len(code)), late)[few], ordered[few])
-    return Parts(group, rank, met, fair, late, caused, caused - most, quantiles(at, seen.lateness_ns, len(code)).median)
+    return Blame(late, caused, quantiles(at, seen.lateness_ns, len(code)).median)
 
 
-def stragglers(found: Parts, waited_ns: I64, numbers: I64) -> tuple[Straggler | None, ...]:
+def stragglers(shares: Shares, found: Blame, waited_ns: I64, numbers: I64) -> tuple[Straggler | None, ...]:
     """Of each group (``waited_ns``: all its waiting) the rank that stands out. ``numbers``: of the ranks by position.
 
-    "Late so often": more than twice its fair share, and no less than half-way from that to always (of two ranks each is last in half of
-    the meetings); the chance is Chernoff's bound of the binomial tail, times all that are
-    looked at. "Most of all waiting": half of it, and
-    half-way to all, without the four longest.
+    "So often": more than twice its fair share, or more than half-way from that to always (of two ranks each is last in half of the
+    meetings), by Chernoff's bound of the binomial tail. "So much": half of all waiting, by Hoeffding's bound for a sum of terms of
+    different size. Both times all ranks and groups that are looked at.
     """
-    groups = len(waited_ns)
-    usual = found.fair / np.maximum(found.met, 1)
-    often = found.late / np.maximum(found.met, 1)
-    habit = found.habit_ns / np.maximum(waited_ns[found.group], 1)
-    by_count = (often > np.minimum(2 * usual, (1 + usual) / 2)) & (_tail(often, usual, found.met) * len(found.rank) < _CHANCE)
-    by_wait = (found.late >= _FEWEST) & (habit >= np.maximum(0.5, (1 + usual) / 2))
-    out: list[Straggler | None] = [None] * groups
+    usual = shares.fair / np.maximum(shares.met, 1)
+    often = found.late / np.maximum(shares.met, 1)
+    by_count = (often > np.minimum(2 * usual, (1 + usual) / 2)) & (_tail(often, usual, shares.met) * len(often) < _CHANCE)
+    more = np.maximum(found.caused_ns - shares.fair_ns, 0)
+    chance = np.exp(-2 * more**2 / np.maximum(shares.square, 1))
+    by_wait = (2 * found.caused_ns >= waited_ns[shares.group]) & (chance * len(often) < _CHANCE)
+    out: list[Straggler | None] = [None] * len(waited_ns)
     named = np.flatnonzero(by_count | by_wait)
     for k in named[np.argsort(found.caused_ns[named], kind="stable")].tolist():  # of several the one that caused most is put last
-        group = int(found.group[k])
+        group = int(shares.group[k])
         out[group] = Straggler(
-            int(numbers[found.rank[k]]),
+            int(numbers[shares.rank[k]]),
             float(found.caused_ns[k] / max(int(waited_ns[group]), 1)),
             int(found.late[k]),
-            int(found.met[k]),
+            int(shares.met[k]),
             float(usual[k]),
             int(found.lateness_ns[k]),
         )
