@@ -1,9 +1,10 @@
 """One clock for all ranks: offset and drift of each, from what they did together.
 
 Kernels of a meeting end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted only where its
-standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that then agree share one clock (``shared``), for which they are fitted together.
-Host rows bound clocks only by what cannot be (``repair``). The run's clock is that of the lowest rank of the largest set of ranks that
-something ties; a rank that nothing ties to it keeps its clock as recorded, and is not ``known``.
+standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that then agree share one clock
+(``shared``), for which they are fitted together. Host rows bound clocks only by what cannot be (``repair``). The run's clock is that of
+the lowest rank of the largest set of ranks that something ties; what nothing ties to it is not ``known``, and its lowest rank keeps its
+clock as recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from graphlink.annotate.bounds import OPEN
 from graphlink.annotate.ranks.fit import Fit, Known, fitted
 from graphlink.annotate.ranks.flat import any_of, blocks, column
 from graphlink.annotate.ranks.pairs import Affine, Pairs, Tree, along, lines, medians, pairs_of, summed, tree
+from graphlink.annotate.ranks.quantiles import added
 from graphlink.annotate.ranks.records import Clock, Clocks, Meetings, RankComms
 from graphlink.annotate.ranks.repair import Room, Shifts, rooms, shifts
 from graphlink.annotate.ranks.shared import named, shared
@@ -95,9 +97,7 @@ class _Found:
             offset = int(middle[root] - middle[first]) + round(float(self.clock.shift_ns[first])) if first != root else 0
             residual = max(int(self.residual_ns[k]), int(uncertainty_ns[k]))
             drift = float(self.clock.drift[first])
-            out.append(
-                Clock(rank.rank, offset + int(shift_ns[k]), drift, int(middle[first]), residual, ranks[first].rank, bool(known[k]))
-            )
+            out.append(Clock(rank.rank, offset + int(shift_ns[k]), drift, int(middle[first]), residual, ranks[first].rank, bool(known[k])))
         return tuple(out)
 
 
@@ -145,17 +145,13 @@ def _together(found: Ties, middle: I64, like: I64, fit: Fit, known: Known, resol
 def _onto(found: Ties, middle: I64, like: I64) -> Ties:
     """Ties with times counted as those of the ranks whose clocks are shared."""
     step = (middle - middle[like]).astype(float)
-    return Ties(
-        found.meeting, like[found.hub], like[found.other], found.hub_ns + step[found.hub], found.other_ns + step[found.other]
-    )
+    return Ties(found.meeting, like[found.hub], like[found.other], found.hub_ns + step[found.hub], found.other_ns + step[found.other])
 
 
 def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine, F64]:
     """The clocks of all ranks, and what ties differ by on them."""
     own = _onto(found, middle, like)
-    ends = [
-        ns + clock.shift_ns[rank] + clock.drift[rank] * ns for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))
-    ]
+    ends = [ns + clock.shift_ns[rank] + clock.drift[rank] * ns for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))]
     return Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
 
 
@@ -164,7 +160,7 @@ def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
     kept = weight > 0
     hub, other, off = found.hub[kept], found.other[kept], residual[kept]
     meeting, of, size = np.unique(found.meeting[kept], return_inverse=True, return_counts=True)
-    common = np.bincount(of.reshape(-1), weights=off, minlength=len(meeting)) / (size + 1)
+    common = added(of.reshape(-1), off, len(meeting)) / (size + 1)
     one_hub = np.zeros(len(meeting), np.int64)
     one_hub[of.reshape(-1)] = hub
     rank = np.concatenate([other, one_hub])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.ranks.pairs import FEW, TO_SIGMA, Affine, Pairs, medians
+from graphlink.annotate.ranks.quantiles import added
 from graphlink.annotate.ranks.ties import F64, Ties
 from graphlink.model import Bool
 
@@ -56,7 +57,7 @@ class Fit:
         """Of the difference of each pair's drifts, infinite where too few ends tell."""
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = self.wzz - self.wz**2 / self.w
-            counted = np.bincount(pairs.of, weights=self.weight, minlength=len(pairs.count))
+            counted = added(pairs.of, self.weight, len(pairs.count))
             return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
 
 
@@ -96,9 +97,9 @@ def _deviation(ties: Ties, pairs: Pairs, residual: F64, sigma: F64) -> F64:
     weight, number = _huber(residual, sigma), len(pairs.count)
 
     def mean(value: F64) -> F64:
-        return np.bincount(pairs.of, weights=weight * value, minlength=number) / total
+        return added(pairs.of, weight * value, number) / total
 
-    total = np.bincount(pairs.of, weights=weight, minlength=number)
+    total = added(pairs.of, weight, number)
     z = ties.other_ns - mean(ties.other_ns)[pairs.of]
     off = residual - mean(residual)[pairs.of]
     spread = mean(z * z)
@@ -120,15 +121,14 @@ class _Sums:
         w = tame / np.square(sigma)
         zi, zh = ties.other_ns / span_ns, ties.hub_ns / span_ns
         wi, wh, wr = w * zi, w * zh, w * residual
-        sums = (np.bincount(pairs.of, weights=v, minlength=len(pairs.count)) for v in (w, wi, wh, wi * zi, wi * zh, wh * zh, wr, wr * zi, wr * zh))
+        sums = (added(pairs.of, v, len(pairs.count)) for v in (w, wi, wh, wi * zi, wi * zh, wh * zh, wr, wr * zi, wr * zh))
+        self.w: F64
         self.w, self.wi, self.wh, self.wii, self.wih, self.whh, self.wr, self.wri, self.wrh = sums
 
     def gathered(self, one: F64, by_other: F64, by_hub: F64, count: int) -> F64:
         """Terms a pair, added up for its two ranks: (shift, drift * span)."""
         at = np.concatenate([self.pairs.other, self.pairs.hub])
-        return np.stack(
-            [np.bincount(at, weights=w, minlength=count) for w in (np.append(one, -one), np.append(by_other, -by_hub))]
-        )
+        return np.stack([added(at, w, count) for w in (np.append(one, -one), np.append(by_other, -by_hub))])
 
     def times(self, x: F64) -> F64:
         """The normal matrix times ``x``."""
@@ -142,11 +142,11 @@ class _Sums:
         )
 
     def diagonal(self, count: int) -> F64:
-        both = (self.pairs.other, self.wii), (self.pairs.hub, self.whh)
+        both = np.concatenate([self.pairs.other, self.pairs.hub])
         return np.stack(
             [
-                sum(np.bincount(at, weights=self.w, minlength=count) for at, _ in both),
-                sum(np.bincount(at, weights=w, minlength=count) for at, w in both),
+                added(both, np.append(self.w, self.w), count),
+                added(both, np.append(self.wii, self.whh), count),
             ]
         )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.annotate.ranks.records import Meetings, RankComms
 from graphlink.model import I32, I64, Bool
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to bound memory
 
 
@@ -25,7 +27,7 @@ class Members:
     rank: I32  # position of the rank
     op: I64
 
-    def spread(self, value: I64) -> I64:
+    def spread(self, value: NDArray[_Scalar]) -> NDArray[_Scalar]:
         """A value a meeting -> a value a member."""
         return np.repeat(value, self.count)
 
@@ -35,7 +37,7 @@ def offsets(ranks: Sequence[RankComms]) -> I64:
     return np.cumsum([0, *(len(r.node) for r in ranks)])[:-1]
 
 
-def column(ranks: Sequence[RankComms], name: str) -> np.ndarray:  # type: ignore[type-arg]
+def column(ranks: Sequence[RankComms], name: str) -> NDArray[Any]:
     """A column of all ranks, one after the other."""
     return np.concatenate([getattr(r, name) for r in ranks])
 

@@ -16,7 +16,7 @@ from graphlink.annotate.bounds import OPEN, solved
 from graphlink.annotate.ranks.flat import blocks, column, members
 from graphlink.annotate.ranks.records import Meetings, RankComms
 from graphlink.annotate.ranks.ties import ROOTED
-from graphlink.model import I64, U8, Bool, CommKind
+from graphlink.model import I32, I64, Bool, CommKind
 
 _NEVER: Final = np.iinfo(np.int64).max
 _WORST: Final = 1_000  # meetings of a group, those with the least room, that bound shifts
@@ -45,7 +45,10 @@ class Shifts:
 
 
 def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64) -> Room:
-    """Times on a common clock, of all ranks' ops one after the other. Rooted collectives hold nothing: which rank must wait is not recorded."""
+    """Times on a common clock, of all ranks' ops one after the other. Linear in members.
+
+    Rooted collectives hold nothing: which rank must wait is not recorded.
+    """
     total = len(meetings.kind)
     room, begun, ended = np.full(total, OPEN), np.zeros(total, np.int64), np.zeros(total, np.int64)
     on_host = np.zeros(total, np.bool_)
@@ -101,7 +104,7 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     return Shifts(shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack)
 
 
-def _worst(use: I64, group: U8 | I64, room: I64) -> list[I64]:
+def _worst(use: I64, group: I32, room: I64) -> list[I64]:
     """Of each group the collectives with the least room."""
     order = use[np.lexsort((room[use], group[use]))]
     cuts = np.flatnonzero(group[order][1:] != group[order][:-1]) + 1

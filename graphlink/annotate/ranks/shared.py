@@ -1,4 +1,7 @@
-"""Which ranks have one clock: those whose clocks differ by no more, over the whole recording, than the estimate can tell."""
+"""Which ranks have one clock: those whose clocks differ by no more, over the whole recording, than the estimate can tell.
+
+That is 2 us, the recordings' resolution or three standard errors, whichever is most; of ranks on one host 10 us or the errors.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from graphlink.annotate.ranks.ties import F64, middles
 from graphlink.model import I64, Bool
 
 _SAME_NS: Final = 2_000
+_SAME_HOST_NS: Final = 10_000  # ends of kernels of one machine differ by up to 7 us, the same way each time (megatron-tp2-v100: 2.7 us)
 _ERRORS: Final = 3.0  # standard errors
 
 
@@ -63,6 +67,8 @@ class _Moments:
         self.of_pair = np.stack([fit.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment])
         self.variance = np.stack([summed(grown, v) for v in self.of_pair])
         self.depth = summed(grown, np.ones(len(pairs.count)))
+        names = {"": 0}
+        self.host = np.array([names.setdefault(r.host, len(names)) for r in ranks])
         self.least = np.array([max(_SAME_NS, r.resolution_ns) for r in ranks], np.float64)
 
     def off_ns(self, rank: int, others: I64) -> F64:
@@ -72,14 +78,19 @@ class _Moments:
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
         error = _ERRORS * np.sqrt(self.variance[:, others] + self.variance[:, rank, None])
-        fits = self.off_ns(rank, others) <= np.maximum(error, np.maximum(self.least[others], self.least[rank]))
+        fits = self.off_ns(rank, others) <= np.maximum(error, self._least(rank, others))
         found: list[int] = others[fits.all(axis=0)].tolist()
         return found
 
     def agree(self, rank: int, other: int) -> bool:
         error = _ERRORS * np.sqrt(self.of_pair[:, self._path(rank, other)].sum(axis=1))
-        least = max(self.least[rank], self.least[other])
-        return bool((self.off_ns(rank, np.array([other]))[:, 0] <= np.maximum(error, least)).all())
+        one = np.array([other])
+        return bool((self.off_ns(rank, one)[:, 0] <= np.maximum(error, self._least(rank, one))).all())
+
+    def _least(self, rank: int, others: I64) -> F64:
+        """What does not tell two clocks apart, whatever the error."""
+        one_host = (self.host[others] == self.host[rank]) & (self.host[rank] != 0)
+        return np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
 
     def _path(self, a: int, b: int) -> list[int]:
         """Pairs between two ranks."""

@@ -29,9 +29,10 @@ ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SC
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """One entry a tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower. Times: ends, as ns since the middle of each's recording.
+    """One entry a tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
 
-    ``meeting``: equal for the ties of one meeting, ascending.
+    ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``: equal for ties of one
+    meeting, ascending.
     """
 
     meeting: I64
@@ -53,7 +54,8 @@ def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
     middle = middles(ranks)
     end = column(ranks, "end_ns")[at.op] - middle[at.rank]
     number = at.spread(np.arange(len(chosen)))[other]
-    out = Ties(number, *(at.rank[k].astype(np.int64) for k in (hub, other)), *(end[k].astype(float) for k in (hub, other)))
+    rank = at.rank.astype(np.int64)
+    out = Ties(number, rank[hub], rank[other], end[hub].astype(np.float64), end[other].astype(np.float64))
     loose = at.spread(rooted[chosen])[other]
     if not loose.any():
         return out
@@ -96,7 +98,8 @@ def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
     last = meetings.first[1:] - 1
     pair = meetings.rank[first].astype(np.int64) * count + meetings.rank[last]
     groups = len(meetings.groups)
-    return (np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host
+    out: I64 = (np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host
+    return out
 
 
 def _evenly(key: I64, most: int) -> I64:

@@ -70,7 +70,9 @@ class Simulated:
                     if m.sender is not None:
                         kind = CommKind.SEND if r == m.sender else CommKind.RECV
                         peer = next(o for o in m.ranks if o != r)
-                    rows[r].append((number, kind, m.type if m.sender is None else NOWHERE, m.bytes, code[m.group], peer, start, end, m.on_host))
+                    rows[r].append(
+                        (number, kind, m.type if m.sender is None else NOWHERE, m.bytes, code[m.group], peer, start, end, m.on_host)
+                    )
         ranks, columns = [], {}
         for r in here:
             off = self.offs.get(r, Off())
