@@ -56,7 +56,7 @@ from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_pa
 
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
 _WORKER = re.compile(
-    r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d+)\.\d+\.pt\.trace\.json(?:\.gz)?"
+    r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?"
 )  # torch.profiler's tensorboard_trace_handler
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 

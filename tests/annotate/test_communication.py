@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from graphlink.annotate.commtypes import CollectiveType, collective_type, element_bytes, kind_of, size_bytes
+from graphlink.annotate.commtypes import CollectiveType, collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
 from graphlink.annotate.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
@@ -178,6 +178,26 @@ def test_a_kernel_without_parameters_is_unknown_under_the_name_of_its_range() ->
 def test_bytes_that_make_no_int64_are_unknown(elems: int) -> None:
     got = launched(msgspec.structs.replace(REDUCE, in_nelems=elems))
     assert got.device_node[0].kind is CommKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("call", "uneven"),
+    [
+        (Comm("allreduce"), False),
+        (Comm("all_to_allv"), True),
+        (Comm("nccl:_allgatherv"), True),
+        (Comm("all_to_all", in_split=(48, 16)), True),
+        (Comm("allgather_into_tensor_coalesced"), True),
+        (Comm("broadcast"), False),
+    ],
+)
+def test_which_calls_may_differ_in_size(call: Comm, uneven: bool) -> None:
+    assert sizes_may_differ(call) is uneven
+
+
+def test_a_node_has_the_number_of_its_call() -> None:
+    (node,) = launched(msgspec.structs.replace(REDUCE, seq=17)).device_node
+    assert (node.seq, node.uneven) == (17, False)
 
 
 def test_peers_are_global_ranks() -> None:

@@ -4,6 +4,7 @@ import io
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from graphlink.emit import attributes, chakra, groups
 from graphlink.emit.durations import cost_ns, lanes, micros, on_host
+from graphlink.emit.target import written_all
 from graphlink.model import NOWHERE, CommKind, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind, ProcessGroup
 from tests.emit.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
 
@@ -297,3 +299,9 @@ def test_a_node_with_very_many_dependencies() -> None:
     _, nodes, _ = written(graph([*fan, end]), records(), communication())
     assert list(nodes[-1].data_deps) == list(range(count))
     assert attrs(nodes[-1])["dep_kinds"] == ("string_list", ("thread",) * count)
+
+
+def test_nodes_that_differ_only_in_what_is_not_written_share_how_they_are() -> None:
+    nodes = (ALL_REDUCE, msgspec.structs.replace(ALL_REDUCE, seq=1), msgspec.structs.replace(ALL_REDUCE, uneven=True))
+    one, other, third = written_all(nodes, communication(ALL_REDUCE), 0, "astra-sim")
+    assert one is other is third

@@ -271,6 +271,22 @@ def test_distributed_info_and_process(read):
     assert bare.host.start_ns.tolist() == [2007]
 
 
+@pytest.mark.parametrize(
+    ("around", "host"),
+    [
+        ({"host_name": "node7", "traceName": "./logs/other_10.1724066820235157909.pt.trace.json"}, "node7"),
+        ({"traceName": "./logs/node_7_10.1724066820235157909.pt.trace.json"}, "node_7"),  # PyTorch's tensorboard handler
+        ({"traceName": "node7_10.1694128201545.pt.trace.json.gz"}, "node7"),
+        ({"traceName": "./kineto/worker0_step_12.1694128201545.pt.trace.json"}, ""),  # 12 is not the process
+        ({"traceName": "/tmp/trace.json", "host_name": None}, ""),
+        ({"traceName": 7, "host_name": ["node7"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_name_of_the_host(read, around, host):
+    assert read(row("cpu_op", "a", 2, 1, pid=10), **around).host_name == host
+
+
 @pytest.mark.parametrize("number", [-1, 10**8, 2**70, "x", [1]])
 def test_a_damaged_rank_or_world_size_is_passed_over_with_a_warning(read, number):
     trace = read(row("cpu_op", "a", 2, 1), distributedInfo={"rank": number, "world_size": number})

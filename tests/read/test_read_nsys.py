@@ -323,6 +323,16 @@ def test_a_cut_window_is_a_warning(tmp_path: Path) -> None:
     assert trace.device.start_ns.min() >= EPOCH_NS + middle
 
 
+@pytest.mark.parametrize(("hosts", "name"), [((), ""), (("node7",), "node7"), (("node7", "node7"), "node7"), (("node7", "node8"), "")])
+def test_the_name_of_the_host(tmp_path: Path, hosts: tuple[str, ...], name: str) -> None:
+    path = tmp_path / "run.sqlite"
+    read_one(path, TRAINING)
+    edit(path, "CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT)")
+    for host in hosts:
+        edit(path, f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'Local (CLI)', 'Hostname', 619, '{host}')")
+    assert {trace.host_name for trace in read_nsys(path)} == {name}
+
+
 def test_every_table_but_one_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     rows = ("RUNTIME", "SYNCHRONIZATION", "CUDA_EVENT", "MEMCPY", "MEMSET", "KERNEL")

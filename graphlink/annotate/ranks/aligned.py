@@ -17,7 +17,8 @@ OTHER_ORDER: Final = "other order"
 class Ops:
     """Ops of one rank in one group (or at one end of messages), in order; equal ``token``: same function and size.
 
-    ``timed``: they end within microseconds of their counterparts. Rows of the host do not.
+    ``timed``: they end within microseconds of their counterparts; rows of the host do not. ``eager``: some may end before their
+    counterparts begin, as small messages do.
     """
 
     rank: int
@@ -25,6 +26,7 @@ class Ops:
     start_ns: I64
     end_ns: I64
     timed: bool
+    eager: bool = False
 
     def __len__(self) -> int:
         return len(self.token)

@@ -8,6 +8,8 @@ between ends agree.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -39,14 +41,15 @@ def as_they_stand(left: Ops, right: Ops) -> bool:
     return bool((near | _together(left.start_ns, left.end_ns, there.start_ns, there.end_ns)).all())
 
 
-def by_time(left: Ops, right: Ops) -> Pairs | None:
+def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | None:
     """Counterparts by time and token; None where the times do not tell: fewer than half of what both sides recorded end together.
 
+    ``near``: how far apart ends may lie, tried in turn.
     Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone.
     """
     if min(len(left), len(right)) < FEWEST:
         return None
-    for near_ns in NEAR_NS:
+    for near_ns in near:
         found = _aligned(left, right, near_ns)
         if found is not None:
             return found
@@ -57,10 +60,11 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
     """As ``by_time``, with the left side's clock by the right side's known from elsewhere."""
     if not len(left) or not len(right):
         return None
-    there = Ops(right.rank, right.token, line.of(right.start_ns), line.of(right.end_ns), right.timed)
+    there = _on_clock(right, line)
     a, b = _ending_together(left, there, NEAR_NS[-1])
     found = _filled(left, there, a, b)
-    return found if 2 * np.count_nonzero(found.right != NOWHERE) >= _recorded_by_both(left, there, 0) else None
+    matched = np.count_nonzero(found.right != NOWHERE)
+    return found if 2 * matched >= max(_recorded_by_both(left, there, 0), int(left.eager)) else None
 
 
 def clock(left: Ops, right: Ops, found: Pairs) -> Line | None:
@@ -126,8 +130,11 @@ def _steps(ops: Ops, near_ns: int) -> I64:
 
 def _on_left(left: Ops, right: Ops, a: I64, b: I64, near_ns: int) -> Ops:
     """The right side's ops on the left side's clock, from pairs that are mostly right."""
-    line = _line(left.end_ns[a], right.end_ns[b], near_ns)
-    return Ops(right.rank, right.token, line.of(right.start_ns), line.of(right.end_ns), right.timed)
+    return _on_clock(right, _line(left.end_ns[a], right.end_ns[b], near_ns))
+
+
+def _on_clock(ops: Ops, line: Line) -> Ops:
+    return replace(ops, start_ns=line.of(ops.start_ns), end_ns=line.of(ops.end_ns))
 
 
 def _line(left_ns: I64, right_ns: I64, near_ns: int) -> Line:

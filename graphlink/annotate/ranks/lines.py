@@ -26,8 +26,11 @@ class Line:
 
     def then(self, further: Line) -> Line:
         """From this one's own clock to the further one's other."""
-        drift = (1 + self.drift) * (1 + further.drift) - 1
-        return Line(further.at(self.at(self.from_ns)) - self.from_ns, drift, self.from_ns)
+        at = self.from_ns
+        if further.drift:  # a drift is only known well near where it was told
+            other = further.from_ns - self.offset_ns
+            at = other - round(self.drift * (other - self.from_ns) / (1 + self.drift))
+        return Line(further.at(self.at(at)) - at, (1 + self.drift) * (1 + further.drift) - 1, at)
 
     def back(self) -> Line:
         there = self.at(self.from_ns)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.annotate.ranks.byorder import by_order
-from graphlink.annotate.ranks.bytime import SURE, as_they_stand, by_clock, by_time, clock
+from graphlink.annotate.ranks.bytime import NEAR_NS, SURE, as_they_stand, by_clock, by_time, clock
 from graphlink.annotate.ranks.lines import Lines
 from graphlink.annotate.ranks.aligned import DIFFERS, OTHER_ORDER, Ops, Pairs, pairs, same_elsewhere
 from graphlink.model import I32, I64, NOWHERE, Bool
@@ -150,15 +150,16 @@ def _align(left: Ops, right: Ops, lines: Lines, known: dict[bytes, Pairs]) -> Pa
 def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
     """What times tell; a few ops tell little, so there the clocks known from other groups come first."""
     line = lines.between(left.rank, right.rank)
-    if line is not None and min(len(left), len(right)) < SURE:
+    same = np.array_equal(left.token, right.token)
+    if line is not None and min(len(left), len(right)) < SURE and not (same and left.eager):
         found = by_clock(left, right, line)
         if found is not None:
             return found
-    if np.array_equal(left.token, right.token) and as_they_stand(left, right):
+    if same and as_they_stand(left, right):
         found = _whole(left)
     else:
-        found = by_time(left, right)
-        if found is None and line is not None:
+        found = by_time(left, right, NEAR_NS[:1] if same else NEAR_NS)
+        if found is None and line is not None and not same:
             found = by_clock(left, right, line)
     if line is None and found is not None:
         told = clock(left, right, found)

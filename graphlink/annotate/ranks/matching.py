@@ -142,7 +142,9 @@ def _ops(member: Member, uneven: frozenset[int]) -> Ops:
     one, ops = member.comms, member.ops
     type_, size = one.type[ops].astype(np.int64), one.bytes[ops]
     free = np.isin(type_, list(uneven)) if uneven else False
-    return Ops(one.rank, np.where(free, 0, size * TYPES) + type_, one.start_ns[ops], one.end_ns[ops], not one.on_host[ops].any())
+    token = np.where(free, 0, size * TYPES) + type_
+    timed, eager = not one.on_host[ops].any(), bool((type_ == NOWHERE).any())
+    return Ops(one.rank, token, one.start_ns[ops], one.end_ns[ops], timed=timed, eager=eager)
 
 
 def _block(group: GroupKey, members: Sequence[Member], lineup: Lineup, at: I32, complete: bool) -> _Block:

@@ -258,6 +258,44 @@ def test_rows_of_the_host_are_laid_by_what_they_are(gone: list[int]) -> None:
     assert met(run, matched(run)) == set(range(20)) - set(gone)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_long_loops_with_ops_lost_on_both_sides_are_laid_right(seed: int) -> None:
+    run = recorded(LAYER * 2500, 2, seed)
+    rng = random.Random(seed)
+    for rank, cut in ((0, range(4800, 5000)), (1, range(400))):
+        without(run, rank, [*cut, *rng.sample(range(5000), 12)])
+    found = matched(run)
+    assert met(run, found) == set(run.meetings(0)) & set(run.meetings(1))
+
+
+def test_messages_that_end_before_their_receive_begins_match_by_order() -> None:
+    """Small ones are buffered: the sender goes on at once."""
+    program = [step for k in range(12) for step in (Step(PAIR, 0, 1 << 20), Step(PAIR, 0, 64, ends=(0, 1), tag=k % 4))]
+    run = recorded(program, 2)
+    run.ops[1] = [
+        replace(op, start_ns=op.start_ns + 90_000, end_ns=op.end_ns + 60_000 + 1_000 * k) if op.step.ends else op
+        for k, op in enumerate(run.ops[1])
+    ]
+    all_meet(run, matched(run), len(program))
+
+
+@pytest.mark.parametrize("seq", [False, True])
+def test_a_rank_that_sends_to_itself(seq: bool) -> None:
+    run = recorded([Step(PAIR, 0, 64, ends=(0, 0))] * 2, 2)
+    (comms, nothing) = run.comms(seq=seq)
+    kind = np.array([CommKind.RECV, CommKind.SEND] * 2, np.uint8)
+    found = match([replace(comms, kind=kind), nothing])
+    assert (found.meetings.rank.tolist(), found.meetings.op.tolist()) == ([0] * 4, [1, 0, 3, 2])
+
+
+def test_nothing_recorded_is_nothing_matched() -> None:
+    for comms in ([], recorded([], 2).comms()):
+        found = match(comms)
+        assert len(found.meetings.kind) == 0
+        assert found.meetings.first.tolist() == [0]
+        assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
+
+
 def plain_longest(a: list[int], b: list[int]) -> int:
     row = [0] * (len(b) + 1)
     for x in a:
