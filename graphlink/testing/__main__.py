@@ -1,4 +1,7 @@
-"""``python -m graphlink.testing make DIR``: write an ET and a Kineto file of a simulated program; ``pipeline DIR``: those of a pipeline."""
+"""``python -m graphlink.testing make DIR``: write an ET and a Kineto file of a simulated program.
+
+``pipeline DIR``: those of a pipeline; ``cluster DIR``: those of many ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,19 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphlink.testing import cluster_cli, pipeline_cli
 from graphlink.testing.dialects import DIALECTS
 from graphlink.testing.et import Layout, write_et
 from graphlink.testing.kineto import Variation, write_kineto
 from graphlink.testing.machine import run
-from graphlink.testing.pipeline_cli import add_parser
 from graphlink.testing.programs import Shape, Training, random_program, training_program
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m graphlink.testing", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    add_parser(verbs)
+    pipeline_cli.add_parser(verbs)
+    cluster_cli.add_parser(verbs)
     make = verbs.add_parser("make", help="write et_R.json and kineto_R.json")
     make.set_defaults(run=_make)
     make.add_argument("folder", type=Path, metavar="DIR")

@@ -127,11 +127,13 @@ def profiler_starts(training: ClusterTraining, faults: Sequence[Fault]) -> list[
 
 
 def held_up(faults: Sequence[Fault]) -> dict[tuple[int, int], int]:
-    """(rank, step) -> how long the profiler holds up the host."""
+    """(rank, step) -> how long the profiler holds up the host. Raises ValueError where two faults are about one step of a rank."""
     held: dict[tuple[int, int], int] = {}
     for fault in faults:
         if isinstance(fault, ProfilerOverhead):
-            held[fault.rank, fault.step] = held.get((fault.rank, fault.step), 0) + fault.ns
+            if (fault.rank, fault.step) in held:
+                raise ValueError(f"{fault}: the profiler holds up that step already")
+            held[fault.rank, fault.step] = fault.ns
     return held
 
 

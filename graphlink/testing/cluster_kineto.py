@@ -128,10 +128,10 @@ class _Writer:
 
     def described(self, *, on_op: bool) -> dict[int, str]:
         """Text of the arguments of each communication, to follow others."""
-        if not self.comm_args:
-            return {NOWHERE: "", WAIT: ""}
-        texts = {NOWHERE: "", WAIT: _following(WAIT_ARGS)}
         ops = self.run.records[self.rows.rank].ops
+        if not self.comm_args:
+            return dict.fromkeys((NOWHERE, WAIT, *range(len(ops))), "")
+        texts = {NOWHERE: "", WAIT: _following(WAIT_ARGS)}
         for i, op in enumerate(ops):
             if op.group != NOWHERE:
                 texts[i] = _following(comm_args(self.run, self.rows.rank, op, seq=self.seq, on_op=on_op))
@@ -180,9 +180,8 @@ class _Writer:
         for row, times in zip(self.rows.syncs, self.times(self.rows.syncs, by_ends=False), strict=True):
             awaited = ""
             if row.kind == "Stream Wait Event":
-                awaited = (
-                    f'"wait_on_stream":{row.record_stream},"wait_on_cuda_event_record_corr_id":{row.record},"wait_on_cuda_event_id":1,'
-                )
+                awaited = f'"wait_on_stream":{row.record_stream},"wait_on_cuda_event_record_corr_id":{row.record},'
+                awaited += f'"wait_on_cuda_event_id":{row.record_stream},'
             stream = self.dialect.no_stream if row.stream < 0 else row.stream
             external = "" if self.dialect.external_id is ExternalId.OP_OR_MISSING else f'"External id":{row.correlation},'
             yield (

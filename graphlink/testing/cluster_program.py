@@ -95,9 +95,10 @@ def rank_ops(training: ClusterTraining, groups: tuple[ClusterGroup, ...], rank: 
 
 @cache
 def _splits(seed: int, group: int, turn: int, size: int, rows: int) -> tuple[tuple[int, ...], ...]:
-    """Rows from each member (by line) to each other: uneven, some none."""
+    """Rows from each member (by line) to each other: uneven, about ``rows`` a member in all."""
     rng = np.random.default_rng([seed, group, turn])
-    return tuple(tuple(line) for line in rng.multinomial(rows, rng.dirichlet(np.ones(size), size)).tolist())
+    sent = rng.integers(rows // 2, rows * 3 // 2, size, endpoint=True)
+    return tuple(tuple(line) for line in rng.multinomial(sent, rng.dirichlet(np.ones(size), size)).tolist())
 
 
 @dataclass

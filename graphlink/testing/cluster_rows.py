@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from graphlink.testing.cluster_faults import Recorded
+from graphlink.testing.cluster_faults import ProfilerOverhead, Recorded
 from graphlink.testing.cluster_machine import CALL_NS, FILLER_NS, GAP_NS, RankTimes
 from graphlink.testing.cluster_program import COMPUTE_STREAM, Op
 from graphlink.testing.cluster_records import (
@@ -102,7 +102,7 @@ class KernelRow(NamedTuple):
 
 
 class SyncRow(NamedTuple):
-    """``stream`` waited (-1: the host) for what ``record_stream`` had at the record of correlation ``record``; -1 where unknown."""
+    """``stream`` (-1: the host) waited for what ``record_stream`` had at the record of correlation ``record``; -1 where unknown."""
 
     start_ns: int
     end_ns: int
@@ -124,7 +124,7 @@ Timed = TypeVar("Timed", HostRow, CallRow, KernelRow, SyncRow, OverheadRow)
 
 @dataclass(frozen=True, slots=True)
 class RankRows:
-    """All rows of a rank's recording in ns since the epoch on its clock, each sort by start (host: then longest first)."""
+    """All rows of a rank's recording in ns since the epoch on its clock, each sorted by start (host: then longest first)."""
 
     rank: int
     host: list[HostRow]
@@ -138,8 +138,8 @@ def rank_rows(run: ClusterRun, rank: int) -> RankRows:
     """Of a recorded rank; O(n log n) in rows."""
     builder = _Builder(run.records[rank], run.times[rank], run.kernels)
     builder.build()
-    names = [fault.name for fault in run.faults if getattr(fault, "rank", None) == rank and hasattr(fault, "name")]
-    return builder.rows(rank, run.ranks[rank].clock, names)
+    held = sorted((f.step, f.name) for f in run.faults if isinstance(f, ProfilerOverhead) and f.rank == rank)
+    return builder.rows(rank, run.ranks[rank].clock, [name for _, name in held])
 
 
 class _Builder:
@@ -224,7 +224,7 @@ class _Builder:
         known = {row.correlation for row in calls} | {NOWHERE}
         kernels = sorted(row for row in self.kernels if row.end_ns <= self.record.ended_ns and row.correlation in known)
         syncs = [row for row in self.syncs if row.correlation in known]
-        held = [OverheadRow(*ns, name) for ns, name in zip(self.times.held_ns, overhead_names, strict=False)]
+        held = [OverheadRow(*ns, name) for ns, name in zip(self.times.held_ns, overhead_names, strict=True)]
         return RankRows(
             rank,
             [HostRow(a, b, r.name, r.annotation, place[r.parent], r.comm) for a, b, r in _on(clock, host)],
