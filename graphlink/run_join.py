@@ -29,7 +29,10 @@ _NONE: Final = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ranks of a run have in common. ``ranks``: of each rank what its files are written with, by rank."""
+    """What the ranks of a run have in common. ``ranks``: of each rank what its files are written with, by rank.
+
+    ``group_ids``: of each group of ``matching.meetings`` the id that graphs name it by, None where none does.
+    """
 
     ranks: dict[int, Joined]
     ids: dict[int, groups.GroupIds]
@@ -38,6 +41,7 @@ class Run:
     clocks: Clocks
     figures: Figures
     pipeline: Pipeline | None
+    group_ids: tuple[int | None, ...]
     hosts: dict[int, str]
     nodes: int
     warnings: tuple[str, ...]
@@ -85,7 +89,7 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         )
     hosts = {c.rank: c.host for c in comms}
     nodes = sum(r.nodes for r in rows)
-    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, hosts, nodes, aligned.warnings)
+    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, _group_ids(rows, matching, ids), hosts, nodes, aligned.warnings)
 
 
 def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> InputError:
@@ -104,6 +108,18 @@ def told_conflict(conflict: Conflict, ids: dict[int, groups.GroupIds]) -> str:
     how = "differs" if c.why == "differs" else "comes in another order"
     other = f"rank {c.other_rank} has {c.other_told} (its number {c.other_index})"
     return f"number {c.index} of {where} {how}: rank {c.rank} has {c.told}, {other}"
+
+
+def _group_ids(rows: Sequence[RankRows], matching: Matching, ids: dict[int, groups.GroupIds]) -> tuple[int | None, ...]:
+    """Told by the first op of each: a rank may know the group by a name of its own."""
+    meetings = matching.meetings
+    numbers, first = np.unique(meetings.group, return_index=True)
+    out: list[int | None] = [None] * len(meetings.groups)
+    for number, meeting in zip(numbers.tolist(), first.tolist(), strict=True):
+        member = int(meetings.first[meeting])
+        comms = rows[int(meetings.rank[member])].comms
+        out[number] = ids[comms.rank].get(comms.groups[int(comms.group[meetings.op[member]])])
+    return tuple(out)
 
 
 def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) -> StageRun | None:

@@ -22,7 +22,7 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
     """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``."""
     figures, meetings = run.figures, run.matching.meetings
     recorded = set(run.ranks)
-    ids = {key: number for of_rank in run.ids.values() for key, number in of_rank.items()}
+    ids = {**dict(zip(meetings.groups, run.group_ids, strict=True)), **{k: n for of_rank in run.ids.values() for k, n in of_rank.items()}}
     collective = meetings.kind == CommKind.COLLECTIVE
     unmatched = run.matching.unmatched
     return told.Run(
@@ -119,7 +119,7 @@ def _waits(ranks: RankTotals) -> list[told.RankWait]:
     ]
 
 
-def _set_apart(run: Run, ids: dict[GroupKey, int]) -> list[told.SetApart]:
+def _set_apart(run: Run, ids: dict[GroupKey, int | None]) -> list[told.SetApart]:
     meetings, figures = run.matching.meetings, run.figures
     ranks = sorted(run.ranks)
     out = []

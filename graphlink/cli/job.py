@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -107,9 +108,7 @@ def _said(arguments: argparse.Namespace, whole: summary.Summary, status: int) ->
 def _leave_jobs(arguments: argparse.Namespace, options: run.Options, out: Path) -> int:
     """``--rank-job``: the work on the ranks that are named, left for ``graphlink join``."""
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, reporting(quiet=arguments.quiet, verbose=arguments.verbose):
-        inputs, warnings = _inputs(arguments, options, Path(folder))
-        for text in warnings:
-            log.warning("%s", text)
+        inputs, _ = _inputs(arguments, options, Path(folder))
         jobs = rank_jobs(inputs, options, out, _runs_on(arguments), resume=arguments.resume)
     good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
     if not arguments.quiet:
@@ -148,12 +147,16 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
 def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[Sequence[run.Inputs], tuple[str, ...]]:
     """The ranks that ``arguments`` name, and warnings. Those of nsys exports are known once they are read: their traces lie in ``folder``
     then."""
+    of_several = arguments.rank_job and (arguments.folder or len(arguments.kineto) > 1 or any(map(glob.has_magic, arguments.kineto)))
+    rank = None if of_several else arguments.rank
     if arguments.nsys:
         found = Found(exports=tuple(unfold(arguments.nsys)))
     elif arguments.folder:
-        found = of_folders(arguments.folder, arguments.rank)
+        found = of_folders(arguments.folder, rank)
     else:
-        found = of_files(arguments.kineto, arguments.et, arguments.rank)
+        found = of_files(arguments.kineto, arguments.et, rank)
+    if of_several and arguments.rank is not None and not found.exports:
+        found = _only(found, arguments.rank)
     warnings = (*found.missing, *found.warnings)
     for text in warnings:
         log.warning("%s", text)
@@ -175,6 +178,15 @@ def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -
     traces = folder / "nsys"  # a folder, which is not published
     traces.mkdir()
     return ranks_of(found.exports, arguments.rank, traces, _runs_on(arguments)), warnings
+
+
+def _only(found: Found, rank: int) -> Found:
+    """For the job of one rank that is to be picked out of all."""
+    mine = tuple(one for one in found.ranks if one.expected_rank == rank)
+    if not mine:
+        there = ", ".join(str(one.expected_rank) for one in found.ranks[:8])
+        raise InputError(f"there is no recording of rank {rank}, but of {there}", todo="choose another --rank")
+    return replace(found, ranks=mine)
 
 
 @dataclass(frozen=True, slots=True)
