@@ -8,6 +8,12 @@ import msgspec
 
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
+PLACES: Final = {
+    "before": "before what all have",
+    "after": "after what all have",
+    "between": "between what all have",
+    "everywhere": "of groups of which nothing met",
+}
 LISTED: Final = 100  # entries of a list of findings; what is beyond is counted in a warning
 
 
@@ -172,14 +178,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def run_table(run: Run) -> str:
     """The block of the run in the printed summary."""
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
-    for left in run.matched.listed[:SHOWN]:
-        what = left.first_told if left.count == 1 else f"{left.first_told} ... {left.last_told}"
-        place = f"number {left.first}" if left.count == 1 else f"numbers {left.first} to {left.last}"
-        rows.append(("  unmatched", f"rank {left.rank}, {left.group}, {left.where}: {left.count:,} ({what}; {place}); {_lacking(left)}"))
-    rows += _more("  unmatched", len(run.matched.listed), "of them")
+    unmatched = _unmatched(run.matched.listed)
+    rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched), "of them")
     rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more("  conflict", len(run.matched.conflicts), "of them")
     rows.append(("clocks", _clocks(run.clocks)))
-    for group in run.groups[:GROUPS_SHOWN]:
+    for group in sorted(run.groups, key=lambda g: (g.id is None, g.id))[:GROUPS_SHOWN]:
         rows += _group_rows(group)
     rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
     rows += [("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}") for a in run.set_apart[:SHOWN]] + _more(
@@ -201,10 +204,21 @@ def _matched(matched: Matched) -> str:
     return "; ".join(parts)
 
 
-def _lacking(left: Unmatched) -> str:
-    return (
-        f"rank{'s' * (len(left.lacking) != 1)} {', '.join(map(str, left.lacking[:SHOWN]))}{', ...' * (len(left.lacking) > SHOWN)} lack it"
-    )
+def _unmatched(listed: list[Unmatched]) -> list[str]:
+    """A line for each set of ranks that lack something in one place, those that lack most first."""
+    found: dict[tuple[tuple[int, ...], str], list[Unmatched]] = {}
+    for left in listed:
+        found.setdefault((tuple(left.lacking), left.where), []).append(left)
+    lines = []
+    for (ranks, where), lefts in sorted(found.items(), key=lambda item: -sum(left.count for left in item[1])):
+        first, count = lefts[0], sum(left.count for left in lefts)
+        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:SHOWN]))}{', ...' * (len(ranks) > SHOWN)}"
+        last = "" if first.count == 1 else f", last number {first.last}"
+        lines.append(
+            f"{who} lack{'s' * (len(ranks) == 1)} {count:,} {PLACES[where]}, such as number {first.first} of {first.group} on rank "
+            f"{first.rank}, {first.first_told}{last}"
+        )
+    return lines
 
 
 def _clocks(clocks: Clocks) -> str:
