@@ -55,9 +55,8 @@ from graphlink.read.kineto_tables import (
 from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
 
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
-_WORKER = re.compile(
-    r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?"
-)  # torch.profiler's tensorboard_trace_handler
+# as torch.profiler's tensorboard_trace_handler names its files
+_WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 

@@ -22,8 +22,10 @@ from graphlink.model import I64, NOWHERE, Bool
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
 FEWEST: Final = 2  # matches that tell a clock
-SURE: Final = 8  # matches that tell it for other groups too
+TELLING: Final = 4  # matches that tell it for other groups too
+FEW: Final = 8  # ops that are better laid by a clock that others told
 MOSTLY: Final = 0.9  # share of neighbours that must agree before two equal sequences are taken as they stand
+LONG_NS: Final = 100_000_000  # over less than this a drift is lost in how far ends lie apart
 WIDE: Final = 5  # times as far as ends lie apart, while the drift is not known
 
 
@@ -44,14 +46,14 @@ def as_they_stand(left: Ops, right: Ops) -> bool:
 def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | None:
     """Counterparts by time and token; None where the times do not tell: fewer than half of what both sides recorded end together.
 
-    ``near``: how far apart ends may lie, tried in turn.
-    Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone.
+    Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone. ``near``: how
+    far apart ends may lie, tried in turn.
     """
     if min(len(left), len(right)) < FEWEST:
         return None
     for near_ns in near:
         found = _aligned(left, right, near_ns)
-        if found is not None:
+        if found is not None and (near_ns == NEAR_NS[0] or np.count_nonzero(found.right != NOWHERE) >= TELLING):
             return found
     return None
 
@@ -70,7 +72,7 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
 def clock(left: Ops, right: Ops, found: Pairs) -> Line | None:
     """The left side's clock by the right side's, where enough ops end together to tell."""
     a = np.flatnonzero(found.right != NOWHERE)
-    if len(a) < SURE:
+    if len(a) < TELLING:
         return None
     left_ns, right_ns = left.end_ns[a], right.end_ns[found.right[a]]
     line = _line(left_ns, right_ns, NEAR_NS[0])
@@ -145,9 +147,9 @@ def _line(left_ns: I64, right_ns: I64, near_ns: int) -> Line:
     drift, rest = 0.0, 0.0
     for reach in (near_ns + DRIFT * np.abs(x), np.full(len(x), 2.0 * near_ns)):
         kept = np.abs(y - rest - drift * x) <= reach
-        spread = x[kept] - x[kept].mean() if kept.any() else np.zeros(0)
-        if np.count_nonzero(kept) < FEWEST + 1 or not spread.any():
+        if not kept.any() or np.ptp(x[kept]) < LONG_NS:
             break
+        spread = x[kept] - x[kept].mean()
         drift = float(np.clip((spread * y[kept]).sum() / (spread * spread).sum(), -DRIFT, DRIFT))
         rest = float(np.median(y[kept] - drift * x[kept]))
     return Line(offset + round(rest), drift, from_ns)

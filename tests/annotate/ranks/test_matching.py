@@ -348,7 +348,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Step], int]:
     message = st.builds(Step, st.just(groups[0]), st.just(0), st.sampled_from([64, 256]), ends, st.integers(0, 1))
     body = draw(st.lists(st.one_of(collective, collective, message), min_size=1, max_size=5))
     body.append(Step(groups[0], 0, 512))
-    return body * draw(st.integers(10, 16)), world
+    return body * draw(st.integers(12, 16)), world
 
 
 FAULTS = st.lists(
@@ -383,7 +383,7 @@ def inflict(run: Run, fault: str, rng: random.Random) -> None:
     if fault == "missing" and len(run.ops) > 1:
         del run.ops[rank]
     elif fault in ("late", "early"):
-        cut = rng.randint(1, len(ops) // 4 + 1)
+        cut = rng.randint(1, len(ops) // 6)
         without(run, rank, range(cut) if fault == "late" else range(len(ops) - cut, len(ops)))
     elif fault == "dropped":
         without(run, rank, rng.sample(range(len(ops)), k=2))
