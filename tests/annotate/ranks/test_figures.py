@@ -19,7 +19,7 @@ from graphlink.annotate.ranks.quantiles import quantiles, sorted_by
 from graphlink.annotate.ranks.records import Clock, Clocks, Meetings, RankComms
 from graphlink.annotate.ranks.stragglers import NOBODY, _tail
 from graphlink.model import NOWHERE, CommKind
-from tests.annotate.ranks.made import MS, US, Meet, Simulated, offs, training
+from tests.annotate.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
 C = CollectiveType
 PAIR = ((0, 1), "g")
