@@ -203,7 +203,7 @@ def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
         return []
     lost = [r.rank for r, ok in zip(ranks, known.tolist(), strict=True) if not ok]
     run = ranks[int(tied[known][0])].rank
-    return [f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: they are taken as recorded"]
+    return [f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do not compare"]
 
 
 def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
