@@ -87,7 +87,8 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> F
     busbw = algbw * bus_factors(meetings)
     group, everything = meetings.group.astype(np.int64), np.zeros(len(why), np.int64)
     types = group * 16 + meetings.type + 1  # types of Chakra are 0 to 9, of messages -1
-    keys, of_type = np.unique(types, return_inverse=True)
+    there = np.bincount(types, minlength=1) > 0
+    keys, of_type = np.flatnonzero(there), (np.cumsum(there) - 1)[types]
     bandwidth = _Bandwidth(algbw, busbw)
     groups = len(meetings.groups)
     sums = _members(ranks, meetings, found, counted, clocks.residual_ns)
@@ -100,7 +101,7 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> F
         why,
         algbw,
         busbw,
-        _totals(keys // 16, keys % 16 - 1, of_type.reshape(-1), found, counted, bandwidth),
+        _totals(keys // 16, keys % 16 - 1, of_type, found, counted, bandwidth),
         by_group,
         total,
         in_group.totals,

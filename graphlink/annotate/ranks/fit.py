@@ -122,7 +122,6 @@ class _Sums:
         zi, zh = ties.other_ns / span_ns, ties.hub_ns / span_ns
         wi, wh, wr = w * zi, w * zh, w * residual
         sums = (added(pairs.of, v, len(pairs.count)) for v in (w, wi, wh, wi * zi, wi * zh, wh * zh, wr, wr * zi, wr * zh))
-        self.w: F64
         self.w, self.wi, self.wh, self.wii, self.wih, self.whh, self.wr, self.wri, self.wrh = sums
 
     def gathered(self, one: F64, by_other: F64, by_hub: F64, count: int) -> F64:

@@ -74,7 +74,7 @@ def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
 
 
 def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
-    """Shifts of bodies (``body[r]``: the lowest rank of the r-th's) with which no host meeting between two ends before it began.
+    """Shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
 
     Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
     before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.

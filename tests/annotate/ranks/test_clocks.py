@@ -18,7 +18,7 @@ from graphlink.annotate.ranks.records import Clock
 from graphlink.annotate.ranks.repair import rooms
 from graphlink.annotate.ranks.ties import MOST, Ties, components, ties
 from graphlink.model import NOWHERE
-from tests.annotate.ranks.made import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
+from tests.annotate.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 WITHIN_NS = 5 * US
@@ -114,6 +114,14 @@ def test_ranks_with_equal_clocks_keep_the_recorded_times() -> None:
     assert {(c.offset_ns, c.drift, c.shares, c.known) for c in found.clocks} == {(0, 0.0, 0, True)}
 
 
+@pytest.mark.parametrize(("count", "least_ns"), [(1, 7 * US), (3, 7 * US), (40, US)])
+def test_few_meetings_make_the_tolerance_no_less_than_ends_differ_by(count: int, least_ns: int) -> None:
+    true = Simulated(2, training(np.random.default_rng(20), [(0, 1)], count=count), {1: Off(5 * MS)})
+    found = clocks(*true.record())
+    assert least_ns <= found.residual_ns <= 7 * US
+    assert true.error_ns(found.clocks) <= found.residual_ns
+
+
 def test_a_host_whose_ranks_disagree_is_told() -> None:
     rng = np.random.default_rng(9)
     true = Simulated(4, training(rng, [(0, 1, 2, 3)]), {3: Off(70 * US)}, dict.fromkeys(range(4), "a"))
@@ -131,7 +139,8 @@ def test_what_nothing_ties_is_unknown_and_named() -> None:
     found = clocks(*true.record())
     assert [c.known for c in found.clocks] == [False, True, True, True, False, False]
     assert (found.clocks[0].offset_ns, found.clocks[1].offset_ns, found.clocks[4].offset_ns) == (0, 0, 0)
-    assert found.warnings == ("nothing ties the clocks of ranks 0, 4, 5 to that of rank 1: they are taken as recorded",)
+    (warning,) = found.warnings
+    assert warning == "nothing ties the clocks of ranks 0, 4, 5 to that of rank 1: their times and those of the others do not compare"
     assert true.error_ns(found.clocks[1:4]) <= WITHIN_NS
     assert true.error_ns(found.clocks[4:]) <= WITHIN_NS  # to each other they are known
 
@@ -167,7 +176,7 @@ def test_drift_that_the_data_do_not_tell_is_none() -> None:
     assert true.error_ns(found.clocks) <= WITHIN_NS
 
 
-def host_rows(rng: np.random.Generator, messages: int, count: int) -> list[Meet]:
+def host_rows(rng: np.random.Generator, count: int) -> list[Meet]:
     """gloo: a send returns at once, a receive ends when somebody waits for it; a collective likewise."""
     meets = training(rng, [(0, 1, 2)], chain(3), count=count, late_ns=2 * MS, duration_ns=50 * US)
     late = [replace(m, end_ns=tuple(e + int(rng.integers(0, 3 * MS)) for e in m.end_ns), on_host=True) for m in meets]
@@ -176,16 +185,17 @@ def host_rows(rng: np.random.Generator, messages: int, count: int) -> list[Meet]
     ]
 
 
-def test_host_rows_leave_clocks_alone_that_can_be_right() -> None:
-    true = Simulated(3, host_rows(np.random.default_rng(13), 3, 50), {1: Off(20 * US), 2: Off(-20 * US)})
+@pytest.mark.parametrize(("offset_ns", "hosts"), [(MS, ["", "", ""]), (40 * MS, ["a", "a", "a"])])
+def test_host_rows_leave_clocks_alone_that_can_be_right(offset_ns: int, hosts: list[str]) -> None:
+    true = Simulated(3, host_rows(np.random.default_rng(13), 50), {1: Off(offset_ns)}, dict(enumerate(hosts)))
     found = clocks(*true.record())
     assert [(c.offset_ns, c.known, c.residual_ns) for c in found.clocks] == [(0, True, 0)] * 3
-    assert found.warnings == ()
+    assert len(found.warnings) == (offset_ns > 10 * MS)  # of one machine the rows are wrong, not the clocks: told, not mended
 
 
 @pytest.mark.parametrize("offset_ns", [-40 * MS, 40 * MS])
 def test_host_rows_shift_clocks_that_cannot_be_right_into_the_middle(offset_ns: int) -> None:
-    true = Simulated(3, host_rows(np.random.default_rng(14), 3, 200), {2: Off(offset_ns)})
+    true = Simulated(3, host_rows(np.random.default_rng(14), 200), {2: Off(offset_ns)})
     ranks, meetings = true.record()
     found = clocks(ranks, meetings)
     assert [c.offset_ns for c in found.clocks[:2]] == [0, 0]
@@ -211,7 +221,7 @@ def test_what_cannot_be_is_counted_with_its_ranks() -> None:
 
 def test_room_is_what_a_loop_finds() -> None:
     rng = np.random.default_rng(16)
-    meets = training(rng, [(0, 1, 2)], chain(3), wrong=0.5) + broadcasts(rng, (0, 1, 2), 5 * MS, 5) + host_rows(rng, 3, 5)
+    meets = training(rng, [(0, 1, 2)], chain(3), wrong=0.5) + broadcasts(rng, (0, 1, 2), 5 * MS, 5) + host_rows(rng, 5)
     ranks, meetings = Simulated(3, meets).record()
     columns = [np.concatenate([getattr(r, n) for r in ranks]) for n in ("start_ns", "end_ns")]
     found = rooms(ranks, meetings, *columns)

@@ -19,7 +19,7 @@ from graphlink.annotate.ranks.quantiles import quantiles, sorted_by
 from graphlink.annotate.ranks.records import Clock, Clocks, Meetings, RankComms
 from graphlink.annotate.ranks.stragglers import NOBODY, _tail
 from graphlink.model import NOWHERE, CommKind
-from tests.annotate.ranks.made import MS, US, Meet, Simulated, offs, training
+from tests.annotate.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
 C = CollectiveType
 PAIR = ((0, 1), "g")
@@ -336,12 +336,16 @@ def test_the_bound_of_the_chance_is_no_less_than_the_chance(count: int, data: st
 # quantiles, and nothing at all
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 9), st.integers(0, (1 << 62) - 1))), max_size=30))
-def test_quantiles_of_groups_are_those_of_each(rows: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.one_of(st.integers(0, 9), st.integers(0, (1 << 62) - 1))), max_size=30),
+    st.sampled_from([1, 4]),
+)
+def test_quantiles_of_groups_are_those_of_each(rows: list[tuple[int, int]], groups: int) -> None:
+    rows = [(g % groups, v) for g, v in rows]
     group, value = np.array([g for g, _ in rows], np.int64), np.array([v for _, v in rows], np.int64)
-    assert sorted_by(group, value, 4).tolist() == [v for _, v in sorted(rows)]
-    found = quantiles(group, value, 4)
-    for g in range(4):
+    assert sorted_by(group, value, groups).tolist() == [v for _, v in sorted(rows)]
+    found = quantiles(group, value, groups)
+    for g in range(groups):
         mine = sorted(v for h, v in rows if h == g) or [0]
         assert found.most[g] == mine[-1]
         assert found.p95[g] == mine[-(-95 * len(mine) // 100) - 1]
