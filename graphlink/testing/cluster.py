@@ -40,14 +40,16 @@ _ROWS_A_KERNEL, _ROWS_A_COMM = 3, 9
 class ClusterRun:
     """What happened and what was recorded of it. True times are ns since the epoch on the run's clock, which began at ``EPOCH_NS``.
 
-    ``ranks``: the recorded ones. ``times`` and ``records`` hold for each rank what it issued, in that order (ns since the run began).
-    ``profiler_start_ns``: when each rank's profiler was done starting. ``kernels``: small kernels of a forward layer.
+    ``ranks``: the recorded ones; ``own_groups[r][k]`` is the position in ``groups`` of ``ranks[r].groups[k]``. ``times`` and
+    ``records`` hold for each rank what it issued, in that order (ns since the run began). ``profiler_start_ns``: when each rank's
+    profiler was done starting. ``kernels``: small kernels of a forward layer.
     """
 
     training: ClusterTraining
     faults: tuple[Fault, ...]
     groups: tuple[ClusterGroup, ...]
     ranks: dict[int, RankColumns]
+    own_groups: dict[int, tuple[int, ...]]
     meetings: TrueMeetings
     expected: Expected
     profiler_start_ns: tuple[int, ...]
@@ -109,10 +111,20 @@ def cluster_run(training: ClusterTraining, faults: Sequence[Fault] = ()) -> Clus
         records[rank] = record
         altered[rank] = {at: record.altered[i] for at, i in enumerate(shown) if i in record.altered}
     truth = _truth(meetings, times)
+    own_groups = {rank: tuple(k for k, group in enumerate(groups) if rank in group.members) for rank in ranks}
     return ClusterRun(
-        training, tuple(faults), groups, ranks, truth, expected(groups, truth, ranks, altered), tuple(EPOCH_NS + ns for ns in starts),
-        kernels, times, records,
-    )  # fmt: skip
+        training=training,
+        faults=tuple(faults),
+        groups=groups,
+        ranks=ranks,
+        own_groups=own_groups,
+        meetings=truth,
+        expected=expected(truth, ranks, altered),
+        profiler_start_ns=tuple(EPOCH_NS + ns for ns in starts),
+        kernels=kernels,
+        times=times,
+        records=records,
+    )
 
 
 def host_clocks(training: ClusterTraining) -> tuple[TrueClock, ...]:

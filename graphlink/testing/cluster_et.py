@@ -80,10 +80,8 @@ def _op(run: ClusterRun, rank: int, position: int, row: HostRow) -> str:
 
 
 def _process_groups(run: ClusterRun, rank: int) -> str:
-    mine = [index for index, group in enumerate(run.groups) if rank in group.members]
     groups = []
-    for index in mine:
-        members, name = group_key(run, rank, index)
+    for index, (members, name) in zip(run.own_groups[rank], run.ranks[rank].groups, strict=True):
         ranks = [] if len(members) == run.training.world else list(members)
         entry = {"pg_name": name, "pg_desc": DESCRIPTIONS[run.groups[index].sort], "backend_config": "cuda:nccl", "ranks": ranks}
         groups.append(entry | {"group_size": len(members), "group_count": len(run.groups)})

@@ -76,15 +76,13 @@ def comm_args(run: ClusterRun, rank: int, op: Op, *, seq: bool, on_op: bool) -> 
 
 def group_key(run: ClusterRun, rank: int, group: int) -> tuple[tuple[int, ...], str]:
     """Members, and the name that the rank knows a group of the run by."""
-    mine = [index for index, g in enumerate(run.groups) if rank in g.members]
-    return run.ranks[rank].groups[mine.index(group)]
+    return run.ranks[rank].groups[run.own_groups[rank].index(group)]
 
 
 def head(run: ClusterRun, rank: int) -> dict[str, Any]:
     """What stands in a file beside its rows."""
     training = run.training
-    mine = [index for index, group in enumerate(run.groups) if rank in group.members]
-    keys = [(run.groups[index].sort, group_key(run, rank, index)) for index in mine]
+    keys = [(run.groups[index].sort, key) for index, key in zip(run.own_groups[rank], run.ranks[rank].groups, strict=True)]
     config = [
         {
             "pg_name": name, "pg_desc": DESCRIPTIONS[sort], "backend_config": "cuda:nccl", "pg_size": len(members), "ranks": list(members),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -93,7 +93,7 @@ def rank_ops(training: ClusterTraining, groups: tuple[ClusterGroup, ...], rank: 
     return builder.ops
 
 
-@cache
+@lru_cache(maxsize=1 << 16)  # each member of a group asks for it
 def _splits(seed: int, group: int, turn: int, size: int, rows: int) -> tuple[tuple[int, ...], ...]:
     """Rows from each member (by line) to each other: uneven, about ``rows`` a member in all."""
     rng = np.random.default_rng([seed, group, turn])
@@ -115,13 +115,14 @@ class _Builder:
 
     def run_step(self, step: int) -> None:
         self.step = step
-        last = self.training.microbatches - 1
+        first, last = len(self.ops), self.training.microbatches - 1
         for forward, microbatch in self.slots():
             if forward:
                 self.forward()
             else:
                 self.backward(last=microbatch == last)
-        self.pending += tuple(i for i, op in enumerate(self.ops) if op.step == step and op.stream in (STREAMS["data"], STREAMS["twin"]))
+        gradients = (STREAMS["data"], STREAMS["twin"])
+        self.pending += tuple(i for i in range(first, len(self.ops)) if self.ops[i].stream in gradients)
         self.collective("world", ALL_REDUCE, 4, elem_bytes=4)
         self.compute(1)
         self.collective("world", BROADCAST, 8, elem_bytes=8)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
-from graphlink.testing.cluster_program import ClusterGroup
 from graphlink.testing.cluster_records import COLLECTIVE, I32, NOWHERE, RankColumns, TrueMeetings
 
 
@@ -45,7 +44,7 @@ class TrueConflict:
 @dataclass(frozen=True, slots=True)
 class Expected:
     """``meetings``: those that every recorded member has, two or more, as issued; ascending. ``alone``: ops by reason that no other
-    recorded rank could have. Every recorded op is of one of ``meetings``, ``unmatched``, a conflict's meeting, or alone."""
+    recorded rank could have. Every recorded op is of one of ``meetings``, or in ``unmatched``, or of a conflict's meeting, or alone."""
 
     meetings: I32
     unmatched: tuple[TrueUnmatched, ...]
@@ -54,7 +53,6 @@ class Expected:
 
 
 def expected(
-    groups: Sequence[ClusterGroup],
     meetings: TrueMeetings,
     ranks: Mapping[int, RankColumns],
     altered: Mapping[int, Mapping[int, str]],
@@ -90,7 +88,9 @@ def expected(
                         )
                     )  # fmt: skip
             mine = altered.get(rank, {})
-            conflicts += [TrueConflict(rank, group, i, op, mine[op], of[i]) for i, op in enumerate(ops) if op in mine]
+            conflicts += [
+                TrueConflict(rank, group, i, op, mine[op], of[i]) for i, op in enumerate(ops) if op in mine and states[i] == "contested"
+            ]
     matched = np.array([m for m, found in enumerate(state) if found == "matched"], np.int32)
     return Expected(matched, tuple(unmatched), tuple(conflicts), dict(+alone))
 
@@ -99,7 +99,9 @@ def _state(could: set[int], there: set[int], contested: bool) -> str:
     """Of a meeting, by the recorded ranks that could have it and those that have."""
     if len(could) < 2:
         return "alone"
-    return "contested" if contested else "matched" if could == there else "lacking"
+    if contested and len(there) > 1:
+        return "contested"
+    return "matched" if could == there and not contested else "lacking"
 
 
 def _rows(columns: RankColumns) -> Iterable[tuple[tuple[int, int, int], list[int]]]:

@@ -63,7 +63,7 @@ def rows(run: ClusterRun, rank: int) -> Counter[tuple[Any, ...]]:
 def of_group(run: ClusterRun, rank: int, sort: str) -> list[int]:
     """Positions of the rank's recorded ops in its group of a sort."""
     columns = run.ranks[rank]
-    index = [group.sort for group in run.groups if rank in group.members].index(sort)
+    index = [run.groups[k].sort for k in run.own_groups[rank]].index(sort)
     return np.flatnonzero(columns.group == index).tolist()
 
 
@@ -153,6 +153,19 @@ def test_clocks_are_as_told(seed: int) -> None:
         assert np.array_equal(plain.ranks[rank].true_end_ns, c.true_end_ns)
     given_each = cluster_run(replace(training, ranks_per_host=8, host_clock_offset_ns=(7, -9), drift_ppm=(1.0, 0.0)))
     assert [given_each.ranks[rank].clock[:2] for rank in (7, 8)] == [(7, 1e-6), (-9, 0.0)]
+
+
+def test_groups_are_laid_out_as_megatron_does() -> None:
+    run = cluster_run(ClusterTraining(data=4, tensor=2, pipeline=2, expert=2, twin=True))
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for group in run.groups:
+        found.setdefault(group.sort, []).append(group.members)
+    assert found["tensor"] == [(first, first + 1) for first in range(0, 16, 2)]
+    assert found["data"] == found["twin"] == [(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)]
+    assert found["expert"] == [(0, 2), (4, 6), (1, 3), (5, 7), (8, 10), (12, 14), (9, 11), (13, 15)]
+    assert found["pipeline"] == [(first, first + 8) for first in range(8)]
+    assert found["world"] == [tuple(range(16))]
+    assert [group.name for group in run.groups] == [str(number) for number in range(len(run.groups))]
 
 
 def test_a_straggler_is_waited_for() -> None:
@@ -311,15 +324,21 @@ def test_every_op_is_accounted_for(training: ClusterTraining, data: st.DataObjec
     matched, contested = set(run.expected.meetings.tolist()), {c.meeting for c in run.expected.conflicts}
     loose = {(u.rank, op) for u in run.expected.unmatched for op in u.ops}
     assert len(loose) == sum(u.count for u in run.expected.unmatched)
+    assert not matched & contested
     alone = 0
     for rank, c in run.ranks.items():
         for op, m in enumerate(c.meeting.tolist()):
-            if (rank, op) in loose:
-                assert m not in matched | contested
-            elif m not in matched | contested:
-                assert len(set(members_of(run, {m})[0]) & set(run.ranks)) == 1
-                alone += 1
-    assert sum(run.expected.alone.values()) <= alone + sum(len(members_of(run, {m})[0]) for m in contested)
+            others = [other for other in members_of(run, {m})[0] if other in run.ranks and other != rank]
+            lacking = [other for other in others if m not in run.ranks[other].meeting]
+            if m in matched:
+                assert others
+                assert not lacking
+            elif m not in contested:
+                assert ((rank, op) in loose) == bool(others)
+                assert not others or lacking
+                alone += not others
+            assert (rank, op) not in loose or m not in matched | contested
+    assert sum(run.expected.alone.values()) == alone
 
 
 @pytest.mark.parametrize(
