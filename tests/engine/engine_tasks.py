@@ -11,7 +11,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Task:
-    """``number`` is squared; before that, ``tries`` times, the process kills itself. ``folder`` keeps a file of each attempt."""
+    """``number`` is squared; before that, ``tries`` times, the process kills itself.
+
+    ``folder`` keeps a file of each attempt, with its time in it.
+    """
 
     number: int
     folder: Path
@@ -21,7 +24,7 @@ class Task:
 
 def square(task: Task) -> int:
     attempt = len(list(task.folder.glob(f"{task.number}.*")))
-    (task.folder / f"{task.number}.{attempt}.{os.getpid()}").touch()
+    (task.folder / f"{task.number}.{attempt}.{os.getpid()}").write_text(str(time.time_ns()))
     if attempt < task.tries:
         os.kill(os.getpid(), task.signal)
         time.sleep(60)
@@ -30,6 +33,11 @@ def square(task: Task) -> int:
 
 def attempts(folder: Path, number: int) -> int:
     return len(list(folder.glob(f"{number}.*")))
+
+
+def in_time_order(folder: Path) -> list[str]:
+    """Task and attempt, as they began."""
+    return [path.stem for path in sorted(folder.iterdir(), key=lambda path: int(path.read_text()))]
 
 
 def processes(folder: Path) -> set[int]:

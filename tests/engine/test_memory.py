@@ -116,7 +116,12 @@ def test_an_overdrawn_cgroup_has_nothing_left(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("inner", "outer", "cores"),
-    [("max 100000", "max 100000", 8), ("200000 100000", "max 100000", 2), ("max 100000", "150000 100000", 2), ("5000 100000", "300000 100000", 1)],
+    [
+        ("max 100000", "max 100000", 8),
+        ("200000 100000", "max 100000", 2),
+        ("max 100000", "150000 100000", 2),
+        ("5000 100000", "300000 100000", 1),
+    ],
 )
 def test_cpu_quota_of_v2(machine: Machine, inner: str, outer: str, cores: int) -> None:
     machine.member_of("0::/slice/job")
