@@ -40,5 +40,5 @@ def run_all(
     if runs_on.engine == "ray":
         from graphlink.engine.ray import run_all_on_ray
 
-        return run_all_on_ray(work, tasks, runs_on.jobs, done)
+        return run_all_on_ray(work, tasks, runs_on.jobs, done, estimates_bytes)
     return pool.run_all(work, tasks, workers(estimates_bytes, runs_on.jobs), done)
