@@ -15,7 +15,7 @@ from graphlink.annotate.pipeline.common import counted_alike, on_run_clock
 from graphlink.annotate.pipeline.records import Pipeline, StageRun
 from graphlink.annotate.ranks.clocks import clocks, onto_run
 from graphlink.annotate.ranks.figures import Figures, figures
-from graphlink.annotate.ranks.matching import match
+from graphlink.annotate.ranks.matching import match, shared_keys
 from graphlink.annotate.ranks.records import Clocks, Conflict, Matching, Meetings, RankComms
 from graphlink.emit import groups
 from graphlink.errors import InputError
@@ -56,7 +56,8 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     rows = sorted(rows, key=lambda r: r.comms.rank)
     comms = [r.comms for r in rows]
     log.info("matching %d communication ops of %d ranks", sum(len(c.start_ns) for c in comms), len(comms))
-    ids = groups.assign({r.comms.rank: r.groups for r in rows})
+    shared = {one.rank: known for one, known in zip(comms, shared_keys(comms), strict=True)}
+    ids = groups.assign({r.comms.rank: r.groups for r in rows}, shared)
     matching = match(comms)
     if matching.conflicts and not keep_unmatched:
         raise _differs(matching.conflicts, ids)
@@ -87,9 +88,19 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
             arrow_ends=arrows[k].ends,
             pipeline=rank_pipeline(pipeline, row.comms.rank),
         )
-    hosts = {c.rank: c.host for c in comms}
-    nodes = sum(r.nodes for r in rows)
-    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, _group_ids(rows, matching, ids), hosts, nodes, aligned.warnings)
+    return Run(
+        ranks=ranks,
+        ids=ids,
+        world_size=world_size,
+        matching=matching,
+        clocks=aligned,
+        figures=measured,
+        pipeline=pipeline,
+        group_ids=_group_ids(rows, matching, ids),
+        hosts={c.rank: c.host for c in comms},
+        nodes=sum(r.nodes for r in rows),
+        warnings=aligned.warnings,
+    )
 
 
 def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> InputError:

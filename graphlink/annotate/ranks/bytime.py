@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.lines import Line
 from graphlink.annotate.ranks.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
+from graphlink.annotate.ranks.lines import Line
 from graphlink.annotate.ranks.shifts import likely_shifts
 from graphlink.model import I64, NOWHERE, Bool
 

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.annotate.commtypes import CollectiveType
+from graphlink.annotate.ranks.aligned import Ops
 from graphlink.annotate.ranks.channels import channels
 from graphlink.annotate.ranks.groups import common
 from graphlink.annotate.ranks.leftovers import Member, leftovers
 from graphlink.annotate.ranks.lines import Lines
 from graphlink.annotate.ranks.lineup import Lineup, line_up
-from graphlink.annotate.ranks.aligned import Ops
 from graphlink.annotate.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
 from graphlink.model import I32, I64, NOWHERE, CommKind
 
@@ -46,7 +46,7 @@ def match(ranks: Sequence[RankComms]) -> Matching:
 
     n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
     """
-    labels = _labels(ranks)
+    labels = shared_keys(ranks)
     found = _Found()
     groups = list(_collectives(ranks, labels, found.alone))
     for group, members in sorted(groups, key=lambda one: -max(len(m.ops) for m in one[1])):  # many ops tell the clocks for few
@@ -87,7 +87,7 @@ class _Found:
             self.blocks.append(_block(group, members, lineup, lineup.at[:, met], complete))
 
 
-def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
+def shared_keys(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
     """Of each rank its groups, as all ranks know them."""
     at = {one.rank: one for one in ranks}
     used: dict[int, list[GroupKey]] = {}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphlink.emit.schemas import schemas
+from graphlink.run_schemas import schemas
 
 FOLDER = Path(__file__).parents[2] / "schemas"
 

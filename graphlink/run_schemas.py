@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that graphlink writes: ``python -m graphlink.emit.schemas schemas/`` writes them anew."""
+"""JSON Schemas of the files that graphlink writes: ``python -m graphlink.run_schemas schemas/`` writes them anew."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from graphlink.emit.bubbles import Bubbles
 from graphlink.emit.linked import LinkedFile
 from graphlink.emit.path import PathFile
 from graphlink.emit.summary import Summary
+from graphlink.replay.across import CriticalAcross
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
@@ -22,6 +23,7 @@ FILES: Final[dict[str, Any]] = {
     "summary.schema.json": Summary,
     "comm_group.schema.json": CommGroups,
     "critical_path.schema.json": PathFile,
+    "critical_path.ranks.schema.json": CriticalAcross,
     "linked.schema.json": LinkedFile,
     "bubbles.schema.json": Bubbles,
 }
