@@ -4,7 +4,7 @@ from pathlib import Path
 
 from graphlink.run_schemas import schemas
 
-FOLDER = Path(__file__).parents[2] / "schemas"
+FOLDER = Path(__file__).parents[1] / "schemas"
 
 
 def test_schema_files_are_what_the_records_say() -> None:

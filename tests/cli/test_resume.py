@@ -48,10 +48,6 @@ def published(out: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(out.iterdir()) if p.is_file()}
 
 
-def hidden(out: Path) -> list[str]:
-    return sorted(str(p.relative_to(out)) for p in (out / ".graphlink").rglob("*")) if (out / ".graphlink").exists() else []
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_at_any_moment_and_resumed(four: Path, whole: dict[str, bytes], tmp_path: Path, seed: int) -> None:
@@ -63,7 +59,7 @@ def test_killed_at_any_moment_and_resumed(four: Path, whole: dict[str, bytes], t
     assert not (out / "summary.json").exists() or published(out) == whole, "half an output never shows as a whole one"
     subprocess.run([*COMMAND, str(four), "--out", str(out), "-q", "--resume"], env=ENVIRONMENT, check=True)
     assert published(out) == whole
-    assert hidden(out) == []
+    assert not (out / ".graphlink").exists()
 
 
 def test_done_ranks_are_not_done_again(four: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
@@ -85,7 +81,8 @@ def test_done_ranks_are_not_done_again(four: Path, whole: dict[str, bytes], tmp_
 def test_partial_publishes_the_others(four: Path, tmp_path: Path) -> None:
     traces, out = tmp_path / "traces", tmp_path / "out"
     shutil.copytree(four, traces)
-    (traces / "kineto_2.json").write_text("{")
+    text = (traces / "kineto_2.json").read_text()
+    (traces / "kineto_2.json").write_text(text[: len(text) // 2])
     command = [*COMMAND, str(traces), "--out", str(out), "--partial"]
     ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert ran.returncode == 3
@@ -103,7 +100,7 @@ def test_jobs_of_single_ranks_and_join_are_the_same(four: Path, whole: dict[str,
         assert published(out) == {}
     subprocess.run([*COMMAND, "join", str(out), "-q"], env=ENVIRONMENT, check=True)
     assert published(out) == whole
-    assert hidden(out) == []
+    assert not (out / ".graphlink").exists()
 
 
 def test_joining_says_who_is_missing(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:

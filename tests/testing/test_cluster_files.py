@@ -124,7 +124,7 @@ def test_what_is_read_is_what_was_recorded(more: dict[str, Any], files: dict[str
 def test_a_folder_of_ranks_is_linked_and_replays(faults: tuple[Any, ...], files: dict[str, Any], tmp_path: Path) -> None:
     run = cluster_run(SMALL, faults)
     paths = run.write(tmp_path, **files)
-    ranks = linked(tmp_path)["ranks"]
+    ranks = linked(tmp_path, "--keep-unmatched")["ranks"]  # some faults contradict each other
     assert [rank["rank"] for rank in ranks] == list(run.ranks)
     for rank in ranks:
         assert abs(rank["replay"]["error_pct"]) < 0.02
