@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,9 @@ from graphlink.version import __version__
 FORMAT: Final = 1
 TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 NAME: Final = "summary.json"
+MOST_BLOCKS: Final = 8  # ranks that are printed in a block each; of more, a line each
+MOST_LINES: Final = 64
+MOST_WARNINGS: Final = 12
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,8 +206,8 @@ def load(path: Path) -> Summary:
 
 
 def table(summary: Summary) -> str:
-    """The summary for people: aligned text, one block a rank, one of the pipeline and one of warnings of no single rank."""
-    blocks = [_rank_table(rank) for rank in summary.ranks]
+    """The summary for people: aligned text, one block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
+    blocks = [_rank_table(rank) for rank in summary.ranks] if len(summary.ranks) <= MOST_BLOCKS else [_rank_lines(summary.ranks)]
     if summary.run:
         blocks.append(run_table(summary.run))
     if summary.pipeline:
@@ -275,6 +280,38 @@ def _rank_table(rank: Rank) -> str:
     rows += [("warning", text) for text in rank.warnings]
     width = max(len(name) for name, _ in rows)
     return "\n".join([f"rank {rank.rank} of {rank.world_size}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _rank_lines(ranks: Sequence[Rank]) -> str:
+    """A line a rank, and each warning once with the number of ranks that have it."""
+    head = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "recorded ms", "replayed %", "gaps %", "delays %")
+    rows = [head, *(_rank_line(rank) for rank in ranks[:MOST_LINES])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    if len(ranks) > MOST_LINES:
+        lines.append(f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}")
+    warnings = Counter(text for rank in ranks for text in dict.fromkeys(rank.warnings))
+    shown = [f"warning, {count:,} rank{'s' * (count != 1)}: {text}" for text, count in warnings.most_common(MOST_WARNINGS)]
+    more = [f"... and {len(warnings) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(warnings) > MOST_WARNINGS else []
+    return "\n".join([*lines, *shown, *more])
+
+
+def _rank_line(rank: Rank) -> tuple[str, ...]:
+    comm = sum(n for kind, n in rank.communication.items() if kind.startswith("COMM"))
+    replay = rank.replay
+    return (
+        str(rank.rank),
+        f"{rank.graph_nodes:,}",
+        f"{sum(rank.edges.values()):,}",
+        f"{rank.device.ops:,}",
+        f"{sum(rank.device.orphans.values()):,}",
+        f"{rank.sync.kept:,}",
+        f"{comm:,}",
+        f"{replay.measured_ns / 1e6:,.3f}",
+        f"{replay.error_pct:+.3f}",
+        f"{100 * replay.gap_share:.1f}",
+        f"{100 * replay.delay_share:.1f}",
+    )
 
 
 def _method(rank: Rank) -> str:
