@@ -125,9 +125,10 @@ def _set_apart(run: Run, ids: dict[GroupKey, int | None]) -> list[told.SetApart]
     out = []
     for m in np.flatnonzero(figures.apart != Apart.NO)[: told.LISTED].tolist():
         late, kind, key = int(figures.times.late[m]), int(meetings.type[m]), meetings.groups[int(meetings.group[m])]
+        members = [ranks[position] for position in meetings.rank[meetings.first[m] : meetings.first[m + 1]].tolist()]
         out.append(
             told.SetApart(
-                group=_name(key, ids.get(key)),
+                group=_name(key, ids.get(key)) if kind != NOWHERE else f"ranks {' and '.join(map(str, members))}",
                 type=MESSAGE if kind == NOWHERE else CollectiveType(kind).name,
                 number=int(meetings.turn[m]),
                 skew_ns=int(figures.times.skew_ns[m]),

@@ -226,13 +226,14 @@ def _clocks(clocks: Clocks) -> str:
     unknown = [c for c in clocks.ranks if not c.known]
     moved = [c for c in own if c.offset_ns or c.drift_ppm]
     if not moved:
-        text = "as recorded: they agree" if not unknown else "as recorded"
+        text = "as recorded: they agree" if clocks.residual_ns and not unknown else "as recorded"
     else:
         text = ", ".join(f"rank {c.rank} {c.offset_ns / 1e3:+,.1f} us{_drift(c)}" for c in moved[:SHOWN])
         text += ", ..." * (len(moved) > SHOWN)
     if unknown:
         text += f"; nothing ties {len(unknown)} to the others"
-    return f"{text}; matched ends lie within {clocks.residual_ns / 1e3:,.1f} us"
+    within = f"; matched ends lie within {clocks.residual_ns / 1e3:,.1f} us" if clocks.residual_ns else ""
+    return text + within
 
 
 def _drift(clock: RankClock) -> str:
