@@ -89,7 +89,9 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         )
     hosts = {c.rank: c.host for c in comms}
     nodes = sum(r.nodes for r in rows)
-    return Run(ranks, ids, world_size, matching, aligned, measured, pipeline, _group_ids(rows, matching, ids), hosts, nodes, aligned.warnings)
+    return Run(
+        ranks, ids, world_size, matching, aligned, measured, pipeline, _group_ids(rows, matching, ids), hosts, nodes, aligned.warnings
+    )
 
 
 def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> InputError:

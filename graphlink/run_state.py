@@ -7,6 +7,7 @@ trusted like the folder that they lie in.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
@@ -174,8 +175,10 @@ class State:
                     path.rename(to / path.name)
 
     def clear(self) -> None:
-        """Forgets all jobs."""
+        """Forgets all jobs, and removes the hidden folder if nothing else is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.folder.parent.rmdir()
 
     def clear_unfinished(self) -> None:
         """Removes what killed jobs left half done, and the folder if nothing else is in it."""

@@ -19,7 +19,7 @@ MESSAGE = "SEND"
 
 
 def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared]) -> told.Run:
-    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``."""
+    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``, which ``cut_short`` tells."""
     figures, meetings = run.figures, run.matching.meetings
     recorded = set(run.ranks)
     ids = {**dict(zip(meetings.groups, run.group_ids, strict=True)), **{k: n for of_rank in run.ids.values() for k, n in of_rank.items()}}
@@ -59,6 +59,18 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
         replay=_replay(path),
         compared=compared,
     )
+
+
+def cut_short(run: Run) -> tuple[str, ...]:
+    """What ``run_told`` leaves out of its lists, in words."""
+    unmatched = run.matching.unmatched
+    found = {
+        "findings of unmatched communication": len(unmatched),
+        "conflicts": len(run.matching.conflicts),
+        "meetings set apart": int(np.count_nonzero(run.figures.apart != Apart.NO)),
+        "ranks that lack the same communication": max((len(u.lacking) for u in unmatched), default=0),
+    }
+    return tuple(f"{told.LISTED} of {n:,} {what} are listed in summary.json" for what, n in found.items() if n > told.LISTED)
 
 
 def _replay(path: CriticalAcross | None) -> told.RunReplay | None:
