@@ -22,7 +22,7 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
     """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``, which ``cut_short`` tells."""
     figures, meetings = run.figures, run.matching.meetings
     recorded = set(run.ranks)
-    ids = {**dict(zip(meetings.groups, run.group_ids, strict=True)), **{k: n for of_rank in run.ids.values() for k, n in of_rank.items()}}
+    ids = run.group_ids
     collective = meetings.kind == CommKind.COLLECTIVE
     unmatched = run.matching.unmatched
     return told.Run(
@@ -50,7 +50,7 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
                 )
                 for u in unmatched[: told.LISTED]
             ],
-            conflicts=[told_conflict(c, run.ids) for c in run.matching.conflicts[: told.LISTED]],
+            conflicts=[told_conflict(c, ids) for c in run.matching.conflicts[: told.LISTED]],
         ),
         clocks=told.Clocks(residual_ns=run.clocks.residual_ns, ranks=[_clock(c, run.hosts[c.rank]) for c in run.clocks.clocks]),
         waits=_waits(figures.rank_total),
@@ -131,7 +131,7 @@ def _waits(ranks: RankTotals) -> list[told.RankWait]:
     ]
 
 
-def _set_apart(run: Run, ids: dict[GroupKey, int | None]) -> list[told.SetApart]:
+def _set_apart(run: Run, ids: dict[GroupKey, int]) -> list[told.SetApart]:
     meetings, figures = run.matching.meetings, run.figures
     ranks = sorted(run.ranks)
     out = []

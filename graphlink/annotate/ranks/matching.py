@@ -62,6 +62,7 @@ def match(ranks: Sequence[RankComms]) -> Matching:
         conflicts=tuple(found.conflicts),
         alone={why: count for why, count in found.alone.items() if count},
         by_sequence=sum(block.ops.shape[1] for block in found.blocks if block.by_sequence),
+        shared={one.rank: label for one, label in zip(ranks, labels, strict=True)},
     )
 
 
