@@ -15,8 +15,8 @@ from graphlink.annotate.pipeline.common import counted_alike, on_run_clock
 from graphlink.annotate.pipeline.records import Pipeline, StageRun
 from graphlink.annotate.ranks.clocks import clocks, onto_run
 from graphlink.annotate.ranks.figures import Figures, figures
-from graphlink.annotate.ranks.matching import match, shared_keys
-from graphlink.annotate.ranks.records import Clocks, Conflict, Matching, Meetings, RankComms
+from graphlink.annotate.ranks.matching import match
+from graphlink.annotate.ranks.records import Clocks, Conflict, GroupKey, Matching, Meetings, RankComms
 from graphlink.emit import groups
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
@@ -31,7 +31,7 @@ _NONE: Final = np.zeros(0, np.int64)
 class Run:
     """What the ranks of a run have in common. ``ranks``: of each rank what its files are written with, by rank.
 
-    ``group_ids``: of each group of ``matching.meetings`` the id that graphs name it by, None where none does.
+    ``group_ids``: of the groups that graphs name, as all ranks know them, the id.
     """
 
     ranks: dict[int, Joined]
@@ -41,7 +41,7 @@ class Run:
     clocks: Clocks
     figures: Figures
     pipeline: Pipeline | None
-    group_ids: tuple[int | None, ...]
+    group_ids: dict[GroupKey, int]
     hosts: dict[int, str]
     nodes: int
     warnings: tuple[str, ...]
@@ -56,11 +56,11 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     rows = sorted(rows, key=lambda r: r.comms.rank)
     comms = [r.comms for r in rows]
     log.info("matching %d communication ops of %d ranks", sum(len(c.start_ns) for c in comms), len(comms))
-    shared = {one.rank: known for one, known in zip(comms, shared_keys(comms), strict=True)}
-    ids = groups.assign({r.comms.rank: r.groups for r in rows}, shared)
     matching = match(comms)
+    ids = groups.assign({r.comms.rank: r.groups for r in rows}, matching.shared)
+    group_ids = {matching.shared[rank][key]: number for rank, of_rank in ids.items() for key, number in of_rank.items()}
     if matching.conflicts and not keep_unmatched:
-        raise _differs(matching.conflicts, ids)
+        raise _differs(matching.conflicts, group_ids)
     log.info("aligning clocks")
     aligned = clocks(comms, matching.meetings)
     measured = figures(comms, matching.meetings, aligned)
@@ -96,14 +96,14 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         clocks=aligned,
         figures=measured,
         pipeline=pipeline,
-        group_ids=_group_ids(rows, matching, ids),
+        group_ids=group_ids,
         hosts={c.rank: c.host for c in comms},
         nodes=sum(r.nodes for r in rows),
         warnings=aligned.warnings,
     )
 
 
-def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> InputError:
+def _differs(conflicts: Sequence[Conflict], ids: groups.GroupIds) -> InputError:
     more = f"; {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
     return InputError(
         f"a collective is not the same on all ranks: {told_conflict(conflicts[0], ids)}{more}",
@@ -111,26 +111,13 @@ def _differs(conflicts: Sequence[Conflict], ids: dict[int, groups.GroupIds]) -> 
     )
 
 
-def told_conflict(conflict: Conflict, ids: dict[int, groups.GroupIds]) -> str:
+def told_conflict(conflict: Conflict, ids: groups.GroupIds) -> str:
     """In words, with both sides."""
     c = conflict
-    group = next((of_rank[c.group] for of_rank in ids.values() if c.group in of_rank), None)
-    where = f"group {group}" if group is not None else f"group {c.group[1]}"
+    where = f"group {ids.get(c.group, c.group[1])}"
     how = "differs" if c.why == "differs" else "comes in another order"
     other = f"rank {c.other_rank} has {c.other_told} (its number {c.other_index})"
     return f"number {c.index} of {where} {how}: rank {c.rank} has {c.told}, {other}"
-
-
-def _group_ids(rows: Sequence[RankRows], matching: Matching, ids: dict[int, groups.GroupIds]) -> tuple[int | None, ...]:
-    """Told by the first op of each: a rank may know the group by a name of its own."""
-    meetings = matching.meetings
-    numbers, first = np.unique(meetings.group, return_index=True)
-    out: list[int | None] = [None] * len(meetings.groups)
-    for number, meeting in zip(numbers.tolist(), first.tolist(), strict=True):
-        member = int(meetings.first[meeting])
-        comms = rows[int(meetings.rank[member])].comms
-        out[number] = ids[comms.rank].get(comms.groups[int(comms.group[meetings.op[member]])])
-    return tuple(out)
 
 
 def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) -> StageRun | None:

@@ -19,10 +19,10 @@ MESSAGE = "SEND"
 
 
 def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared]) -> told.Run:
-    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``."""
+    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``, which ``cut_short`` tells."""
     figures, meetings = run.figures, run.matching.meetings
     recorded = set(run.ranks)
-    ids = {**dict(zip(meetings.groups, run.group_ids, strict=True)), **{k: n for of_rank in run.ids.values() for k, n in of_rank.items()}}
+    ids = run.group_ids
     collective = meetings.kind == CommKind.COLLECTIVE
     unmatched = run.matching.unmatched
     return told.Run(
@@ -50,7 +50,7 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
                 )
                 for u in unmatched[: told.LISTED]
             ],
-            conflicts=[told_conflict(c, run.ids) for c in run.matching.conflicts[: told.LISTED]],
+            conflicts=[told_conflict(c, ids) for c in run.matching.conflicts[: told.LISTED]],
         ),
         clocks=told.Clocks(residual_ns=run.clocks.residual_ns, ranks=[_clock(c, run.hosts[c.rank]) for c in run.clocks.clocks]),
         waits=_waits(figures.rank_total),
@@ -59,6 +59,18 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
         replay=_replay(path),
         compared=compared,
     )
+
+
+def cut_short(run: Run) -> tuple[str, ...]:
+    """What ``run_told`` leaves out of its lists, in words."""
+    unmatched = run.matching.unmatched
+    found = {
+        "findings of unmatched communication": len(unmatched),
+        "conflicts": len(run.matching.conflicts),
+        "meetings set apart": int(np.count_nonzero(run.figures.apart != Apart.NO)),
+        "ranks that lack the same communication": max((len(u.lacking) for u in unmatched), default=0),
+    }
+    return tuple(f"{told.LISTED} of {n:,} {what} are listed in summary.json" for what, n in found.items() if n > told.LISTED)
 
 
 def _replay(path: CriticalAcross | None) -> told.RunReplay | None:
@@ -119,7 +131,7 @@ def _waits(ranks: RankTotals) -> list[told.RankWait]:
     ]
 
 
-def _set_apart(run: Run, ids: dict[GroupKey, int | None]) -> list[told.SetApart]:
+def _set_apart(run: Run, ids: dict[GroupKey, int]) -> list[told.SetApart]:
     meetings, figures = run.matching.meetings, run.figures
     ranks = sorted(run.ranks)
     out = []

@@ -25,7 +25,7 @@ from graphlink.run_compare import compare
 from graphlink.run_paddle import run_paddle
 from graphlink.run_ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
 from graphlink.run_state import State, Stored
-from graphlink.run_told import run_told
+from graphlink.run_told import cut_short, run_told
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
@@ -71,7 +71,7 @@ def join(arguments: argparse.Namespace) -> int:
             missing = _missing(stored, strict=arguments.strict)
             joined = join_ranks(stored, options, out, publication.beside, _runs_on(arguments))
             told = run_told(joined.run, joined.path, [])
-            whole = _summarised(joined.result, options, told, (*missing, *joined.run.warnings), publication.beside)
+            whole = _summarised(joined.result, options, told, (*missing, *joined.run.warnings, *cut_short(joined.run)), publication.beside)
             publication.publish()
         _said(arguments, whole, 0)
     State(out).clear()
@@ -213,7 +213,7 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
     joined = join_ranks(jobs.done, options, out, folder, _runs_on(arguments))
     compared, others = compare(_graphs_beside(arguments), {rank: folder / f"{options.name}.{rank}.et" for rank in joined.run.ranks})
     told = run_told(joined.run, joined.path, compared)
-    whole = _summarised(joined.result, options, told, (*warnings, *others, *joined.run.warnings), folder)
+    whole = _summarised(joined.result, options, told, (*warnings, *others, *joined.run.warnings, *cut_short(joined.run)), folder)
     return _Made(whole, SOME_FAILED if jobs.failed else 0)
 
 

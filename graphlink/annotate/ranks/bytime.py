@@ -69,10 +69,10 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
     return found if 2 * matched >= max(_recorded_by_both(left, there, 0), int(left.eager)) else None
 
 
-def clock(left: Ops, right: Ops, found: Pairs) -> Line | None:
-    """The left side's clock by the right side's, where enough ops end together to tell."""
+def clock(left: Ops, right: Ops, found: Pairs, least: int = TELLING) -> Line | None:
+    """The left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
     a = np.flatnonzero(found.right != NOWHERE)
-    if len(a) < TELLING:
+    if len(a) < least:
         return None
     left_ns, right_ns = left.end_ns[a], right.end_ns[found.right[a]]
     line = _line(left_ns, right_ns, NEAR_NS[0])

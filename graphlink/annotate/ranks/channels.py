@@ -106,6 +106,8 @@ def _sizes(ranks: Sequence[RankComms], at: Mapping[int, int], way: _Way, ends: S
 def _in_step(of_channels: Sequence[tuple[I64, I64, I64, I64]]) -> bool:
     """Whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
 
+    Ends without a common range count against it: they were hardly ever recorded one after the other.
+
     PyTorch counts the messages of a rank in a group, not those of a pair (``seqP2P_`` of ProcessGroupNCCL), so often they do not.
     """
     shared = expected = 0
@@ -115,7 +117,8 @@ def _in_step(of_channels: Sequence[tuple[I64, I64, I64, I64]]) -> bool:
         if not usable(sent) or not usable(got):
             return False
         low, high = max(sent[0], got[0]), min(sent[-1], got[-1])
-        expected += max(int(np.count_nonzero((seq >= low) & (seq <= high))) for seq in (sent, got))
+        both = max(int(np.count_nonzero((seq >= low) & (seq <= high))) for seq in (sent, got))
+        expected += both if low <= high else min(len(sent), len(got))
         _, i, j = np.intersect1d(sent, got, assume_unique=True, return_indices=True)
         shared += int(np.count_nonzero(sent_bytes[i] == got_bytes[j]))
     return shared > 0 and 10 * shared >= 9 * expected

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphlink.annotate.ranks.aligned import DIFFERS, OTHER_ORDER, Ops, Pairs, pairs, same_elsewhere
 from graphlink.annotate.ranks.byorder import by_order
-from graphlink.annotate.ranks.bytime import FEW, NEAR_NS, as_they_stand, by_clock, by_time, clock
+from graphlink.annotate.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.annotate.ranks.lines import Lines
 from graphlink.model import I32, I64, NOWHERE, Bool
 
@@ -55,6 +55,7 @@ def line_up(ops: Sequence[Ops], seqs: Sequence[I64], lines: Lines) -> Lineup:
     if all(usable(seq) for seq in seqs):
         found = _by_sequence(ops, seqs)
         if found is not None:
+            _tell_clocks(ops, found, lines)
             return found
     return _by_calls(ops, lines)
 
@@ -81,6 +82,19 @@ def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
             return None
     clash, clashes = _differing(ops, at, np.flatnonzero(full & differs))
     return Lineup(at, None, clash, clashes)
+
+
+def _tell_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
+    """What matched by sequence number tells of clocks: channels, whose numbers mean nothing, may have too few messages to tell any."""
+    hub = max(range(len(ops)), key=lambda k: len(ops[k]))
+    for k, one in enumerate(ops):
+        if k == hub or not (one.timed and ops[hub].timed) or lines.between(ops[hub].rank, one.rank) is not None:
+            continue
+        both = (found.at[hub] >= 0) & (found.at[k] >= 0) & (found.clash == NOWHERE)
+        left, right = (found.at[m, both].astype(np.int64) for m in (hub, k))
+        told = clock(ops[hub], one, pairs(left, right, len(ops[hub])), FEWEST)
+        if told is not None:
+            lines.join(ops[hub].rank, one.rank, told)
 
 
 def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Between, ...]]:
@@ -151,11 +165,12 @@ def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
     """What times tell; a few ops tell little, so there the clocks known from other groups come first."""
     line = lines.between(left.rank, right.rank)
     same = np.array_equal(left.token, right.token)
-    if line is not None and min(len(left), len(right)) < FEW and not (same and left.eager):
+    stands = same and as_they_stand(left, right)
+    if line is not None and min(len(left), len(right)) < FEW and not (stands and left.eager):
         found = by_clock(left, right, line)
         if found is not None:
             return found
-    if same and as_they_stand(left, right):
+    if stands:
         found = _whole(left)
     else:
         found = by_time(left, right, NEAR_NS[:1] if same else NEAR_NS)

@@ -46,7 +46,7 @@ def match(ranks: Sequence[RankComms]) -> Matching:
 
     n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
     """
-    labels = shared_keys(ranks)
+    labels = _labels(ranks)
     found = _Found()
     groups = list(_collectives(ranks, labels, found.alone))
     for group, members in sorted(groups, key=lambda one: -max(len(m.ops) for m in one[1])):  # many ops tell the clocks for few
@@ -62,6 +62,7 @@ def match(ranks: Sequence[RankComms]) -> Matching:
         conflicts=tuple(found.conflicts),
         alone={why: count for why, count in found.alone.items() if count},
         by_sequence=sum(block.ops.shape[1] for block in found.blocks if block.by_sequence),
+        shared={one.rank: label for one, label in zip(ranks, labels, strict=True)},
     )
 
 
@@ -87,7 +88,7 @@ class _Found:
             self.blocks.append(_block(group, members, lineup, lineup.at[:, met], complete))
 
 
-def shared_keys(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
+def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
     """Of each rank its groups, as all ranks know them."""
     at = {one.rank: one for one in ranks}
     used: dict[int, list[GroupKey]] = {}

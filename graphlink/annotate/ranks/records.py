@@ -110,7 +110,8 @@ class Conflict:
 class Matching:
     """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
 
-    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded").
+    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``shared``: of each
+    rank (by number) its groups as all ranks know them.
     """
 
     meetings: Meetings
@@ -118,6 +119,7 @@ class Matching:
     conflicts: tuple[Conflict, ...]
     alone: dict[str, int]
     by_sequence: int  # meetings found by sequence number; the others by function, size and order
+    shared: dict[int, dict[GroupKey, GroupKey]]
 
 
 @dataclass(frozen=True, slots=True)
