@@ -170,25 +170,21 @@ class Publication:
         old = self.folder / summary.NAME
         if not (old.exists() or old.is_symlink()):
             return []
-        listed = _listed(old)
+        try:
+            data = old.read_bytes()
+        except OSError as error:
+            raise _irreplaceable(error.strerror or str(error), old) from None
+        names = listed(data, old)
         if not self.force:
-            raise OutputError(
-                "holds the outputs of an earlier run",
-                path=self.folder,
-                todo="choose another folder with --out, or replace those files (and no others) with --force",
-            )
-        return [name for name in listed.files if name == Path(name).name and name not in ("", "..")]
+            raise taken(self.folder)
+        return names
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         old = set(self._old)
         for name in names:
             there = self.folder / name
             if (there.exists() or there.is_symlink()) and name not in old:
-                raise OutputError(
-                    f"{name} is there already and is not listed in a summary of graphlink",
-                    path=self.folder,
-                    todo="move it away or choose another folder with --out",
-                )
+                raise foreign(name, self.folder)
 
     def _make_folders(self) -> None:
         hidden = self.folder / HIDDEN
@@ -206,12 +202,34 @@ class Publication:
                 path.rmdir()
 
 
-def _listed(path: Path) -> _Listed:
-    problem: str
+def listed(data: bytes, path: str | Path) -> list[str]:
+    """Names of the files that a summary lists, whatever version wrote it.
+
+    Raises:
+        OutputError: it is none of graphlink's.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Listed)
-    except OSError as error:
-        problem = error.strerror or str(error)
+        names = msgspec.json.decode(data, type=_Listed).files
     except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = "it was not written by graphlink"
-    raise OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")
+        raise _irreplaceable("it was not written by graphlink", path) from None
+    return [name for name in names if name == Path(name).name and name not in ("", "..")]
+
+
+def taken(folder: str | Path) -> OutputError:
+    return OutputError(
+        "holds the outputs of an earlier run",
+        path=folder,
+        todo="choose another folder with --out, or replace those files (and no others) with --force",
+    )
+
+
+def foreign(name: str, folder: str | Path) -> OutputError:
+    return OutputError(
+        f"{name} is there already and is not listed in a summary of graphlink",
+        path=folder,
+        todo="move it away or choose another folder with --out",
+    )
+
+
+def _irreplaceable(problem: str, path: str | Path) -> OutputError:
+    return OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")
