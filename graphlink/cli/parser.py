@@ -85,7 +85,7 @@ def link_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
-    inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content)")
+    inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content; folders and traces may be URLs)")
     inputs.add_argument(
         "folder", nargs="*", metavar="FOLDER", help="folders, or quoted globs of them, whose traces are found and paired by rank"
     )
@@ -140,7 +140,7 @@ def link_parser() -> argparse.ArgumentParser:
         help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the known ones",
     )
     outputs = parser.add_argument_group("outputs")
-    outputs.add_argument("--out", default="graphlink-out", metavar="DIR", help="output folder (default graphlink-out)")
+    outputs.add_argument("--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)")
     outputs.add_argument("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)")
     outputs.add_argument("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops")
     timeline = outputs.add_mutually_exclusive_group()

@@ -23,7 +23,7 @@ from graphlink.run_fetch import telling
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
 LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not
-_PREFIX: Final = re.compile(r"[^:/]+://+")
+_PREFIX: Final = re.compile(r".*?://+")
 
 
 class Standins:

@@ -255,7 +255,8 @@ def _told(url: str, kind: type[GraphlinkError], what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise kind("there is no such file or folder", path=url, todo="check the name") from None
+        missing = "bucket" if kind is OutputError else "file"
+        raise kind(f"there is no such {missing} or folder", path=url, todo="check the name") from None
     except IsADirectoryError:
         raise kind("is a folder", path=url, todo="name a file") from None
     except PermissionError as error:
