@@ -32,6 +32,7 @@ from graphlink.emit import bubbles, chakra, groups, path, perfetto, pipeline_svg
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
 from graphlink.emit.target import ASTRA_SIM
+from graphlink.engine.files import Remote
 from graphlink.errors import GraphlinkError
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
@@ -64,7 +65,8 @@ class Inputs:
 
     ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing. ``place``: which (process, device) of an
     nsys export, in the order of ``read_report``. ``stored`` is its trace, left by ``store`` so that an export of several ranks is read
-    once, and ``numbering`` says which ranks the export holds, which all files of a run decide.
+    once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``remote``: of files on other file
+    systems what they are; they are fetched before they are read (``graphlink.run_fetch``).
     """
 
     kineto: Path | None = None
@@ -75,12 +77,25 @@ class Inputs:
     numbering: Numbering | None = None
     rank: int | None = None
     expected_rank: int | None = None
+    remote: tuple[tuple[Path, Remote], ...] = ()
 
     @property
     def recording(self) -> Path:
         path = self.kineto or self.nsys
         assert path is not None, "a rank has a recording"
         return path
+
+    @property
+    def name(self) -> str:
+        """Of the recording, as the user knows it."""
+        return self.name_of(self.recording)
+
+    def name_of(self, path: Path) -> str:
+        found = self.remote_of(path)
+        return str(path) if found is None else found.url
+
+    def remote_of(self, path: Path) -> Remote | None:
+        return next((remote for local, remote in self.remote if local == path), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,8 +389,8 @@ def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_s
         rank=prepared.rank,
         world_size=world_size,
         inputs=summary.Inputs(
-            et=str(prepared.inputs.et) if prepared.inputs.et else None,
-            kineto=str(prepared.inputs.kineto) if prepared.inputs.kineto else None,
+            et=prepared.inputs.name_of(prepared.inputs.et) if prepared.inputs.et else None,
+            kineto=prepared.inputs.name_of(prepared.inputs.kineto) if prepared.inputs.kineto else None,
             nsys=str(prepared.inputs.nsys) if prepared.inputs.nsys else None,
             device=_device(trace) if prepared.inputs.nsys else None,
             et_schema=et.schema if et else None,

@@ -15,12 +15,14 @@ from graphlink import run
 from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.emit import groups, publish, timeline
 from graphlink.engine.engines import Lost, RunsOn, run_all
-from graphlink.engine.memory import estimate_bytes, unpacked_bytes
+from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across
 from graphlink.replay.folder import load
 from graphlink.run import RunResult
+from graphlink.run_fetch import here, unpacked_size
 from graphlink.run_join import Run, join
 from graphlink.run_state import RankRows, Result, State, Stored, digest
 
@@ -56,7 +58,7 @@ class Jobs:
 class _Rank:
     inputs: run.Inputs
     options: run.Options
-    out: Path
+    out: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,11 @@ class _Finish:
     stored: Stored
     joined: run.Joined
     options: run.Options
-    out: Path
+    out: str
 
 
 @contextlib.contextmanager
-def naming_limits(recording: Path) -> Iterator[None]:
+def naming_limits(recording: str) -> Iterator[None]:
     """Turns what a rank asks too much of into an InputError that names its recording."""
     try:
         yield
@@ -82,23 +84,24 @@ def naming_limits(recording: Path) -> Iterator[None]:
         raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
 
 
-def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: Path, runs_on: RunsOn, *, resume: bool) -> Jobs:
+def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: str, runs_on: RunsOn, *, resume: bool) -> Jobs:
     """The work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
     options = _of_ranks(options)
     state = State(out)
     state.clear_unfinished()
-    done = {i: found for i, one in enumerate(inputs) if resume and (found := state.found(one, options)) is not None}
+    earlier = at_once(lambda one: state.found(one, options), inputs) if resume else []
+    done = {i: found for i, found in enumerate(earlier) if found is not None}
     todo = [i for i in range(len(inputs)) if i not in done]
     if done:
         log.info("%d of %d ranks are done already", len(done), len(inputs))
-    estimates = [estimate_bytes(sum(unpacked_bytes(p) for p in (inputs[i].kineto, inputs[i].et, inputs[i].nsys) if p)) for i in todo]
+    estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
     outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
     failed = []
     for i, outcome in zip(todo, outcomes, strict=True):
         if isinstance(outcome, Stored):
             done[i] = outcome
         else:
-            failed.append(f"{inputs[i].recording}: {outcome.text}" if isinstance(outcome, Lost) else outcome.text)
+            failed.append(f"{inputs[i].name}: {outcome.text}" if isinstance(outcome, Lost) else outcome.text)
     state.clear_unfinished()
     stored = tuple(done[i] for i in sorted(done))
     _refuse_same_rank(stored)
@@ -107,8 +110,8 @@ def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: Path, run
 
 def _rank_job(task: _Rank) -> Stored | Failed:
     try:
-        with naming_limits(task.inputs.recording):
-            prepared = run.prepare(task.inputs, task.options)
+        with naming_limits(task.inputs.name), here(task.inputs) as inputs:
+            prepared = run.prepare(inputs, task.options)
         comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
         rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
         return State(task.out).save(task.inputs, task.options, prepared, rows)
@@ -125,7 +128,7 @@ class JoinedRanks:
     path: CriticalAcross | None
 
 
-def join_ranks(stored: Sequence[Stored], options: run.Options, out: Path, folder: Path, runs_on: RunsOn) -> JoinedRanks:
+def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder: Path, runs_on: RunsOn) -> JoinedRanks:
     """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
 
     Raises:
@@ -133,11 +136,11 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: Path, folder
         SomeRanksFailed: the files of some ranks cannot be written.
     """
     state = State(out)
-    joined = join([state.rows(s.key) for s in stored], keep_unmatched=options.keep_unmatched)
+    keys = [s.key for s in stored]
+    joined = join(state.rows(keys), keep_unmatched=options.keep_unmatched)
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
     results = good(run_all(_finish, tasks, runs_on, [estimate_bytes(0)] * len(tasks)), len(tasks))
-    for s in stored:
-        state.move_files(s.key, folder)
+    state.take_files(keys, folder)
     files = [name for result in results for name in result.files]
     if any(joined.ids.values()):
         publish.write(folder / groups.NAME, groups.comm_group_json(joined.ids))
@@ -165,7 +168,7 @@ def _finish(task: _Finish) -> Result | Failed:
 
     told = digest((task.joined, task.options))
     try:
-        with naming_limits(Path(task.stored.manifest.recordings[0].path)):
+        with naming_limits(task.stored.manifest.recordings[0].path):
             return state.finish(key, told, write)
     except GraphlinkError as problem:
         return Failed(problem.text())

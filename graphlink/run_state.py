@@ -1,22 +1,19 @@
 """What jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
 
-A folder appears whole or not at all, so a job that is killed leaves nothing that could be taken for a result. ``<key>`` is made of the
-names of the rank's recordings: the same command finds again what it did before. The files are pickles of graphlink's own records, to be
-trusted like the folder that they lie in.
+A folder counts when it is whole (``run_out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
+is made of the names of the rank's recordings: the same command finds again what it did before. The files are pickles of graphlink's own
+records, to be trusted like the folder that they lie in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,7 +21,9 @@ from graphlink.annotate.pipeline.records import StageRun
 from graphlink.annotate.ranks.records import GroupKey, RankComms
 from graphlink.emit import publish, summary
 from graphlink.errors import InputError
+from graphlink.read.heads import at_once
 from graphlink.run import Inputs, Options, Prepared
+from graphlink.run_out import out_of
 from graphlink.version import __version__
 
 FORMAT: Final = 1
@@ -33,15 +32,15 @@ ROWS: Final = "rows.pickle"
 PREPARED: Final = "prepared.pickle"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
-_TMP: Final = "tmp-"
 
 
-class Recording(msgspec.Struct, frozen=True):
-    """A file that a rank was made of, as it was then."""
+class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that a rank was made of, as it was then. Behind a URL ``version`` tells it, as ``engine.files.Remote`` has it."""
 
     path: str
     size_bytes: int
     mtime_ns: int
+    version: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +83,15 @@ class Stored:
 class State:
     """The jobs that are done for an output folder."""
 
-    def __init__(self, out: Path) -> None:
-        self.folder = out / publish.HIDDEN / "ranks"
+    def __init__(self, out: str) -> None:
+        self._store = out_of(out).store()
+
+    def exists(self) -> bool:
+        return self._store.exists()
 
     def key(self, inputs: Inputs) -> str:
         """Of the names of the recordings and which rank is wanted of them: 16 hexadecimal digits."""
-        named = [os.path.abspath(p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]  # noqa: PTH100  (links stay)
+        named = [_name(inputs, p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]
         return hashlib.sha256(repr((named, inputs.place, inputs.rank, inputs.numbering)).encode()).hexdigest()[:16]
 
     def found(self, inputs: Inputs, options: Options) -> Stored | None:
@@ -107,15 +109,14 @@ class State:
         Raises:
             InputError: one was made by another version of graphlink.
         """
-        if not self.folder.is_dir():
-            return []
-        names = sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(_TMP))
+        names = self._store.names(MANIFEST)
         out = []
-        for name in names:
-            stored = self._stored(name)
+        for name, stored in zip(names, at_once(self._stored, names), strict=True):
             if stored is None or stored.manifest.graphlink != __version__:
                 raise InputError(
-                    "was not made by this version of graphlink", path=self.folder / name, todo="run the jobs of all ranks with one version"
+                    "was not made by this version of graphlink",
+                    path=self._store.where(name),
+                    todo="run the jobs of all ranks with one version",
                 )
             out.append(stored)
         return out
@@ -134,22 +135,21 @@ class State:
             publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
 
         key = self.key(inputs)
-        self._place(self.folder / key, write)
+        self._store.place(key, MANIFEST, write)
         return Stored(key, manifest)
 
-    def rows(self, key: str) -> RankRows:
-        loaded: RankRows = _load(self.folder / key / ROWS)
-        return loaded
+    def rows(self, keys: Sequence[str]) -> list[RankRows]:
+        return at_once(lambda key: self._load(f"{key}/{ROWS}"), keys)
 
     def prepared(self, key: str) -> Prepared:
-        loaded: Prepared = _load(self.folder / key / PREPARED)
+        loaded: Prepared = self._load(f"{key}/{PREPARED}")
         return loaded
 
     def finish(self, key: str, joined: str, write: Callable[[Path], Result]) -> Result:
         """The rank's files: those that are there if they were written with the same ``joined``, else ``write`` makes them."""
-        folder = self.folder / key / FINISHED
+        folder = f"{key}/{FINISHED}"
         there = self.result(key)
-        if there is not None and there.joined == joined and all((folder / name).is_file() for name in there.files):
+        if there is not None and there.joined == joined and self._store.holds(folder, there.files):
             return there
         made: list[Result] = []
 
@@ -157,65 +157,53 @@ class State:
             made.append(write(beside))
             publish.write(beside / RESULT, msgspec.json.encode(made[0]))
 
-        self._place(folder, write_all)
+        self._store.place(folder, RESULT, write_all)
         return made[0]
 
     def result(self, key: str) -> Result | None:
-        try:
-            return msgspec.json.decode((self.folder / key / FINISHED / RESULT).read_bytes(), type=Result)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        return _decoded(self._store.read(f"{key}/{FINISHED}/{RESULT}"), Result)
 
-    def move_files(self, key: str, to: Path) -> None:
-        """Moves the rank's files into a folder of the same file system."""
-        folder = self.folder / key / FINISHED
-        with publish.naming(to):
-            for path in sorted(folder.iterdir()):
-                if path.name != RESULT:
-                    path.rename(to / path.name)
+    def take_files(self, keys: Sequence[str], to: Path) -> None:
+        """Brings the ranks' files into a folder of this machine, on the file system of the jobs if they are on one of it."""
+        at_once(lambda key: self._store.take(f"{key}/{FINISHED}", RESULT, to), keys)
 
     def clear(self) -> None:
-        """Forgets all jobs, and removes the folder around them if nothing else is in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self.folder.parent.rmdir()
+        """Forgets all jobs."""
+        self._store.clear()
 
     def clear_unfinished(self) -> None:
-        """Removes what killed jobs left half done, and the folder if nothing else is in it."""
-        if self.folder.is_dir():
-            for path in self.folder.glob(f"{_TMP}*"):
-                shutil.rmtree(path, ignore_errors=True)
-            if not any(self.folder.iterdir()):
-                self.folder.rmdir()
+        self._store.clear_unfinished()
 
     def _stored(self, key: str) -> Stored | None:
-        try:
-            manifest = msgspec.json.decode((self.folder / key / MANIFEST).read_bytes(), type=Manifest)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        return Stored(key, manifest) if manifest.format == FORMAT else None
+        manifest = _decoded(self._store.read(f"{key}/{MANIFEST}"), Manifest)
+        return Stored(key, manifest) if manifest is not None and manifest.format == FORMAT else None
 
-    def _place(self, folder: Path, write: Callable[[Path], None]) -> None:
-        with publish.naming(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            beside = Path(tempfile.mkdtemp(prefix=_TMP, dir=self.folder))
+    def _load(self, name: str) -> Any:
         try:
-            write(beside)
-            with publish.naming(self.folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                beside.rename(folder)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+            with self._store.opened(name) as stored:
+                return pickle.load(stored)
+        except (OSError, EOFError, pickle.UnpicklingError) as problem:
+            raise InputError(
+                f"what an earlier job left cannot be read: {problem}", path=self._store.where(name), todo="run the job of this rank again"
+            ) from None
 
 
 def recordings(inputs: Inputs) -> list[Recording]:
     out = []
     for path in (inputs.kineto, inputs.et, inputs.nsys):
         if path is not None:
-            told = path.stat()
-            out.append(Recording(os.path.abspath(path), told.st_size, told.st_mtime_ns))  # noqa: PTH100
+            remote = inputs.remote_of(path)
+            if remote is not None:
+                out.append(Recording(remote.url, remote.size_bytes, 0, remote.version))
+            else:
+                told = path.stat()
+                out.append(Recording(_name(inputs, path), told.st_size, told.st_mtime_ns))
     return out
+
+
+def _name(inputs: Inputs, path: Path) -> str:
+    remote = inputs.remote_of(path)
+    return os.path.abspath(path) if remote is None else remote.url  # noqa: PTH100  (links stay)
 
 
 def plain(options: Options) -> dict[str, Any]:
@@ -235,9 +223,11 @@ def _dump(path: Path, value: object) -> None:
         pickle.dump(value, out, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _load(path: Path) -> Any:
+_Told = TypeVar("_Told", Manifest, Result)
+
+
+def _decoded(data: bytes | None, kind: type[_Told]) -> _Told | None:
     try:
-        with path.open("rb") as stored:
-            return pickle.load(stored)
-    except (OSError, EOFError, pickle.UnpicklingError) as problem:
-        raise InputError(f"what an earlier job left cannot be read: {problem}", path=path, todo="run the job of this rank again") from None
+        return msgspec.json.decode(data, type=kind) if data is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

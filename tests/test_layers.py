@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "graphlink"
 BASE = ("errors", "model", "version")
 STAGES = (
     *("read", "link", "depend", "check", "annotate", "emit", "replay", "engine"),
-    *("run", "run_state", "run_join", "run_told", "run_compare", "run_ranks", "run_schemas", "run_paddle", "cli"),
+    *("run", "run_fetch", "run_remote", "run_out", "run_state", "run_join", "run_told", "run_compare", "run_ranks"),
+    *("run_schemas", "run_paddle", "cli"),
 )
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -105,6 +105,11 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
     return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing))
 
 
+def is_looked_into(name: str) -> bool:
+    """Whether a file of that name in a folder may be a recording of any kind."""
+    return not name.startswith(".") and (is_trace_name(name) or _SQLITE.search(name) is not None or is_worker_log(Path(name)))
+
+
 def unfold(names: Iterable[str]) -> list[Path]:
     """The files that ``names`` name or, as patterns, match; each once."""
     return list(dict.fromkeys(path for name in names for path in _matches(name)))

@@ -17,11 +17,14 @@ from graphlink.cli.inputs import Found, of_files, of_folders, unfold
 from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
+from graphlink.cli.standins import Standins
 from graphlink.emit import bubbles, publish, summary, summary_run
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.link.steps import parse_steps
 from graphlink.run_compare import compare
+from graphlink.run_fetch import here
+from graphlink.run_out import Out, out_of
 from graphlink.run_paddle import run_paddle
 from graphlink.run_ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
 from graphlink.run_state import State, Stored
@@ -40,18 +43,18 @@ def link(arguments: argparse.Namespace) -> int:
     options = _options(arguments)
     parse_steps(options.step)
     user_rules(options.range_rules)
-    out = Path(arguments.out)
     if arguments.rank_job:
-        return _leave_jobs(arguments, options, out)
-    if arguments.resume and (complete := _complete(arguments, options, out)) is not None:
+        return _leave_jobs(arguments, options)
+    state, out = State(arguments.out), out_of(arguments.out)
+    going_on = arguments.resume and state.exists()
+    if arguments.resume and not going_on and (complete := _complete(out, options)) is not None:
         return _said(arguments, complete, 0)
-    going_on = arguments.resume and State(out).folder.is_dir()
-    with publish.Publication(out, force=arguments.force or going_on) as publication:
+    with out.publication(force=arguments.force or going_on) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
             made = _write(arguments, options, publication.beside)
             publication.publish()
         status = _said(arguments, made.whole, made.status)  # still inside: if it cannot be said, nothing is published
-    State(out).clear()
+    state.clear()
     return status
 
 
@@ -61,20 +64,22 @@ def join(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
-    out = Path(arguments.out)
-    stored = State(out).all()
+    state, out = State(arguments.out), out_of(arguments.out)
+    stored = state.all()
     if not stored:
-        raise InputError("holds no jobs of ranks to join", path=out, todo="run graphlink link --rank-job --out DIR for every rank first")
+        raise InputError(
+            "holds no jobs of ranks to join", path=out.name, todo="run graphlink link --rank-job --out DIR for every rank first"
+        )
     options = options_of(stored, run.Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched))
-    with publish.Publication(out, force=arguments.force) as publication:
+    with out.publication(force=arguments.force) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
             missing = _missing(stored, strict=arguments.strict)
-            joined = join_ranks(stored, options, out, publication.beside, _runs_on(arguments))
+            joined = join_ranks(stored, options, arguments.out, publication.beside, _runs_on(arguments))
             told = run_told(joined.run, joined.path, [])
             whole = _summarised(joined.result, options, told, (*missing, *joined.run.warnings, *cut_short(joined.run)), publication.beside)
             publication.publish()
         _said(arguments, whole, 0)
-    State(out).clear()
+    state.clear()
     return 0
 
 
@@ -105,25 +110,24 @@ def _said(arguments: argparse.Namespace, whole: summary.Summary, status: int) ->
     return status
 
 
-def _leave_jobs(arguments: argparse.Namespace, options: run.Options, out: Path) -> int:
+def _leave_jobs(arguments: argparse.Namespace, options: run.Options) -> int:
     """``--rank-job``: the work on the ranks that are named, left for ``graphlink join``."""
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, reporting(quiet=arguments.quiet, verbose=arguments.verbose):
         inputs, _ = _inputs(arguments, options, Path(folder))
-        jobs = rank_jobs(inputs, options, out, _runs_on(arguments), resume=arguments.resume)
+        jobs = rank_jobs(inputs, options, arguments.out, _runs_on(arguments), resume=arguments.resume)
     good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
     if not arguments.quiet:
         ranks = ", ".join(str(s.manifest.rank) for s in jobs.done)
-        say(f"rank {ranks}: kept in {out / publish.HIDDEN}; when all ranks are, graphlink join {out}")
+        out = out_of(arguments.out)
+        say(f"rank {ranks}: kept in {out.hidden}; when all ranks are, graphlink join {out.name}")
     return 0
 
 
-def _complete(arguments: argparse.Namespace, options: run.Options, out: Path) -> summary.Summary | None:
+def _complete(out: Out, options: run.Options) -> summary.Summary | None:
     """What an earlier run with these options wrote, if it was killed after all was done."""
-    if State(out).folder.is_dir() or not (out / summary.NAME).is_file():
-        return None
-    whole = summary.load(out / summary.NAME)
-    same = whole.options == _told(options) and whole.graphlink == __version__
-    return whole if same and all((out / name).is_file() for name in whole.files) else None
+    whole = out.published()
+    same = whole is not None and whole.options == _told(options) and whole.graphlink == __version__
+    return whole if same else None
 
 
 def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
@@ -146,17 +150,10 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
 
 def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[Sequence[run.Inputs], tuple[str, ...]]:
     """The ranks that ``arguments`` name, and warnings. Those of nsys exports are known once they are read: their traces lie in ``folder``
-    then."""
-    of_several = arguments.rank_job and (arguments.folder or len(arguments.kineto) > 1 or any(map(glob.has_magic, arguments.kineto)))
-    rank = None if of_several else arguments.rank
-    if arguments.nsys:
-        found = Found(exports=tuple(unfold(arguments.nsys)))
-    elif arguments.folder:
-        found = of_folders(arguments.folder, rank)
-    else:
-        found = of_files(arguments.kineto, arguments.et, rank)
-    if of_several and arguments.rank is not None and not found.exports:
-        found = _only(found, arguments.rank)
+    then; so do the beginnings of files behind URLs."""
+    standins = Standins(folder / "urls")  # a folder, which is not published
+    with standins.telling():
+        found = standins.stood_for(_found(standins.named(arguments)))
     warnings = (*found.missing, *found.warnings)
     for text in warnings:
         log.warning("%s", text)
@@ -167,7 +164,7 @@ def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -
     if not found.exports:
         if options.linked and (bare := [rank for rank in found.ranks if rank.et is None]):
             what = "--linked merges an execution trace with device ops, and there is none for it"
-            raise UsageError(what, path=bare[0].recording, todo="give one of every rank, or leave out --linked")
+            raise UsageError(what, path=bare[0].name, todo="give one of every rank, or leave out --linked")
         return found.ranks, warnings
     if options.linked:
         raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=found.exports[0])
@@ -178,6 +175,21 @@ def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -
     traces = folder / "nsys"  # a folder, which is not published
     traces.mkdir()
     return ranks_of(found.exports, arguments.rank, traces, _runs_on(arguments)), warnings
+
+
+def _found(arguments: argparse.Namespace) -> Found:
+    """What ``arguments`` name."""
+    of_several = arguments.rank_job and (arguments.folder or len(arguments.kineto) > 1 or any(map(glob.has_magic, arguments.kineto)))
+    rank = None if of_several else arguments.rank
+    if arguments.nsys:
+        found = Found(exports=tuple(unfold(arguments.nsys)))
+    elif arguments.folder:
+        found = of_folders(arguments.folder, rank)
+    else:
+        found = of_files(arguments.kineto, arguments.et, rank)
+    if of_several and arguments.rank is not None and not found.exports:
+        found = _only(found, arguments.rank)
+    return found
 
 
 def _only(found: Found, rank: int) -> Found:
@@ -202,33 +214,31 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
         return _Made(_summarised(result, options, None, (), folder), 0)
     inputs, warnings = _inputs(arguments, options, folder)
     if len(inputs) == 1:
-        with naming_limits(inputs[0].recording):
-            result = run.run_rank(inputs[0], options, folder)
+        with naming_limits(inputs[0].name), here(inputs[0]) as one:
+            result = run.run_rank(one, options, folder)
         return _Made(_summarised(result, options, None, warnings, folder), 0)
-    out = Path(arguments.out)
+    out = arguments.out
     jobs = rank_jobs(inputs, options, out, _runs_on(arguments), resume=arguments.resume)
     if jobs.failed and not (jobs.done and arguments.partial):
-        raise _failed(jobs, len(inputs), out)
+        raise _failed(jobs, len(inputs), out_of(out))
     warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
     joined = join_ranks(jobs.done, options, out, folder, _runs_on(arguments))
-    compared, others = compare(_graphs_beside(arguments), {rank: folder / f"{options.name}.{rank}.et" for rank in joined.run.ranks})
+    standins = Standins(folder / "graphs")
+    with standins.telling():
+        beside = standins.graphs(arguments.folder)
+    compared, others = compare(beside, {rank: folder / f"{options.name}.{rank}.et" for rank in joined.run.ranks})
     told = run_told(joined.run, joined.path, compared)
-    whole = _summarised(joined.result, options, told, (*warnings, *others, *joined.run.warnings, *cut_short(joined.run)), folder)
+    whole = _summarised(
+        joined.result, options, told, (*warnings, *map(standins.told, others), *joined.run.warnings, *cut_short(joined.run)), folder
+    )
     return _Made(whole, SOME_FAILED if jobs.failed else 0)
 
 
-def _graphs_beside(arguments: argparse.Namespace) -> list[Path]:
-    """Chakra graphs that somebody left in the folders of recordings."""
-    return [path for name in unfold(arguments.folder) for path in sorted(name.glob("*.et"))]
-
-
-def _failed(jobs: Jobs, count: int, out: Path) -> GraphlinkError:
+def _failed(jobs: Jobs, count: int, out: Out) -> GraphlinkError:
     text = f"{len(jobs.failed)} of {count} ranks failed, nothing was published; the first: {jobs.failed[0]}"
     if not jobs.done:
         return InputError(text)
-    return SomeRanksFailed(
-        text, todo=f"{len(jobs.done)} are kept in {out / publish.HIDDEN}: go on with --resume, or publish them with --partial"
-    )
+    return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out.hidden}: go on with --resume, or publish them with --partial")
 
 
 def _summarised(

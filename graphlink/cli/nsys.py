@@ -38,7 +38,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
     exports = sorted(exports, key=_natural_order)
     tasks = [_Task(export, (folder, f"nsys.{k}")) for k, export in enumerate(exports)]
     if len(tasks) == 1:
-        with naming_limits(exports[0]):
+        with naming_limits(str(exports[0])):
             files = [_store(tasks[0])]
     else:
         files = good(run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files"), len(tasks), "files")
@@ -73,7 +73,7 @@ def _named_rank(path: Path) -> int | None:
 
 def _read(task: _Task) -> Contents | Failed:
     try:
-        with naming_limits(task.export):
+        with naming_limits(str(task.export)):
             return _store(task)
     except GraphlinkError as problem:
         return Failed(problem.text())

@@ -5,6 +5,7 @@ What the files hold comes before how they are named. All is linear in the number
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -15,7 +16,7 @@ from typing import Final
 
 from graphlink.cli.names import named_rank, number
 from graphlink.cli.same_rank import refuse_same_rank
-from graphlink.errors import UsageError
+from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import Head, deep_ranks
 from graphlink.read.source import open_source
 from graphlink.run import Inputs
@@ -113,7 +114,7 @@ def _without_merged(hosts: Sequence[_Ranked]) -> tuple[list[_Ranked], list[str]]
 
 
 def _is_merged(path: Path) -> bool:
-    with open_source(path) as source:
+    with open_source(path) as source, contextlib.suppress(InputError):  # cut off, or only the beginning is here
         before = b""
         while part := source.read(1 << 20):
             if _MERGED.search(before + part):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphlink.cli.astra import astra_parser
 from graphlink.cli.bubbles import bubbles_parser
 from graphlink.cli.check import check_parser
 from graphlink.cli.critical import critical_parser
 from graphlink.cli.replay import replay_parser
+from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
 from graphlink.version import __version__
 
@@ -66,6 +67,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments = link_parser().parse_args(rest)
         _check(arguments)
     arguments.verb = verb or "link"
+    if arguments.verb not in ("link", "join"):
+        _refuse_urls(value for value in vars(arguments).values() if isinstance(value, str))
     return arguments
 
 
@@ -82,7 +85,7 @@ def link_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"graphlink {__version__}")
-    inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content)")
+    inputs = parser.add_argument_group("inputs (plain, .gz or .zst, told by content; folders and traces may be URLs)")
     inputs.add_argument(
         "folder", nargs="*", metavar="FOLDER", help="folders, or quoted globs of them, whose traces are found and paired by rank"
     )
@@ -137,7 +140,7 @@ def link_parser() -> argparse.ArgumentParser:
         help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the known ones",
     )
     outputs = parser.add_argument_group("outputs")
-    outputs.add_argument("--out", default="graphlink-out", metavar="DIR", help="output folder (default graphlink-out)")
+    outputs.add_argument("--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)")
     outputs.add_argument("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)")
     outputs.add_argument("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops")
     timeline = outputs.add_mutually_exclusive_group()
@@ -218,6 +221,7 @@ def _check(arguments: argparse.Namespace) -> None:
         _check_paddle(arguments)
     elif not arguments.folder and not arguments.kineto and not arguments.nsys:
         raise UsageError("no Kineto trace given", todo="graphlink --et ET.json --kineto KINETO.json; see graphlink --help")
+    _refuse_urls([*arguments.nsys, *filter(None, [arguments.paddle_logs])])
     if not arguments.out:
         raise UsageError("--out: names no folder")
     if not arguments.name or arguments.name.startswith(".") or any(c in arguments.name for c in "/\\\0"):
@@ -241,6 +245,11 @@ def _check_paddle(arguments: argparse.Namespace) -> None:
     ):
         if given:
             raise UsageError(f"{name} is not for --paddle-logs: they hold jobs, not traces, and the names of files say the ranks")
+
+
+def _refuse_urls(given: Iterable[str]) -> None:
+    for name in filter(is_url, given):
+        raise UsageError("is read from folders of this machine only", path=name, todo="copy it here first")
 
 
 def _count(text: str) -> int:

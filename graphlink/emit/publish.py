@@ -22,6 +22,7 @@ from graphlink.emit import summary
 from graphlink.errors import OutputError
 
 HIDDEN: Final = ".graphlink"
+TEMPORARY: Final = "tmp-"
 OLD: Final = "old"
 JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
@@ -41,8 +42,23 @@ class _Journal(msgspec.Struct):
     new: list[str]
 
 
+def temporary(folder: Path) -> Path:
+    """A new folder in ``folder``, named so that it is known whose it is."""
+    return Path(tempfile.mkdtemp(prefix=f"{_beginning()}{os.getpid()}-", dir=folder))
+
+
+def left_by_the_killed(folder: Path) -> list[Path]:
+    """Temporary folders in ``folder`` that are of no process of this host that lives."""
+    out = []
+    for path in sorted(folder.glob(f"{_beginning()}*")):
+        number = path.name.removeprefix(_beginning()).split("-")[0]
+        if number.isdecimal() and not _lives(int(number)):
+            out.append(path)
+    return out
+
+
 def _beginning() -> str:
-    return f"tmp-{socket.gethostname().replace('-', '_')}-"
+    return f"{TEMPORARY}{socket.gethostname().replace('-', '_')}-"
 
 
 def _lives(pid: int) -> bool:
@@ -156,10 +172,7 @@ class Publication:
 
     def _clear_after_the_killed(self) -> None:
         """Takes back what processes that were killed while they moved files had moved, and removes what they left beside."""
-        for left in sorted((self.folder / HIDDEN).glob(f"{_beginning()}*")):
-            number = left.name.removeprefix(_beginning()).split("-")[0]
-            if not number.isdecimal() or _lives(int(number)):
-                continue
+        for left in left_by_the_killed(self.folder / HIDDEN):
             if (left / JOURNAL).is_file():
                 with contextlib.suppress(msgspec.DecodeError):  # cut short: then nothing had been moved
                     journal = msgspec.json.decode((left / JOURNAL).read_bytes(), type=_Journal)
@@ -170,25 +183,21 @@ class Publication:
         old = self.folder / summary.NAME
         if not (old.exists() or old.is_symlink()):
             return []
-        listed = _listed(old)
+        try:
+            data = old.read_bytes()
+        except OSError as error:
+            raise _irreplaceable(error.strerror or str(error), old) from None
+        names = listed(data, old)
         if not self.force:
-            raise OutputError(
-                "holds the outputs of an earlier run",
-                path=self.folder,
-                todo="choose another folder with --out, or replace those files (and no others) with --force",
-            )
-        return [name for name in listed.files if name == Path(name).name and name not in ("", "..")]
+            raise taken(self.folder)
+        return names
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         old = set(self._old)
         for name in names:
             there = self.folder / name
             if (there.exists() or there.is_symlink()) and name not in old:
-                raise OutputError(
-                    f"{name} is there already and is not listed in a summary of graphlink",
-                    path=self.folder,
-                    todo="move it away or choose another folder with --out",
-                )
+                raise foreign(name, self.folder)
 
     def _make_folders(self) -> None:
         hidden = self.folder / HIDDEN
@@ -196,7 +205,7 @@ class Publication:
             for path in reversed([p for p in (hidden, *hidden.parents) if not p.exists()]):
                 path.mkdir()
                 self._made.append(path)
-            self.beside = Path(tempfile.mkdtemp(prefix=f"{_beginning()}{os.getpid()}-", dir=hidden))
+            self.beside = temporary(hidden)
 
     def _take_back(self) -> None:
         if self.beside.name != HIDDEN:
@@ -206,12 +215,34 @@ class Publication:
                 path.rmdir()
 
 
-def _listed(path: Path) -> _Listed:
-    problem: str
+def listed(data: bytes, path: str | Path) -> list[str]:
+    """Names of the files that a summary lists, whatever version wrote it.
+
+    Raises:
+        OutputError: it is none of graphlink's.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Listed)
-    except OSError as error:
-        problem = error.strerror or str(error)
+        names = msgspec.json.decode(data, type=_Listed).files
     except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = "it was not written by graphlink"
-    raise OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")
+        raise _irreplaceable("it was not written by graphlink", path) from None
+    return [name for name in names if name == Path(name).name and name not in ("", "..")]
+
+
+def taken(folder: str | Path) -> OutputError:
+    return OutputError(
+        "holds the outputs of an earlier run",
+        path=folder,
+        todo="choose another folder with --out, or replace those files (and no others) with --force",
+    )
+
+
+def foreign(name: str, folder: str | Path) -> OutputError:
+    return OutputError(
+        f"{name} is there already and is not listed in a summary of graphlink",
+        path=folder,
+        todo="move it away or choose another folder with --out",
+    )
+
+
+def _irreplaceable(problem: str, path: str | Path) -> OutputError:
+    return OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")

@@ -19,10 +19,24 @@ from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
 PART: Final = ".part"  # ends the name of an unfinished file
 OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss", "r2")
 _WEB: Final = ("http", "https")
+_VERSION: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")  # fsspec has no common name for it
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file on another file system. ``version`` changes when the file does: an etag or a time, empty where the file system has none."""
+
+    url: str
+    size_bytes: int
+    version: str
 
 
 def is_url(text: str) -> bool:
     return "://" in text
+
+
+def is_pattern(url: str) -> bool:
+    return len(_plain_start(url)) < len(url)
 
 
 def fetch(url: str, folder: Path) -> Path:
@@ -33,24 +47,60 @@ def fetch(url: str, folder: Path) -> Path:
     return local
 
 
+def fetch_start(remote: Remote, local: Path, size_bytes: int) -> None:
+    """Copies the first ``size_bytes`` of a file. InputError when it cannot be read."""
+    place, data = _place(remote.url), b""
+    if remote.size_bytes:  # object stores refuse a range of nothing
+        with _told(remote.url, InputError, "be read"):
+            data = place.system.cat_file(place.path, start=0, end=min(size_bytes, remote.size_bytes))
+    local.parent.mkdir(parents=True, exist_ok=True)
+    local.write_bytes(data[:size_bytes])  # a web server may send all
+
+
+def remote(url: str) -> Remote:
+    """The file at ``url``. InputError when it is missing, a folder or cannot be reached."""
+    place = _place(url)
+    with _told(url, InputError, "be read"):
+        place.system.invalidate_cache()
+        info = place.system.info(place.path)
+        if info["type"] != "file":
+            raise IsADirectoryError(url)
+    return _remote(url, info)
+
+
 def listing(url: str) -> list[str]:
-    """URLs of the files right in a folder, sorted, or of all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
+    """URLs of ``found``."""
+    return [one.url for one in found(url)]
+
+
+def found(url: str) -> list[Remote]:
+    """The files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
 
     InputError when there is no such folder.
     """
+    return [_remote(inner, info) for inner, info in _entries(url) if info["type"] == "file"]
+
+
+def folders(url: str) -> list[str]:
+    """URLs of the folders right in a folder, sorted, or of all that match a pattern. InputError when there is no such folder."""
+    return [inner.rstrip("/") for inner, info in _entries(url) if info["type"] == "directory"]
+
+
+def is_file(url: str) -> bool:
+    """InputError when that cannot be told."""
     place = _place(url)
-    web = place.protocol in _WEB
-    start = re.match(r"[^*\[]*" if web else r"[^*?\[]*", url)
-    assert start is not None
+    with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
+        place.system.invalidate_cache()
+        return bool(place.system.info(place.path)["type"] == "file")
+    return False
+
+
+def is_folder(url: str) -> bool:
+    """InputError when that cannot be told."""
+    place = _place(url)
     with _told(url, InputError, "be listed"):
         place.system.invalidate_cache()
-        if start.end() < len(url):
-            found = [path for path, info in place.system.glob(place.path, detail=True).items() if info["type"] == "file"]
-            base = start.group().rpartition("/")[0]
-        else:
-            found = [info["name"] for info in place.system.ls(place.path, detail=True) if info["type"] == "file"]
-            base = url.rstrip("/")
-        return sorted(base + "/" + inner for inner in _below(place.system._strip_protocol(base), found))
+        return bool(place.system.isdir(place.path))
 
 
 def put_file(path: Path, url: str) -> None:
@@ -105,6 +155,43 @@ def remove(urls: Iterable[str]) -> None:
         place = _place(url)
         with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
             place.system.rm_file(place.path)
+
+
+def remove_folder(url: str) -> None:
+    """Removes a folder with all in it; one that is not there is fine. OutputError when something cannot be removed."""
+    place = _place(url)
+    with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
+        place.system.invalidate_cache()
+        place.system.rm(place.path, recursive=True)
+
+
+def _plain_start(url: str) -> str:
+    """The beginning without a pattern; what follows "?" in a web address is none."""
+    start = re.match(r"[^*\[]*" if url.partition("://")[0] in _WEB else r"[^*?\[]*", url)
+    assert start is not None
+    return start.group()
+
+
+def _entries(url: str) -> list[tuple[str, dict[str, Any]]]:
+    """URL and fsspec's facts of what is right in a folder, or matches a pattern."""
+    place = _place(url)
+    with _told(url, InputError, "be listed"):
+        place.system.invalidate_cache()
+        if is_pattern(url):
+            infos = list(place.system.glob(place.path, detail=True).values())
+            base = _plain_start(url).rpartition("/")[0]
+        else:
+            infos = place.system.ls(place.path, detail=True)
+            base = url.rstrip("/")
+        inner = _below(place.system._strip_protocol(base), [info["name"] for info in infos])
+    entries = [(base + "/" + name, info) for name, info in zip(inner, infos, strict=True) if name]
+    if infos and not entries and infos[0]["type"] == "file":
+        raise InputError("is a file, not a folder", path=url, todo="give a folder, or files with --et and --kineto")
+    return sorted(entries, key=lambda entry: entry[0])
+
+
+def _remote(url: str, info: dict[str, Any]) -> Remote:
+    return Remote(url, info.get("size") or 0, str(next((info[key] for key in _VERSION if info.get(key)), "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +255,8 @@ def _told(url: str, kind: type[GraphlinkError], what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise kind("there is no such file or folder", path=url, todo="check the name") from None
+        missing = "bucket" if kind is OutputError else "file"
+        raise kind(f"there is no such {missing} or folder", path=url, todo="check the name") from None
     except IsADirectoryError:
         raise kind("is a folder", path=url, todo="name a file") from None
     except PermissionError as error:

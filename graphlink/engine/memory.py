@@ -49,8 +49,8 @@ def estimate_bytes(unpacked_bytes: int) -> int:
     return 125_000_000 + unpacked_bytes * 11 // 10
 
 
-def unpacked_bytes(path: Path) -> int:
-    """Size of a plain, gzip or zstd file once unpacked, without unpacking it.
+def unpacked_bytes(path: Path, whole_bytes: int | None = None) -> int:
+    """Size of a plain, gzip or zstd file once unpacked, without unpacking it. ``whole_bytes``: its size, where ``path`` is only its start.
 
     0 for what is no regular file or cannot be read: who reads it will say so.
     """
@@ -60,12 +60,15 @@ def unpacked_bytes(path: Path) -> int:
             return 0
         with path.open("rb") as file:
             head = file.read(18)  # the longest header of a zstd frame
+            if head.startswith(_GZIP) and whole_bytes is not None:
+                return whole_bytes * USUAL_PACKING
             if head.startswith(_GZIP) and status.st_size >= 18:
                 file.seek(-4, os.SEEK_END)
                 return _gzip_bytes(int.from_bytes(file.read(4), "little"), status.st_size)
     except OSError:
         return 0
-    return _zstd_bytes(head, status.st_size) if head.startswith(_ZSTD) else status.st_size
+    size = status.st_size if whole_bytes is None else whole_bytes
+    return _zstd_bytes(head, size) if head.startswith(_ZSTD) else size
 
 
 def _gzip_bytes(trailer: int, packed: int) -> int:

@@ -1,6 +1,6 @@
 """Jobs on a Ray cluster: the one that runs, or one of this machine that is started for them. Same contract as ``pool.run_all``.
 
-The files that jobs read and write must be where all nodes of the cluster see them.
+The files that jobs read and write must be where all nodes of the cluster see them: on a disk that they share, or behind URLs.
 """
 
 from __future__ import annotations

@@ -75,12 +75,12 @@ class _Node(msgspec.Struct, gc=False):
 
 def read_heads(paths: Sequence[Path]) -> list[Head]:
     """The head of each file. Raises InputError as ``read_head`` does."""
-    return _at_once(read_head, paths)
+    return at_once(read_head, paths)
 
 
 def deep_ranks(paths: Sequence[Path]) -> list[int | None]:
     """``deep_rank`` of each file."""
-    return _at_once(deep_rank, paths)
+    return at_once(deep_rank, paths)
 
 
 def read_head(path: Path) -> Head:
@@ -206,7 +206,8 @@ def _own_rank(values: list[Any]) -> int | None:
     return rank if rank is not None and size is not None and rank < size > 1 else None
 
 
-def _at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
+def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
+    """``work`` of each, in this order, in threads: for what waits for file systems."""
     if len(given) < 2:
         return [work(one) for one in given]
     pool = ThreadPoolExecutor(min(_READERS, len(given)))

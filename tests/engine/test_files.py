@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +13,6 @@ from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'graphlink[remote]'")
 TREE = {"a.json": b"a", "b.json.gz": b"", "notes.txt": b"n", "deep/er/c.json": b"c" * 70_000}
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    for package in ("moto", "s3fs"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install 'moto[server]' s3fs")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        host, port = server.get_host_and_port()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        fsspec.filesystem("s3").mkdir("bucket")
-        yield "s3://bucket"
-    server.stop()
 
 
 @pytest.fixture(params=["file", "local", "memory", "s3"])

@@ -1,0 +1,143 @@
+"""Recordings on other file systems while they are found and paired: their beginnings, in a folder of this machine that looks like theirs.
+
+All that is asked of them until their ranks are known is in their heads; so the same code answers as for files of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from graphlink.cli.inputs import Found, is_looked_into, unfold
+from graphlink.engine import files
+from graphlink.errors import InputError, UsageError
+from graphlink.read.heads import HEAD_BYTES, at_once, read_head
+from graphlink.run_compare import MOST
+from graphlink.run_fetch import telling
+
+SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
+LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not
+_PREFIX: Final = re.compile(r".*?://+")
+
+
+class Standins:
+    """Files with the names of those behind URLs, below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._remotes: dict[Path, files.Remote] = {}
+        self._prefixes: dict[str, str] = {}  # of stand-ins, and of URLs
+
+    def named(self, arguments: argparse.Namespace) -> argparse.Namespace:
+        """Arguments that name stand-ins, which are there then, instead of URLs.
+
+        Raises:
+            InputError: a file or folder is missing or cannot be reached.
+            UsageError: its file system needs a package that is not there.
+        """
+        both = [name for name in (*arguments.kineto, *arguments.et) if files.is_url(name)]
+        self._add([one for name in both for one in (files.found(name) if files.is_pattern(name) else [files.remote(name)])])
+        for url in self._folders(arguments.folder):
+            self._fill(url)
+        given = {option: [self._name(name) for name in getattr(arguments, option)] for option in ("kineto", "et", "folder")}
+        return argparse.Namespace(**{**vars(arguments), **given})
+
+    def stood_for(self, found: Found) -> Found:
+        """What was found of stand-ins, of what these stand for.
+
+        Raises:
+            UsageError: nsys exports are among it, which are read from any place in the file.
+        """
+        for path in found.exports:
+            if path in self._remotes:
+                raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].url, todo="copy it here first")
+        return replace(
+            found,
+            ranks=tuple(replace(one, remote=self._behind(one.kineto, one.et)) for one in found.ranks),
+            warnings=tuple(map(self.told, found.warnings)),
+            missing=tuple(map(self.told, found.missing)),
+        )
+
+    def graphs(self, names: Sequence[str]) -> list[Path]:
+        """Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
+        for url in self._folders(names):
+            local = self._local(url)
+            local.mkdir(parents=True, exist_ok=True)
+            for graph in files.found(f"{url}/*.et")[:MOST]:
+                files.fetch(graph.url, local)
+        return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
+
+    def told(self, text: str) -> str:
+        """A text with URLs in place of the names of stand-ins."""
+        for local, url in self._prefixes.items():
+            text = text.replace(local, url)
+        return text
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        with telling(self.told):
+            yield
+
+    def _behind(self, *paths: Path | None) -> tuple[tuple[Path, files.Remote], ...]:
+        return tuple((path, self._remotes[path]) for path in paths if path is not None and path in self._remotes)
+
+    def _folders(self, names: Sequence[str]) -> list[str]:
+        urls = filter(files.is_url, names)
+        return [one for url in urls for one in (files.folders(url) if files.is_pattern(url) else [url.rstrip("/")])]
+
+    def _fill(self, url: str) -> None:
+        """Stand-ins for what a folder holds, or the folders in it where it holds no recording itself."""
+        self._local(url).mkdir(parents=True, exist_ok=True)
+        here = self._add(_recordings(url))
+        if not any(read_head(path).kind for path in here):
+            self._add([one for inner in files.folders(url) for one in _recordings(inner)])
+
+    def _add(self, found: Sequence[files.Remote]) -> list[Path]:
+        added = {self._local(one.url): one for one in found}
+        at_once(_fetch_head, list(added.items()))
+        self._remotes |= added
+        return list(added)
+
+    def _name(self, name: str) -> str:
+        if not files.is_url(name):
+            return name
+        local = self._local(name.rstrip("/"))
+        inner = local.relative_to(self._folder)
+        return f"{glob.escape(str(self._folder))}/{inner}" if files.is_pattern(name) else str(local)
+
+    def _local(self, url: str) -> Path:
+        start = _PREFIX.match(url)
+        assert start is not None
+        prefix, rest = start[0], url[start.end() :]
+        if prefix.startswith("http"):
+            rest = rest.partition("?")[0]
+        root = self._folder / re.sub("[:/]", "_", prefix)
+        parts = PurePosixPath(rest).parts
+        if ".." in parts:
+            raise InputError("has a name that leads out of its folder", path=url, todo="rename it")
+        self._prefixes[f"{root}/"] = prefix
+        return root.joinpath(*parts)
+
+
+def _recordings(url: str) -> list[files.Remote]:
+    return [one for one in files.found(url) if is_looked_into(one.url.rpartition("/")[2])]
+
+
+def _fetch_head(stand: tuple[Path, files.Remote]) -> None:
+    path, remote = stand
+    files.fetch_start(remote, path, SHORT_BYTES)
+    if remote.size_bytes > SHORT_BYTES and not _says_rank(path):
+        files.fetch_start(remote, path, LONG_BYTES)
+
+
+def _says_rank(path: Path) -> bool:
+    try:
+        return read_head(path).rank is not None
+    except InputError:  # cut off inside its head
+        return False

@@ -1,0 +1,61 @@
+"""Recordings on other file systems, brought to the machine that works on them for as long as it does."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from graphlink.engine import files
+from graphlink.engine.memory import unpacked_bytes
+from graphlink.errors import GraphlinkError
+from graphlink.run import Inputs
+
+
+@contextlib.contextmanager
+def here(inputs: Inputs) -> Iterator[Inputs]:
+    """``inputs`` with all files on this machine: what is fetched for it lies in a temporary folder and goes at the end.
+
+    Raises:
+        InputError: a file cannot be fetched. Errors of the work inside name URLs, not copies.
+    """
+    if not inputs.remote:
+        yield inputs
+        return
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        copies: dict[Path | None, Path] = {}
+        for number, (path, remote) in enumerate(inputs.remote):
+            place = Path(folder) / str(number)  # the two may have one name
+            place.mkdir()
+            copies[path] = files.fetch(remote.url, place)
+        fetched = tuple((copies[path], remote) for path, remote in inputs.remote)
+
+        def told(text: str) -> str:
+            for copy, remote in fetched:
+                text = text.replace(str(copy), remote.url)
+            return text
+
+        with telling(told):
+            yield replace(inputs, kineto=copies.get(inputs.kineto, inputs.kineto), et=copies.get(inputs.et, inputs.et), remote=fetched)
+
+
+@contextlib.contextmanager
+def telling(told: Callable[[str], str]) -> Iterator[None]:
+    """Errors from inside with what ``told`` makes of their text."""
+    try:
+        yield
+    except GraphlinkError as problem:
+        path, where, todo = (told(str(text)) if text is not None else None for text in (problem.path, problem.where, problem.todo))
+        raise type(problem)(told(problem.what), path=path, where=where, todo=todo) from problem
+
+
+def unpacked_size(inputs: Inputs) -> int:
+    """Bytes of the rank's files once unpacked, as far as that can be told without fetching them."""
+    total = 0
+    for path in (inputs.kineto, inputs.et, inputs.nsys):
+        if path is not None:
+            remote = inputs.remote_of(path)
+            total += unpacked_bytes(path, None if remote is None else remote.size_bytes)
+    return total
