@@ -35,12 +35,10 @@ def assign(
 ) -> dict[int, GroupIds]:
     """Ids from 1 for the communicators of each rank, from what ``named`` says of all of them.
 
-    Which are the same on several ranks says ``shared``, else ``annotate.ranks.groups.common``. Ids go by size, largest first, then by members, then by
-    name (numbers by value).
+    Which are the same on several ranks says ``shared``, else ``annotate.ranks.groups.common``. Ids go by size, largest first, then by
+    members, then by name (numbers by value).
     """
-    label = common(by_rank)
-    if shared is not None:
-        label = {rank: {k: shared[rank][k] for k in keys} for rank, keys in by_rank.items()}
+    label = common(by_rank) if shared is None else {rank: {k: shared[rank][k] for k in keys} for rank, keys in by_rank.items()}
     every = {one for labels in label.values() for one in labels.values()}
     order = sorted(every, key=lambda k: (-len(k[0]), k[0], not k[1].isdecimal(), len(k[1]), k[1]))
     number = {k: i for i, k in enumerate(order, start=1)}

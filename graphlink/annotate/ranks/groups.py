@@ -43,7 +43,7 @@ def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
 
 
 def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
-    """For each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and another one has more in common."""
+    """For each of ``shorter`` a place in ``longer``: ascending, unless that pairs what is unlike and another order has more in common."""
     if len(longer) == len(shorter) and all(_likeness(*pair) >= _ALIKE for pair in zip(shorter, longer, strict=True)):
         return list(range(len(longer)))
     likeness = [[_likeness(one, other) for other in longer] for one in shorter]

@@ -110,8 +110,8 @@ class Conflict:
 class Matching:
     """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
 
-    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``shared``: of each
-    rank (by number) its groups as all ranks know them.
+    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``shared``: of
+    each rank (by number) its groups as all ranks know them.
     """
 
     meetings: Meetings

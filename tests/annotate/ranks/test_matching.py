@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.annotate.commtypes import CollectiveType
+from graphlink.annotate.ranks.aligned import Ops
 from graphlink.annotate.ranks.byorder import by_order, longest_common
 from graphlink.annotate.ranks.matching import match
-from graphlink.annotate.ranks.aligned import Ops
 from graphlink.annotate.ranks.records import Matching
 from graphlink.model import NOWHERE, CommKind
 from tests.annotate.ranks.made_runs import Run, Step, recorded, resized, swapped, without
