@@ -42,3 +42,20 @@ def test_where_a_rank_has_fewer_names_what_was_called_tells_which(shorter: list[
     found = common({0: named("abc"), 1: named("pq")}, lambda _, key: np.array(called[key], np.int64))
     assert [found[0][key][1] for key in named("abc")] == ["#0", "#1", "#2"]
     assert [found[1][key][1] for key in named("pq")] == places
+
+
+@pytest.mark.parametrize(
+    ("other", "places"),
+    [
+        ([[5, 5], [1, 1, 2]], ["#1", "#0"]),  # began late, and saw the second one first
+        ([[1, 2], [5, 5, 5]], ["#0", "#1"]),
+        ([[9], [9]], ["#0", "#1"]),
+        ([[1, 1, 2], [1, 1, 2]], ["#0", "#1"]),
+    ],
+)
+def test_where_the_order_pairs_what_is_unlike_what_was_called_tells(other: list[list[int]], places: list[str]) -> None:
+    called: dict[GroupKey, Sequence[int]] = dict(zip(named("ab"), [[1, 1, 1, 2], [5, 5, 5]], strict=True))
+    called |= dict(zip(named("cd"), other, strict=True))
+    found = common({0: named("ab"), 1: named("cd")}, lambda _, key: np.array(called[key], np.int64))
+    assert [found[0][key][1] for key in named("ab")] == ["#0", "#1"]
+    assert [found[1][key][1] for key in named("cd")] == places
