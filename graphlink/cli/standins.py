@@ -96,7 +96,8 @@ class Standins:
         self._local(url).mkdir(parents=True, exist_ok=True)
         here = self._add(_recordings(url))
         if not any(read_head(path).kind for path in here):
-            self._add([one for inner in files.folders(url) for one in _recordings(inner)])
+            below = [inner for inner in files.folders(url) if not inner.rpartition("/")[2].startswith(".")]
+            self._add([one for recordings in at_once(_recordings, below) for one in recordings])
 
     def _add(self, found: Sequence[files.Remote]) -> list[Path]:
         added = {self._local(one.url): one for one in found}

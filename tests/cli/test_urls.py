@@ -17,7 +17,10 @@ import pytest
 from graphlink.cli import standins
 from graphlink.cli.standins import Standins
 from graphlink.engine import files
+from graphlink.engine.memory import USUAL_PACKING
 from graphlink.errors import InputError, OutputError
+from graphlink.run import Inputs
+from graphlink.run_fetch import unpacked_size
 from graphlink.run_out import out_of
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
@@ -151,6 +154,29 @@ def test_a_rank_that_failed_is_done_again_and_no_other(
     assert ran.status == 0 and "2 of 3 ranks are done already" in ran.err
     assert differing(out, whole, tmp_path) == ["summary.json"]
     assert graphlink(traces, "--out", out, "--resume").status == 0, "all is there"
+
+
+def test_a_rank_whose_file_changed_is_done_again(graphlink: Run, three: Path) -> None:
+    root = f"memory://{uuid.uuid4().hex}"
+    put(three, f"{root}/in")
+    command = ("link", "--rank-job", "--kineto", f"{root}/in/kineto_0.json", "--out", f"{root}/out", "--resume", "-v")
+    done = []
+    for change in (False, False, True, False):
+        if change:
+            files.put_file(three / "kineto_0.json", f"{root}/in/kineto_0.json")
+        done.append("1 of 1 ranks are done already" in graphlink(*command).err)
+    assert done == [False, True, False, True]
+
+
+def test_memory_is_reckoned_with_whole_files(three: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = (three / "kineto_0.json").read_bytes()
+    (tmp_path / "in" / "plain.json").write_bytes(text + b" " * (8 << 20))
+    (tmp_path / "in" / "packed.json.gz").write_bytes(gzip.compress(text) + bytes(range(256)) * (1 << 15))
+    stand = Standins(tmp_path / "stand")
+    packed, plain = stand._add(files.found(f"file://{tmp_path}/in"))
+    sizes = [unpacked_size(Inputs(kineto=path, remote=stand._behind(path))) for path in (packed, plain)]
+    assert sizes == [(tmp_path / "in" / "packed.json.gz").stat().st_size * USUAL_PACKING, len(text) + (8 << 20)]
 
 
 def test_partial_publishes_the_others(graphlink: Run, three: Path, root: str, tmp_path: Path) -> None:
