@@ -3,7 +3,7 @@
     python benchmarks/join.py                    1,024 ranks, 10 M rows
     python benchmarks/join.py --ranks 64 --rows 10000
 
-The rows are simulated (``graphlink.testing.large_columns``: tensor, data and world groups, clocks that differ by host) and lie in a folder as
+The rows are simulated (``graphlink.testing.large_columns``: tensor, data and world groups, clocks that differ by host), in a folder as
 jobs of ranks leave them. The floor is reading them alone. Exit status 1 if 1,024 ranks take more than 60 s or 4 GB.
 """
 

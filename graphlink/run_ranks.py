@@ -139,7 +139,7 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
     keys = [s.key for s in stored]
     joined = join(state.rows(keys), keep_unmatched=options.keep_unmatched)
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
-    results = good(run_all(_finish, tasks, runs_on, [estimate_bytes(0)] * len(tasks)), len(tasks))
+    results = good(run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored]), len(tasks))
     state.take_files(keys, folder)
     files = [name for result in results for name in result.files]
     if any(joined.ids.values()):

@@ -23,6 +23,7 @@ from graphlink.emit import publish, summary
 from graphlink.errors import InputError
 from graphlink.read.heads import at_once
 from graphlink.run import Inputs, Options, Prepared
+from graphlink.run_fetch import unpacked_size
 from graphlink.run_out import out_of
 from graphlink.version import __version__
 
@@ -50,6 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     rank: int
     world_size: int
+    unpacked_bytes: int  # of the recordings
     recordings: list[Recording]
     options: dict[str, Any]
 
@@ -127,7 +129,13 @@ class State:
         Raises:
             OutputError: there is no room, or no leave to write.
         """
-        manifest = Manifest(rank=prepared.rank, world_size=prepared.world_size, recordings=recordings(inputs), options=plain(options))
+        manifest = Manifest(
+            rank=prepared.rank,
+            world_size=prepared.world_size,
+            unpacked_bytes=unpacked_size(inputs),
+            recordings=recordings(inputs),
+            options=plain(options),
+        )
 
         def write(folder: Path) -> None:
             _dump(folder / PREPARED, prepared)

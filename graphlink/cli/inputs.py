@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.names import is_trace_name, named_rank
+from graphlink.cli.names import is_named_as_recording, is_trace_name, named_rank
 from graphlink.cli.pairing import few, holes, pair
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
@@ -49,6 +49,7 @@ class _Folder:
     hosts: tuple[Head, ...]
     databases: tuple[Path, ...]
     logs: tuple[Path, ...]
+    strange: tuple[Path, ...]  # named as recordings are, and none
 
     def exports(self, *, needed: bool) -> tuple[Path, ...]:
         """Of those that are not ``needed`` it does not matter that one cannot be read."""
@@ -90,6 +91,9 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
     hosts = [head for folder in folders for head in folder.hosts]
     empty = [str(folder.path) for folder in folders if not folder.has_traces()]
     missing = (f"no recording was found in {few(empty)}",) if empty else ()
+    strange = [str(path) for folder in folders for path in folder.strange]
+    if strange:
+        missing = (*missing, f"left aside, neither a Kineto trace nor an execution trace by its beginning: {few(strange)}")
     if not devices:
         exports = [path for folder in folders for path in folder.exports(needed=True)]
         _refuse_exports(folders, exports, hosts)
@@ -170,6 +174,7 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head]) -> _Folder
         hosts=tuple(head for head in heads if head.kind == kinds.ET.name),
         databases=tuple(file for file in files if _SQLITE.search(file.name)),
         logs=tuple(file for file in files if is_worker_log(file)),
+        strange=tuple(head.path for head in heads if head.kind is None and is_named_as_recording(head.path)),
     )
 
 

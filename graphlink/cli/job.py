@@ -47,7 +47,7 @@ def link(arguments: argparse.Namespace) -> int:
         return _leave_jobs(arguments, options)
     state, out = State(arguments.out), out_of(arguments.out)
     going_on = arguments.resume and state.exists()
-    if arguments.resume and not going_on and (complete := _complete(out, options)) is not None:
+    if arguments.resume and not going_on and (complete := _complete(arguments, out, options)) is not None:
         return _said(arguments, complete, 0)
     with out.publication(force=arguments.force or going_on) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
@@ -123,11 +123,15 @@ def _leave_jobs(arguments: argparse.Namespace, options: run.Options) -> int:
     return 0
 
 
-def _complete(out: Out, options: run.Options) -> summary.Summary | None:
-    """What an earlier run with these options wrote, if it was killed after all was done."""
+def _complete(arguments: argparse.Namespace, out: Out, options: run.Options) -> summary.Summary | None:
+    """What an earlier run of these recordings with these options wrote, if it was killed after all was done."""
     whole = out.published()
-    same = whole is not None and whole.options == _told(options) and whole.graphlink == __version__
-    return whole if same else None
+    if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or arguments.paddle_logs or arguments.nsys:
+        return None
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        inputs, _ = _inputs(arguments, options, Path(folder))
+    asked = {(one.kineto and one.name_of(one.kineto), one.et and one.name_of(one.et)) for one in inputs}
+    return whole if asked == {(rank.inputs.kineto, rank.inputs.et) for rank in whole.ranks} else None
 
 
 def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:

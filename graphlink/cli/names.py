@@ -17,6 +17,12 @@ def is_trace_name(name: str) -> bool:
     return _SUFFIX.search(name) is not None
 
 
+def is_named_as_recording(path: Path) -> bool:
+    """Whether the file's own name has a rank where recordings have theirs."""
+    stem = _stem(path)
+    return (_RANK.search(stem) or _KIND.search(stem)) is not None
+
+
 def named_rank(path: Path) -> int | None:
     """The number after ``rank``, ``et`` or ``kineto`` in the file's name, else after ``rank`` in its folder's."""
     stem = _stem(path)

@@ -370,3 +370,12 @@ def test_the_two_public_pipelines_together_are_two_runs() -> None:
     text = refused(InputError, TRACES / "pipelining-cpu")
     assert "1f1b/kineto_0.json.gz" in text
     assert "interleaved-zb" in text
+
+
+def test_what_is_named_as_a_recording_and_is_none_is_said(tmp_path: Path) -> None:
+    for rank in range(2):
+        kineto(tmp_path / f"kineto_{rank}.json", info(rank, 2))
+    (tmp_path / "kineto_2.json").write_text("{")
+    (tmp_path / "notes.json").write_text("{}")
+    (told,) = folder(tmp_path).missing
+    assert told == f"left aside, neither a Kineto trace nor an execution trace by its beginning: {tmp_path / 'kineto_2.json'}"
