@@ -19,7 +19,7 @@ from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
 from graphlink.cli.standins import Standins
 from graphlink.emit import bubbles, publish, summary, summary_run
-from graphlink.engine.engines import RunsOn
+from graphlink.engine.engines import RunsOn, session
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.link.steps import parse_steps
 from graphlink.run_compare import compare
@@ -72,7 +72,7 @@ def join(arguments: argparse.Namespace) -> int:
         )
     options = options_of(stored, run.Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched))
     with out.publication(force=arguments.force) as publication:
-        with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
+        with reporting(quiet=arguments.quiet, verbose=arguments.verbose), session(_runs_on(arguments)):
             missing = _missing(stored, strict=arguments.strict)
             joined = join_ranks(stored, options, arguments.out, publication.beside, _runs_on(arguments))
             told = run_told(joined.run, joined.path, [])
@@ -221,12 +221,13 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
         with naming_limits(inputs[0].name), here(inputs[0]) as one:
             result = run.run_rank(one, options, folder)
         return _Made(_summarised(result, options, None, warnings, folder), 0)
-    out = arguments.out
-    jobs = rank_jobs(inputs, options, out, _runs_on(arguments), resume=arguments.resume)
-    if jobs.failed and not (jobs.done and arguments.partial):
-        raise _failed(jobs, len(inputs), out_of(out))
+    out, runs_on = arguments.out, _runs_on(arguments)
+    with session(runs_on):
+        jobs = rank_jobs(inputs, options, out, runs_on, resume=arguments.resume)
+        if jobs.failed and not (jobs.done and arguments.partial):
+            raise _failed(jobs, len(inputs), out_of(out))
+        joined = join_ranks(jobs.done, options, out, folder, runs_on)
     warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
-    joined = join_ranks(jobs.done, options, out, folder, _runs_on(arguments))
     standins = Standins(folder / "graphs")
     with standins.telling():
         beside = standins.graphs(arguments.folder)

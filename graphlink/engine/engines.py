@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -11,7 +12,7 @@ from graphlink.engine import pool
 from graphlink.engine.memory import workers
 from graphlink.engine.pool import Lost
 
-__all__ = ["ENGINES", "Lost", "RunsOn", "run_all"]
+__all__ = ["ENGINES", "Lost", "RunsOn", "run_all", "session"]
 
 log: Final = logging.getLogger("graphlink")
 ENGINES: Final = ("pool", "ray")
@@ -25,6 +26,18 @@ class RunsOn:
 
     jobs: int | None
     engine: str = "pool"
+
+
+@contextlib.contextmanager
+def session(runs_on: RunsOn) -> Iterator[None]:
+    """Calls of ``run_all`` inside share what the engine needs to be started."""
+    if runs_on.engine != "ray":
+        yield
+        return
+    from graphlink.engine.ray import session as ray_session
+
+    with ray_session():
+        yield
 
 
 def run_all(

@@ -43,11 +43,7 @@ def run_all_on_ray(
         UsageError: Ray is not installed.
         InputError: there is no cluster at ``RAY_ADDRESS``, Ray does not start, or a node lacks a module.
     """
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("--engine ray needs Ray", todo="pip install 'graphlink[ray]'") from None
+    ray = _ray()
 
     def job(packed: bytes) -> Any:  # nested, so that a node without graphlink can run it and say so
         import pickle
@@ -77,6 +73,26 @@ def run_all_on_ray(
             for _, reference in running.values():
                 ray.cancel(reference, force=True)
     return [finished[task] for task in range(len(tasks))]
+
+
+@contextlib.contextmanager
+def session() -> Iterator[None]:
+    """Calls of ``run_all_on_ray`` inside share one connection, and one cluster if it is started for them.
+
+    Raises:
+        UsageError, InputError: as ``run_all_on_ray``.
+    """
+    with _connected(_ray()):
+        yield
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--engine ray needs Ray", todo="pip install 'graphlink[ray]'") from None
+    return ray
 
 
 def _outcome(ray: Any, future: Future[Any]) -> Any:
