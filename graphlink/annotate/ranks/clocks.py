@@ -53,7 +53,7 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
     known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
     run = found.clocks(ranks, moved.shift_ns, moved.uncertainty_ns, known)
     warnings = (
-        *(_unknown(ranks, tied, known) if len(meetings.kind) else ()),  # where nothing meets, nothing is compared
+        *(_unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()),  # without communication nothing is compared
         *found.warnings,
         *_shifted(ranks, body, moved),
         *_impossible(ranks, room, moved.shift_ns, max(tolerance, moved.slack_ns)),
