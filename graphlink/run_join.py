@@ -31,7 +31,9 @@ _NONE: Final = np.zeros(0, np.int64)
 class Run:
     """What the ranks of a run have in common. ``ranks``: of each rank what its files are written with, by rank.
 
-    ``group_ids``: of the groups that graphs name, as all ranks know them, the id.
+    ``group_ids``: of the groups that graphs name, as all ranks know them, the id. ``host_groups``: positions in the groups of the meetings
+    of those that communicate on the host. ``silent``: ranks of whose communication nothing is known; ``matching``, ``clocks`` and
+    ``figures`` are of the others.
     """
 
     ranks: dict[int, Joined]
@@ -42,6 +44,8 @@ class Run:
     figures: Figures
     pipeline: Pipeline | None
     group_ids: dict[GroupKey, int]
+    host_groups: frozenset[int]
+    silent: tuple[int, ...]
     hosts: dict[int, str]
     nodes: int
     warnings: tuple[str, ...]
@@ -53,7 +57,9 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     Raises:
         InputError: a collective differs over ranks, and ``keep_unmatched`` is not set.
     """
-    rows = sorted(rows, key=lambda r: r.comms.rank)
+    every = sorted(rows, key=lambda r: r.comms.rank)
+    rows = [row for row in every if len(row.comms.start_ns)] or every
+    silent = [row for row in every if not len(row.comms.start_ns)] if len(rows) < len(every) else []
     comms = [r.comms for r in rows]
     log.info("matching %d communication ops of %d ranks", sum(len(c.start_ns) for c in comms), len(comms))
     matching = match(comms)
@@ -65,9 +71,10 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     aligned = clocks(comms, matching.meetings)
     measured = figures(comms, matching.meetings, aligned)
     log.info("looking for a pipeline over all ranks")
-    runs = [_alike(row, matching, aligned, k) for k, row in enumerate(rows)]
-    pipeline = analyse(runs, max(TOLERANCE_NS, aligned.residual_ns))
-    world_size = max(c.world_size for c in comms)
+    runs = {row.comms.rank: _alike(row, matching, aligned, k) for k, row in enumerate(rows)} | {r.comms.rank: r.staged for r in silent}
+    pipeline = analyse([runs[rank] for rank in sorted(runs)], max(TOLERANCE_NS, aligned.residual_ns))
+    world_size = max(row.comms.world_size for row in every)
+    quiet = [row.comms.rank for row in silent]
     members = _members(len(comms), matching.meetings)
     largest, arrows = _largest(comms, matching.meetings), _arrows(comms, matching.meetings, members, aligned)
     waits = _by_op(matching.meetings, members, measured.times.wait_ns)
@@ -78,7 +85,7 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
             ids=ids[one.rank],
             world_size=world_size,
             clock=clock if clock.known else None,
-            unmatched=one.node[_lonely(matching, one.rank)],
+            unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
             resized=one.node[alike],
             size_bytes=largest[matching.meetings.of_op[k][alike]],
             waiting=one.node[waited],
@@ -88,6 +95,9 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
             arrow_ends=arrows[k].ends,
             pipeline=rank_pipeline(pipeline, row.comms.rank),
         )
+    for row in silent:
+        ids[row.comms.rank] = {}
+        ranks[row.comms.rank] = Joined({}, world_size, pipeline=rank_pipeline(pipeline, row.comms.rank))
     return Run(
         ranks=ranks,
         ids=ids,
@@ -97,10 +107,39 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         figures=measured,
         pipeline=pipeline,
         group_ids=group_ids,
-        hosts={c.rank: c.host for c in comms},
-        nodes=sum(r.nodes for r in rows),
-        warnings=aligned.warnings,
+        host_groups=_host_groups(comms, matching.meetings),
+        silent=tuple(quiet),
+        hosts={row.comms.rank: row.comms.host for row in every},
+        nodes=sum(row.nodes for row in every),
+        warnings=(*_said_silent(quiet), *aligned.warnings),
     )
+
+
+def _said_silent(ranks: Sequence[int]) -> list[str]:
+    if not ranks:
+        return []
+    told = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
+    return [
+        f"of rank {told} no communication with a known group was recorded (is its execution trace missing?): the others are matched "
+        "without it, and what they did with it is computation in the graphs"
+    ]
+
+
+def _with(quiet: Sequence[int], comms: RankComms) -> I64:
+    """Ops of a rank in which ranks take part whose own communication is not known."""
+    if not quiet:
+        return _NONE
+    among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
+    collective = comms.kind == CommKind.COLLECTIVE
+    return np.flatnonzero((collective & np.isin(comms.group, among)) | (~collective & np.isin(comms.peer, quiet)))
+
+
+def _host_groups(comms: Sequence[RankComms], meetings: Meetings) -> frozenset[int]:
+    """Groups whose communication is rows of the host, as the first op of each says."""
+    numbers, first = np.unique(meetings.group, return_index=True)
+    member = meetings.first[first]
+    pairs = zip(numbers.tolist(), meetings.rank[member].tolist(), meetings.op[member].tolist(), strict=True)
+    return frozenset(number for number, rank, op in pairs if comms[rank].on_host[op])
 
 
 def _differs(conflicts: Sequence[Conflict], ids: groups.GroupIds) -> InputError:

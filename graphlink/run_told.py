@@ -21,7 +21,7 @@ MESSAGE = "SEND"
 def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared]) -> told.Run:
     """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``, which ``cut_short`` tells."""
     figures, meetings = run.figures, run.matching.meetings
-    recorded = set(run.ranks)
+    recorded = set(run.ranks).difference(run.silent)
     ids = run.group_ids
     collective = meetings.kind == CommKind.COLLECTIVE
     unmatched = run.matching.unmatched
@@ -78,7 +78,9 @@ def _replay(path: CriticalAcross | None) -> told.RunReplay | None:
         return None
     return told.RunReplay(
         measured_ns=path.measured_ns,
-        replayed_ns=path.length_ns,
+        replayed_ns=path.before_ns + path.length_ns,
+        path_ns=path.length_ns,
+        path_from_rank=path.nodes.rank[0] if path.nodes.rank else None,
         error_pct=path.error_pct,
         nodes=path.nodes_all,
         ran=path.nodes_run,
@@ -90,6 +92,11 @@ def _replay(path: CriticalAcross | None) -> told.RunReplay | None:
 def _group(run: Run, number: int, key: GroupKey, id_: int | None, recorded: set[int]) -> told.Group:
     members, name = key
     figures = run.figures
+
+    def measured(row: int) -> bool:
+        message = figures.by_type.type[row] == NOWHERE
+        return number not in run.host_groups and (message or recorded.issuperset(members))
+
     rows = np.flatnonzero(figures.by_type.group == number)
     ranks = figures.rank_in_group
     mine = np.flatnonzero((ranks.group == number) & (ranks.late > 0))
@@ -98,13 +105,13 @@ def _group(run: Run, number: int, key: GroupKey, id_: int | None, recorded: set[
         name=name,
         ranks=list(members),
         recorded=len(recorded.intersection(members)),
-        collectives=[_collectives(figures.by_type, row, len(members)) for row in rows.tolist()],
+        collectives=[_collectives(figures.by_type, row, len(members), measured=measured(row)) for row in rows.tolist()],
         last={str(rank): late for rank, late in zip(ranks.rank[mine].tolist(), ranks.late[mine].tolist(), strict=True)},
         straggler=_straggler(figures.stragglers[number]),
     )
 
 
-def _collectives(totals: Totals, row: int, members: int) -> told.Collectives:
+def _collectives(totals: Totals, row: int, members: int, *, measured: bool) -> told.Collectives:
     kind, count = int(totals.type[row]), int(totals.count[row])
     size = int(totals.bytes[row])
     transfer = int(totals.transfer_ns[row])
@@ -118,8 +125,8 @@ def _collectives(totals: Totals, row: int, members: int) -> told.Collectives:
         skew_max_ns=int(totals.skew_ns.most[row]),
         wait_ns=int(totals.wait_ns[row]),
         transfer_ns=transfer,
-        algorithm_bytes_per_s=round(float(totals.algbw[row])) if transfer else None,
-        bus_bytes_per_s=round(float(totals.busbw[row])) if transfer else None,
+        algorithm_bytes_per_s=round(float(totals.algbw[row])) if transfer and measured else None,
+        bus_bytes_per_s=round(float(totals.busbw[row])) if transfer and measured else None,
     )
 
 
@@ -133,7 +140,7 @@ def _waits(ranks: RankTotals) -> list[told.RankWait]:
 
 def _set_apart(run: Run, ids: dict[GroupKey, int]) -> list[told.SetApart]:
     meetings, figures = run.matching.meetings, run.figures
-    ranks = sorted(run.ranks)
+    ranks = sorted(set(run.ranks).difference(run.silent))
     out = []
     for m in np.flatnonzero(figures.apart != Apart.NO)[: told.LISTED].tolist():
         late, kind, key = int(figures.times.late[m]), int(meetings.type[m]), meetings.groups[int(meetings.group[m])]

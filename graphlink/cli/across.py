@@ -34,6 +34,8 @@ def report(found: CriticalAcross, top: int) -> str:
 def _head(found: CriticalAcross) -> list[str]:
     count, nodes = len(found.ranks), f"{len(found.nodes.id):,} of {found.nodes_all:,} nodes"
     lines = [f"{count} rank{'s' * (count != 1)}: critical path {ms(found.length_ns)} ms, {nodes}"]
+    if found.before_ns:
+        lines.append(f"  It begins on rank {found.nodes.rank[0]}, whose recording began {ms(found.before_ns)} ms after the first.")
     if found.measured_ns is not None:
         error = "" if found.error_pct is None else f", {found.error_pct:+.3f} % (self-consistency)"
         lines.append(f"  Measured over all ranks {ms(found.measured_ns)} ms{error}.")

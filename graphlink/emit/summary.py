@@ -17,7 +17,7 @@ from graphlink.version import __version__
 FORMAT: Final = 1
 TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 NAME: Final = "summary.json"
-MOST_BLOCKS: Final = 8  # ranks that are printed in a block each; of more, a line each
+MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 MOST_WARNINGS: Final = 12
 
@@ -284,7 +284,7 @@ def _rank_table(rank: Rank) -> str:
 
 def _rank_lines(ranks: Sequence[Rank]) -> str:
     """A line a rank, and each warning once with the number of ranks that have it."""
-    head = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "recorded ms", "replayed %", "gaps %", "delays %")
+    head = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "recorded ms", "replay error %", "gaps %", "delays %")
     rows = [head, *(_rank_line(rank) for rank in ranks[:MOST_LINES])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

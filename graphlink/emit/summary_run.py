@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -20,8 +21,9 @@ LISTED: Final = 100  # entries of a list of findings; what is beyond is counted 
 class Collectives(msgspec.Struct, frozen=True, kw_only=True):
     """One function of a group: sums over the meetings that count; skew and waiting on the run's clock.
 
-    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, ``bus`` with
-    the factors of nccl-tests. None where nothing was measured.
+    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, latency
+    included, ``bus`` with the factors of nccl-tests. None where not all members were recorded (what the others kept them waiting is in the
+    transfer) and for rows of the host, whose times hold more than the transfer.
     """
 
     type: str
@@ -137,7 +139,9 @@ class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
     error_pct: float | None
     nodes: int
     ran: int
-    path_share_ns: dict[str, int]  # of the critical path over all ranks
+    path_ns: int  # the critical path over all ranks; what is missing to replayed_ns passed before its first rank began
+    path_from_rank: int | None
+    path_share_ns: dict[str, int]
     path_rank_ns: dict[str, int]  # what of it runs on each rank
 
 
@@ -199,7 +203,7 @@ def run_table(run: Run) -> str:
 
 def _matched(matched: Matched) -> str:
     parts = [f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence number)"]
-    parts += [f"alone: {reason} {count:,}" for reason, count in matched.alone.items()]
+    parts += [f"{count:,} ops alone: {reason}" for reason, count in matched.alone.items()]
     parts.append(f"{matched.unmatched:,} ops unmatched")
     return "; ".join(parts)
 
@@ -210,9 +214,9 @@ def _unmatched(listed: list[Unmatched]) -> list[str]:
     for left in listed:
         found.setdefault((tuple(left.lacking), left.where), []).append(left)
     lines = []
-    for (ranks, where), lefts in sorted(found.items(), key=lambda item: -sum(left.count for left in item[1])):
-        first, count = lefts[0], sum(left.count for left in lefts)
-        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:SHOWN]))}{', ...' * (len(ranks) > SHOWN)}"
+    counted = sorted(((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in found.items()), key=lambda entry: -entry[0])
+    for count, ranks, where, first in counted:
+        who = _ranks([*ranks])
         last = "" if first.count == 1 else f", last number {first.last}"
         lines.append(
             f"{who} lack{'s' * (len(ranks) == 1)} {count:,} {PLACES[where]}, such as number {first.first} of {first.group} on rank "
@@ -221,19 +225,38 @@ def _unmatched(listed: list[Unmatched]) -> list[str]:
     return lines
 
 
+def _lacked(lefts: list[Unmatched]) -> int:
+    """Of each group as many as the rank that has most of them."""
+    most: dict[str, Counter[int]] = {}
+    for left in lefts:
+        most.setdefault(left.group, Counter())[left.rank] += left.count
+    return sum(max(ranks.values()) for ranks in most.values())
+
+
 def _clocks(clocks: Clocks) -> str:
     own = [c for c in clocks.ranks if c.known and c.same_as is None]
-    unknown = [c for c in clocks.ranks if not c.known]
+    unknown = [c.rank for c in clocks.ranks if not c.known]
     moved = [c for c in own if c.offset_ns or c.drift_ppm]
-    if not moved:
-        text = "as recorded: they agree" if clocks.residual_ns and not unknown else "as recorded"
+    compared = clocks.residual_ns > 1 and len(unknown) < len(clocks.ranks) - 1  # 1 ns: there was nothing to compare
+    if moved:
+        text = "; ".join(f"{_of_clock(c, clocks)} {c.offset_ns / 1e3:+,.1f} us{_drift(c)}" for c in moved[:SHOWN])
+        text += "; ..." * (len(moved) > SHOWN)
     else:
-        text = ", ".join(f"rank {c.rank} {c.offset_ns / 1e3:+,.1f} us{_drift(c)}" for c in moved[:SHOWN])
-        text += ", ..." * (len(moved) > SHOWN)
+        text = "as recorded: they agree" if compared and not unknown else "as recorded"
     if unknown:
-        text += f"; nothing ties {len(unknown)} to the others"
-    within = f"; matched ends lie within {clocks.residual_ns / 1e3:,.1f} us" if clocks.residual_ns else ""
-    return text + within
+        text += f"; nothing ties {_ranks(unknown)} to the others"
+    return text + (f"; matched ends usually lie within {clocks.residual_ns / 1e3:,.1f} us" if compared else "")
+
+
+def _of_clock(clock: RankClock, clocks: Clocks) -> str:
+    """The ranks that have this clock."""
+    return _ranks([clock.rank, *(c.rank for c in clocks.ranks if c.same_as == clock.rank)])
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks == [*range(ranks[0], ranks[-1] + 1)]:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:SHOWN]))}{', ...' * (len(ranks) > SHOWN)}"
 
 
 def _drift(clock: RankClock) -> str:
@@ -242,18 +265,17 @@ def _drift(clock: RankClock) -> str:
 
 def _group_rows(group: Group) -> list[tuple[str, str]]:
     members = ", ".join(map(str, group.ranks[:SHOWN])) + ", ..." * (len(group.ranks) > SHOWN)
-    some = f", {group.recorded} recorded" if group.recorded != len(group.ranks) else ""
-    rows = [
-        (f"group {group.id if group.id is not None else '-'}", f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")
-    ]
+    some = f", {group.recorded} recorded: transfer holds what the others kept them waiting" if group.recorded != len(group.ranks) else ""
+    name = f"group {'-' if group.id is None else group.id}"
+    rows = [(name, f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]
     for c in group.collectives:
-        bandwidth = "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus"
+        bandwidth = "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus, latency included"
         apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
         rows.append(
             (
                 f"  {c.type}",
-                f"{c.count:,}{apart}, {c.bytes:,} bytes, skew median {_ms(c.skew_median_ns)}, p95 {_ms(c.skew_p95_ns)}; "
-                f"waited {_ms(c.wait_ns)} in all, transfer {_ms(c.transfer_ns)}{bandwidth}",
+                f"{c.count:,} times{apart}, {c.bytes:,} bytes in all; skew median {_ms(c.skew_median_ns)}, p95 {_ms(c.skew_p95_ns)}; "
+                f"waited {_ms(c.wait_ns)}, summed over ranks; transfer {_ms(c.transfer_ns)}{bandwidth}",
             )
         )
     return rows
@@ -267,11 +289,13 @@ def _replayed(replay: RunReplay) -> str:
 
 
 def _path(replay: RunReplay) -> str:
-    whole = replay.replayed_ns or 1
+    whole = replay.path_ns or 1
+    before = replay.replayed_ns - replay.path_ns
+    late = f", from rank {replay.path_from_rank}, whose recording began {_ms(before)} after the first" if before else ""
     parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
     most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], int(item[0])))
     on = ", ".join(f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most[:SHOWN]) + ", ..." * (len(most) > SHOWN)
-    return f"{parts}; on rank {on}"
+    return f"{_ms(replay.path_ns)}{late}: {parts}; on rank {on}"
 
 
 def _compared(c: Compared) -> str:

@@ -19,10 +19,9 @@ from graphlink.replay.stuck import Stuck, stuck
 from graphlink.replay.workload import RankFile, Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
-SHARES: Final = ("host", "compute", "communication", "copy", "idle", "waiting")
+SHARES: Final = ("host", "compute", "communication", "copy", "idle")
 _SHARE: Final = {Work.HOST: 0, Work.KERNEL: 1, Work.COMM: 2, Work.COPY: 3, Work.GAP: 4, Work.DELAY: 4}
 _IDLE: Final = SHARES.index("idle")
-_WAITING: Final = SHARES.index("waiting")
 _COLLECTIVES: Final = frozenset(CommType)
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
@@ -84,8 +83,8 @@ class AcrossFamily(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticalAcross(msgspec.Struct, frozen=True, kw_only=True):
-    """``length_ns`` is the time of the replay of all ranks, from the first start of any; ``share_ns`` sums up to it. ``waiting`` is what
-    passed before the first rank of the path began: no graph says what that one waited for.
+    """``share_ns`` sums up to ``length_ns``. ``before_ns``: from the first start of all ranks to that of the rank on which the path begins,
+    which no graph explains (the recordings began apart); ``before_ns`` + ``length_ns`` is the time of the replay of all ranks.
 
     ``origin_ns``: the first start of all ranks on the run's clock, since the epoch; None where the ranks have no clock in common, and
     began together. ``measured_ns`` and ``error_pct`` as in ``report.Run``. ``hops`` by ``waited_ns``, largest first; ``stuck`` has a line
@@ -93,6 +92,7 @@ class CriticalAcross(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     length_ns: int
+    before_ns: int
     origin_ns: int | None
     measured_ns: int | None
     error_pct: float | None
@@ -123,13 +123,14 @@ def across(ranks: Sequence[RankFile], groups: Mapping[int, Sequence[int]]) -> Cr
     name = np.array([code[text] for text in texts], np.int64)
     hops = sorted(_hops(work, met, played, path, name, [*code]), key=lambda hop: -hop.waited_ns)
     return CriticalAcross(
-        length_ns=played.total_ns,
+        length_ns=played.total_ns - begin,
+        before_ns=begin,
         origin_ns=met.clock.origin_ns,
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         nodes_run=int(np.count_nonzero(played.ran)),
         nodes_all=len(work),
-        share_ns=_share_ns(share, path, begin),
+        share_ns=_share_ns(share, path),
         ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
         hops=hops,
         families=[
@@ -153,25 +154,24 @@ def _told(work: Workload, s: Stuck) -> str:
     return f"rank {s.rank} does not finish: {s.left:,} nodes left; {what}"
 
 
-def _share_ns(share: I64, path: ReplayPath, waiting_ns: int) -> dict[str, int]:
+def _share_ns(share: I64, path: ReplayPath) -> dict[str, int]:
     by_share = np.zeros(len(SHARES), np.int64)
     np.add.at(by_share, share, path.own_ns - path.fixed_ns)
     by_share[_IDLE] += path.fixed_ns.sum()
-    by_share[_WAITING] = waiting_ns
     return dict(zip(SHARES, by_share.tolist(), strict=True))
 
 
 def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShare:
     mine = work.member[path.node] == member
     own, fixed = path.own_ns[mine], path.fixed_ns[mine]
-    by_share = np.zeros(_WAITING, np.int64)
+    by_share = np.zeros(len(SHARES), np.int64)
     np.add.at(by_share, share[mine], own - fixed)
     by_share[_IDLE] += fixed.sum()
     return RankShare(
         rank=work.ranks[member].rank,
         nodes=int(np.count_nonzero(mine)),
         ns=int(own.sum()),
-        share_ns=dict(zip(SHARES, by_share.tolist(), strict=False)),
+        share_ns=dict(zip(SHARES, by_share.tolist(), strict=True)),
     )
 
 

@@ -53,7 +53,7 @@ def test_the_path_goes_on_where_the_late_ranks_are() -> None:
     )
     found = across(ranks, {1: (0, 1, 2)})
     assert (found.length_ns, found.nodes_run, found.nodes_all) == (24_000, 13, 13)
-    assert found.share_ns == {"host": 7_000, "compute": 7_000, "communication": 5_000, "copy": 4_000, "idle": 1_000, "waiting": 0}
+    assert found.share_ns == {"host": 7_000, "compute": 7_000, "communication": 5_000, "copy": 4_000, "idle": 1_000}
     path = found.nodes
     assert list(zip(path.rank, path.id, strict=True)) == [(1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (0, 3), (0, 4)]
     assert path.held_by == [None, "launch", "stream", "collective", "stream", "stream", "collective", "sync"]
@@ -82,10 +82,11 @@ def test_a_message_hands_the_path_to_its_sender() -> None:
     assert (hop.what, hop.waited_ns, hop.most) == ("a message of tag 3, 64 bytes", 8_000, "forward")
 
 
-def test_what_passed_before_its_first_rank_began_is_waiting() -> None:
+def test_what_passed_before_its_first_rank_began_is_no_part_of_it() -> None:
     found = across(run([N(0, CPU, 10)], [N(0, CPU, 8)], epochs=[7, 5_007]), {})
-    assert (found.length_ns, found.origin_ns, found.measured_ns, found.error_pct) == (13_000, 7, 13_000, 0)
-    assert found.share_ns["waiting"] == 5_000 and sum(found.share_ns.values()) == found.length_ns
+    assert (found.before_ns, found.length_ns) == (5_000, 8_000)
+    assert (found.origin_ns, found.measured_ns, found.error_pct) == (7, 13_000, 0)
+    assert sum(found.share_ns.values()) == found.length_ns
     assert found.nodes.start_ns == [5_000] and found.nodes.rank == [1]
 
 

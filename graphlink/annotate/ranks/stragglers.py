@@ -69,8 +69,9 @@ class Straggler:
     @property
     def words(self) -> str:
         return (
-            f"rank {self.rank} is last in {self.times_late} of {self.meetings} meetings ({100 * self.fair_share:.0f} % were fair), "
-            f"usually by {self.lateness_ns / 1e3:.1f} us, and {100 * self.share:.0f} % of all waiting is for it"
+            f"rank {self.rank} is last in {self.times_late} of the {self.meetings} meetings of its own that somebody was late for "
+            f"(by chance: {100 * self.fair_share:.0f} %), usually by {self.lateness_ns / 1e6:.3f} ms, "
+            f"and {100 * self.share:.0f} % of all waiting is for it"
         )
 
 

@@ -299,7 +299,7 @@ def test_a_straggler_is_named_with_evidence() -> None:
         assert named.times_late == named.meetings or named.times_late > 1.9 * named.fair_share * named.meetings
         mine = found.rank_total.rank == 1
         assert named.share == found.rank_total.caused_ns[mine][0] / found.total.wait_ns[0]
-        assert named.words.startswith(f"rank 1 is last in {named.times_late} of {named.meetings} meetings (")
+        assert named.words.startswith(f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own")
         assert {s.rank for s in found.stragglers if s} == {1}
 
 
