@@ -284,7 +284,10 @@ def _rank_table(rank: Rank) -> str:
 
 def _rank_lines(ranks: Sequence[Rank]) -> str:
     """A line a rank, and each warning once with the number of ranks that have it."""
-    head = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "recorded ms", "replay error %", "gaps %", "delays %")
+    head = (
+        *("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
+        *("recorded ms", "replay error %", "gaps %", "delays %"),
+    )
     rows = [head, *(_rank_line(rank) for rank in ranks[:MOST_LINES])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

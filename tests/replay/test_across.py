@@ -151,7 +151,8 @@ def test_the_verb_prints_the_path_over_ranks(tmp_path: Path, capsys: pytest.Capt
     folder(tmp_path)
     assert main(["critical-path", str(tmp_path), "--across"]) == 0
     text = capsys.readouterr().out
-    assert "2 ranks: critical path 0.016 ms, 2 of 4 nodes" in text and "the path stays on one rank" in text
+    assert "2 ranks: critical path 0.015 ms, 2 of 4 nodes" in text and "the path stays on one rank" in text
+    assert "It begins on rank 1, whose recording began 0.001 ms after the first." in text
     assert "nothing of the path runs on the 1 other" in text
     assert main(["critical-path", str(tmp_path), "--across", "--rank", "0"]) == 2
     assert "leave --rank out" in capsys.readouterr().err
