@@ -103,9 +103,7 @@ def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: str, runs
         else:
             failed.append(f"{inputs[i].name}: {outcome.text}" if isinstance(outcome, Lost) else outcome.text)
     state.clear_unfinished()
-    stored = tuple(done[i] for i in sorted(done))
-    _refuse_same_rank(stored)
-    return Jobs(stored, tuple(failed))
+    return Jobs(tuple(done[i] for i in sorted(done)), tuple(failed))
 
 
 def _rank_job(task: _Rank) -> Stored | Failed:
@@ -132,10 +130,11 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
     """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
 
     Raises:
-        InputError: the ranks contradict each other, or what a job left cannot be read.
+        InputError: two jobs are of one rank, the ranks contradict each other, or what a job left cannot be read.
         SomeRanksFailed: the files of some ranks cannot be written.
     """
     state = State(out)
+    _refuse_same_rank(stored, state)
     keys = [s.key for s in stored]
     joined = join(state.rows(keys), keep_unmatched=options.keep_unmatched)
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
@@ -216,7 +215,7 @@ def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "r
     raise (SomeRanksFailed if good else InputError)(text)
 
 
-def _refuse_same_rank(stored: Sequence[Stored]) -> None:
+def _refuse_same_rank(stored: Sequence[Stored], state: State) -> None:
     first: dict[int, Stored] = {}
     for one in stored:
         other = first.setdefault(one.manifest.rank, one)
@@ -224,5 +223,6 @@ def _refuse_same_rank(stored: Sequence[Stored]) -> None:
             raise InputError(
                 f"both this and {other.manifest.recordings[0].path} say that they are rank {one.manifest.rank}",
                 path=one.manifest.recordings[0].path,
-                todo="give one recording a rank",
+                where=f"{state.where(one.key)} and {state.where(other.key)}",
+                todo="give one recording a rank; of jobs done before remove the folder of the one that is not wanted",
             )

@@ -146,6 +146,10 @@ class State:
         self._store.place(key, MANIFEST, write)
         return Stored(key, manifest)
 
+    def where(self, key: str) -> str | Path:
+        """For messages."""
+        return self._store.where(key)
+
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
         return at_once(lambda key: self._load(f"{key}/{ROWS}"), keys)
 

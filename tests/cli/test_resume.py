@@ -124,3 +124,13 @@ def test_jobs_with_other_options_are_not_joined(graphlink: Callable[..., object]
         graphlink("link", "--rank-job", "--kineto", four / f"kineto_{rank}.json", "--out", tmp_path, "--gap-us", gap)
     ran = graphlink("join", tmp_path)
     assert ran.status == 1 and "differ in --gap-ns" in ran.err  # type: ignore[attr-defined]
+
+
+def test_two_jobs_of_one_rank_are_not_joined(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.json"
+    shutil.copy(four / "kineto_0.json", again)
+    for path in (four / "kineto_0.json", four / "kineto_1.json", again):
+        assert graphlink("link", "--rank-job", "--kineto", path, "--out", tmp_path / "out").status == 0  # type: ignore[attr-defined]
+    ran = graphlink("join", tmp_path / "out")
+    assert ran.status == 1 and "say that they are rank 0" in ran.err  # type: ignore[attr-defined]
+    assert "again.json" in ran.err and "kineto_0.json" in ran.err and published(tmp_path / "out") == {}  # type: ignore[attr-defined]
