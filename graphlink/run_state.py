@@ -102,7 +102,10 @@ class State:
         if stored is None:
             return None
         told = stored.manifest
-        same = told.graphlink == __version__ and told.options == plain(options) and told.recordings == recordings(inputs)
+        try:
+            same = told.graphlink == __version__ and told.options == plain(options) and told.recordings == recordings(inputs)
+        except OSError:  # a recording is gone: the job says so
+            return None
         return stored if same else None
 
     def all(self) -> list[Stored]:

@@ -134,3 +134,13 @@ def test_two_jobs_of_one_rank_are_not_joined(graphlink: Callable[..., object], f
     ran = graphlink("join", tmp_path / "out")
     assert ran.status == 1 and "say that they are rank 0" in ran.err  # type: ignore[attr-defined]
     assert "again.json" in ran.err and "kineto_0.json" in ran.err and published(tmp_path / "out") == {}  # type: ignore[attr-defined]
+
+
+def test_a_recording_that_is_gone_when_a_job_is_resumed(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "kineto_0.json"
+    shutil.copy(four / "kineto_0.json", trace)
+    command = ("link", "--rank-job", "--kineto", trace, "--out", tmp_path / "out", "--resume")
+    assert graphlink(*command).status == 0  # type: ignore[attr-defined]
+    trace.unlink()
+    ran = graphlink(*command)
+    assert ran.status == 1 and f"{trace}: there is no such file" in ran.err  # type: ignore[attr-defined]
