@@ -199,6 +199,8 @@ def _found(arguments: argparse.Namespace) -> Found:
 def _only(found: Found, rank: int) -> Found:
     """For the job of one rank that is to be picked out of all."""
     mine = tuple(one for one in found.ranks if one.expected_rank == rank)
+    if len(found.ranks) == 1 and found.ranks[0].expected_rank is None:  # nothing but --rank tells it
+        mine = (replace(found.ranks[0], rank=rank),)
     if not mine:
         there = ", ".join(str(one.expected_rank) for one in found.ranks[:8])
         raise InputError(f"there is no recording of rank {rank}, but of {there}", todo="choose another --rank")

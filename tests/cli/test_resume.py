@@ -144,3 +144,15 @@ def test_a_recording_that_is_gone_when_a_job_is_resumed(graphlink: Callable[...,
     trace.unlink()
     ran = graphlink(*command)
     assert ran.status == 1 and f"{trace}: there is no such file" in ran.err  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["a.json", "kineto_7.json"])
+def test_the_job_of_one_rank_finds_a_lone_recording_by_what_it_holds(
+    graphlink: Callable[..., object], four: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copy(four / "kineto_3.json", tmp_path / name)
+    for k, given in enumerate(([tmp_path], ["--kineto", tmp_path / "*.json"])):
+        ran = graphlink("link", "--rank-job", *given, "--rank", 3, "--out", tmp_path / str(k))
+        assert ran.status == 0 and "rank 3: kept in" in ran.out  # type: ignore[attr-defined]
+        other = graphlink("link", "--rank-job", *given, "--rank", 2, "--out", tmp_path / str(k))
+        assert other.status == 1 and "there is no recording of rank 2, but of 3" in other.err  # type: ignore[attr-defined]
