@@ -29,6 +29,7 @@ from graphlink.run_state import RankRows, Result, State, Stored, digest
 log: Final = logging.getLogger("graphlink")
 SOME_FAILED: Final = 3
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
+_FLAGS: Final = {"gap_ns": "gap-us", "range_rules": "range-rule"}  # of options that are named otherwise
 PATH_NAME: Final = "critical_path.ranks.json"
 _Result = TypeVar("_Result")
 
@@ -97,11 +98,11 @@ def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: str, runs
     estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
     outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
     failed = []
-    for i, outcome in zip(todo, outcomes, strict=True):
+    for i, outcome in zip(todo, naming_lost(outcomes, [inputs[i].name for i in todo]), strict=True):
         if isinstance(outcome, Stored):
             done[i] = outcome
         else:
-            failed.append(f"{inputs[i].name}: {outcome.text}" if isinstance(outcome, Lost) else outcome.text)
+            failed.append(outcome.text)
     state.clear_unfinished()
     return Jobs(tuple(done[i] for i in sorted(done)), tuple(failed))
 
@@ -138,7 +139,8 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
     keys = [s.key for s in stored]
     joined = join(state.rows(keys), keep_unmatched=options.keep_unmatched)
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
-    results = good(run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored]), len(tasks))
+    outcomes = run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored])
+    results = good(naming_lost(outcomes, [s.manifest.recordings[0].path for s in stored]), len(tasks))
     state.take_files(keys, folder)
     files = [name for result in results for name in result.files]
     if any(joined.ids.values()):
@@ -156,6 +158,14 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
         files.append(PATH_NAME)
     ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
     return JoinedRanks(joined, RunResult(ranks, joined.pipeline, tuple(files)), path)
+
+
+def naming_lost(outcomes: Sequence[_Result | Failed | Lost], recordings: Sequence[str]) -> list[_Result | Failed]:
+    """A job whose process died cannot say whose it was."""
+    return [
+        Failed(f"{name}: {outcome.text}") if isinstance(outcome, Lost) else outcome
+        for outcome, name in zip(outcomes, recordings, strict=True)
+    ]
 
 
 def _finish(task: _Finish) -> Result | Failed:
@@ -184,7 +194,7 @@ def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
         name = next((n for n in first if other.manifest.options.get(n) != first[n]), None)
         if name is not None:
             raise InputError(
-                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{name.replace('_', '-')}",
+                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{_FLAGS.get(name, name.replace('_', '-'))}",
                 todo="run the jobs of all ranks with the same options",
             )
     own = msgspec.convert(first, run.Options)
@@ -196,7 +206,7 @@ def _of_ranks(options: run.Options) -> run.Options:
     return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
 
 
-def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "ranks") -> list[_Result]:
+def good(outcomes: Iterable[_Result | Failed], count: int, what: str = "ranks") -> list[_Result]:
     """The results.
 
     Raises:
@@ -205,7 +215,7 @@ def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "r
     good: list[_Result] = []
     failed: list[str] = []
     for outcome in outcomes:
-        if isinstance(outcome, (Failed, Lost)):
+        if isinstance(outcome, Failed):
             failed.append(outcome.text)
         else:
             good.append(outcome)

@@ -123,7 +123,7 @@ def test_jobs_with_other_options_are_not_joined(graphlink: Callable[..., object]
     for rank, gap in ((0, "20"), (1, "50")):
         graphlink("link", "--rank-job", "--kineto", four / f"kineto_{rank}.json", "--out", tmp_path, "--gap-us", gap)
     ran = graphlink("join", tmp_path)
-    assert ran.status == 1 and "differ in --gap-ns" in ran.err  # type: ignore[attr-defined]
+    assert ran.status == 1 and "differ in --gap-us" in ran.err  # type: ignore[attr-defined]
 
 
 def test_two_jobs_of_one_rank_are_not_joined(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
