@@ -193,8 +193,9 @@ def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
     for other in stored[1:]:
         name = next((n for n in first if other.manifest.options.get(n) != first[n]), None)
         if name is not None:
+            flag = _FLAGS.get(name, name.replace("_", "-"))
             raise InputError(
-                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{_FLAGS.get(name, name.replace('_', '-'))}",
+                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{flag}",
                 todo="run the jobs of all ranks with the same options",
             )
     own = msgspec.convert(first, run.Options)

@@ -156,3 +156,26 @@ def test_the_job_of_one_rank_finds_a_lone_recording_by_what_it_holds(
         assert ran.status == 0 and "rank 3: kept in" in ran.out  # type: ignore[attr-defined]
         other = graphlink("link", "--rank-job", *given, "--rank", 2, "--out", tmp_path / str(k))
         assert other.status == 1 and "there is no recording of rank 2, but of 3" in other.err  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--keep-unmatched"], ["--name", "other"], ["--linked"], ["--no-timeline"], ["--host", "launches"], ["--range-rule", "x(?P<phase>F)"]],
+)
+def test_a_whole_output_is_not_taken_for_one_of_other_options(
+    graphlink: Callable[..., object], four: Path, tmp_path: Path, more: list[str]
+) -> None:
+    pair = ["--kineto", four / "kineto_0.json", "--et", four / "et_0.json"]
+    assert graphlink(*pair, "--out", tmp_path).status == 0  # type: ignore[attr-defined]
+    assert graphlink(*pair, "--out", tmp_path, "--resume").status == 0  # type: ignore[attr-defined]
+    ran = graphlink(*pair, "--out", tmp_path, "--resume", *more)
+    assert ran.status == 1 and "holds the outputs of an earlier run" in ran.err  # type: ignore[attr-defined]
+
+
+def test_a_whole_output_is_not_taken_for_one_of_changed_recordings(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    traces, out = tmp_path / "traces", tmp_path / "out"
+    shutil.copytree(four, traces)
+    assert graphlink(traces, "--out", out).status == 0  # type: ignore[attr-defined]
+    shutil.copy(four / "kineto_1.json", traces / "kineto_1.json")
+    ran = graphlink(traces, "--out", out, "--resume")
+    assert ran.status == 1 and "holds the outputs of an earlier run" in ran.err  # type: ignore[attr-defined]
