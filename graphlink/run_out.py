@@ -113,11 +113,18 @@ class LocalStore:
         try:
             write(beside)
             with publish.naming(self.folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                if folder.exists():
+                    self._remove(folder)
                 beside.rename(folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
+
+    def _remove(self, folder: Path) -> None:
+        """A kill on the way leaves it as it was or gone, never with some of its files."""
+        aside = self._beside()
+        folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _beside(self) -> Path:
         for _ in range(_TRIES):  # the job of another rank that fails may just remove the empty folder

@@ -29,6 +29,7 @@ from graphlink.run_state import RankRows, Result, State, Stored, digest
 log: Final = logging.getLogger("graphlink")
 SOME_FAILED: Final = 3
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
+_FLAGS: Final = {"gap_ns": "gap-us", "range_rules": "range-rule"}  # of options that are named otherwise
 PATH_NAME: Final = "critical_path.ranks.json"
 _Result = TypeVar("_Result")
 
@@ -97,15 +98,13 @@ def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: str, runs
     estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
     outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
     failed = []
-    for i, outcome in zip(todo, outcomes, strict=True):
+    for i, outcome in zip(todo, naming_lost(outcomes, [inputs[i].name for i in todo]), strict=True):
         if isinstance(outcome, Stored):
             done[i] = outcome
         else:
-            failed.append(f"{inputs[i].name}: {outcome.text}" if isinstance(outcome, Lost) else outcome.text)
+            failed.append(outcome.text)
     state.clear_unfinished()
-    stored = tuple(done[i] for i in sorted(done))
-    _refuse_same_rank(stored)
-    return Jobs(stored, tuple(failed))
+    return Jobs(tuple(done[i] for i in sorted(done)), tuple(failed))
 
 
 def _rank_job(task: _Rank) -> Stored | Failed:
@@ -132,14 +131,16 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
     """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
 
     Raises:
-        InputError: the ranks contradict each other, or what a job left cannot be read.
+        InputError: two jobs are of one rank, the ranks contradict each other, or what a job left cannot be read.
         SomeRanksFailed: the files of some ranks cannot be written.
     """
     state = State(out)
+    _refuse_same_rank(stored, state)
     keys = [s.key for s in stored]
     joined = join(state.rows(keys), keep_unmatched=options.keep_unmatched)
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
-    results = good(run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored]), len(tasks))
+    outcomes = run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored])
+    results = good(naming_lost(outcomes, [s.manifest.recordings[0].path for s in stored]), len(tasks))
     state.take_files(keys, folder)
     files = [name for result in results for name in result.files]
     if any(joined.ids.values()):
@@ -157,6 +158,14 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
         files.append(PATH_NAME)
     ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
     return JoinedRanks(joined, RunResult(ranks, joined.pipeline, tuple(files)), path)
+
+
+def naming_lost(outcomes: Sequence[_Result | Failed | Lost], recordings: Sequence[str]) -> list[_Result | Failed]:
+    """A job whose process died cannot say whose it was."""
+    return [
+        Failed(f"{name}: {outcome.text}") if isinstance(outcome, Lost) else outcome
+        for outcome, name in zip(outcomes, recordings, strict=True)
+    ]
 
 
 def _finish(task: _Finish) -> Result | Failed:
@@ -184,8 +193,9 @@ def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
     for other in stored[1:]:
         name = next((n for n in first if other.manifest.options.get(n) != first[n]), None)
         if name is not None:
+            flag = _FLAGS.get(name, name.replace("_", "-"))
             raise InputError(
-                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{name.replace('_', '-')}",
+                f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{flag}",
                 todo="run the jobs of all ranks with the same options",
             )
     own = msgspec.convert(first, run.Options)
@@ -197,7 +207,7 @@ def _of_ranks(options: run.Options) -> run.Options:
     return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
 
 
-def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "ranks") -> list[_Result]:
+def good(outcomes: Iterable[_Result | Failed], count: int, what: str = "ranks") -> list[_Result]:
     """The results.
 
     Raises:
@@ -206,7 +216,7 @@ def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "r
     good: list[_Result] = []
     failed: list[str] = []
     for outcome in outcomes:
-        if isinstance(outcome, (Failed, Lost)):
+        if isinstance(outcome, Failed):
             failed.append(outcome.text)
         else:
             good.append(outcome)
@@ -216,7 +226,7 @@ def good(outcomes: Iterable[_Result | Failed | Lost], count: int, what: str = "r
     raise (SomeRanksFailed if good else InputError)(text)
 
 
-def _refuse_same_rank(stored: Sequence[Stored]) -> None:
+def _refuse_same_rank(stored: Sequence[Stored], state: State) -> None:
     first: dict[int, Stored] = {}
     for one in stored:
         other = first.setdefault(one.manifest.rank, one)
@@ -224,5 +234,6 @@ def _refuse_same_rank(stored: Sequence[Stored]) -> None:
             raise InputError(
                 f"both this and {other.manifest.recordings[0].path} say that they are rank {one.manifest.rank}",
                 path=one.manifest.recordings[0].path,
-                todo="give one recording a rank",
+                where=f"{state.where(one.key)} and {state.where(other.key)}",
+                todo="give one recording a rank; of jobs done before remove the folder of the one that is not wanted",
             )

@@ -102,7 +102,10 @@ class State:
         if stored is None:
             return None
         told = stored.manifest
-        same = told.graphlink == __version__ and told.options == plain(options) and told.recordings == recordings(inputs)
+        try:
+            same = told.graphlink == __version__ and told.options == plain(options) and told.recordings == recordings(inputs)
+        except OSError:  # a recording is gone: the job says so
+            return None
         return stored if same else None
 
     def all(self) -> list[Stored]:
@@ -145,6 +148,10 @@ class State:
         key = self.key(inputs)
         self._store.place(key, MANIFEST, write)
         return Stored(key, manifest)
+
+    def where(self, key: str) -> str | Path:
+        """For messages."""
+        return self._store.where(key)
 
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
         return at_once(lambda key: self._load(f"{key}/{ROWS}"), keys)

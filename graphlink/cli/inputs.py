@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -69,8 +69,11 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> Foun
     devices, hosts = unfold(kineto), unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:
         one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))
-        # a pattern asks for all that match, a name for this file alone, which may be a pipe and must not be read twice
-        return Found((one,), missing=_holes(one, read_heads(devices)[0]) if any(map(glob.has_magic, kineto)) else ())
+        if not any(map(glob.has_magic, kineto)):  # a name is for this file alone, which may be a pipe and must not be read twice
+            return Found((one,))
+        (head,) = read_heads(devices)
+        one = replace(one, expected_rank=_told_rank(head))
+        return Found((one,), missing=_holes(one, head))
     if rank is not None:
         raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
     paired = pair(read_heads(devices), read_heads(hosts))
@@ -100,8 +103,7 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
         return Found((), tuple(exports), _left_aside(folders, "nsys exports", exports_too=False), missing)
     warnings = _left_aside(folders, "Kineto traces", exports_too=True)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
-        path = devices[0].path
-        one = Inputs(kineto=path, et=hosts[0].path if hosts else None, rank=rank, expected_rank=named_rank(path))
+        one = Inputs(kineto=devices[0].path, et=hosts[0].path if hosts else None, rank=rank, expected_rank=_told_rank(devices[0]))
         return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])))
     if rank is not None:
         raise UsageError("--rank is for a single pair, and the folder holds more", path=folders[0].path)
@@ -139,12 +141,16 @@ def _folders(names: Sequence[str]) -> list[Path]:
 
 def _at_odds(device: Head, host: Head) -> bool:
     """Whether the two are of different ranks, by what they record or else by their names."""
-    ranks = [head.rank if head.rank is not None else named_rank(head.path) for head in (device, host)]
+    ranks = [_told_rank(head) for head in (device, host)]
     return None not in ranks and ranks[0] != ranks[1]
 
 
+def _told_rank(head: Head) -> int | None:
+    return head.rank if head.rank is not None else named_rank(head.path)
+
+
 def _holes(one: Inputs, head: Head) -> tuple[str, ...]:
-    rank = next(r for r in (one.rank, head.rank, one.expected_rank, 0) if r is not None)
+    rank = next(r for r in (one.rank, one.expected_rank, 0) if r is not None)
     return holes({rank}, [head])
 
 

@@ -124,14 +124,27 @@ def _leave_jobs(arguments: argparse.Namespace, options: run.Options) -> int:
 
 
 def _complete(arguments: argparse.Namespace, out: Out, options: run.Options) -> summary.Summary | None:
-    """What an earlier run of these recordings with these options wrote, if it was killed after all was done."""
+    """What an earlier run of these recordings with these options wrote, if it was killed after all was done.
+
+    Of recordings of this machine that are newer than outputs on this machine it is another run.
+    """
     whole = out.published()
     if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or arguments.paddle_logs or arguments.nsys:
         return None
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs, _ = _inputs(arguments, options, Path(folder))
     asked = {(one.kineto and one.name_of(one.kineto), one.et and one.name_of(one.et)) for one in inputs}
-    return whole if asked == {(rank.inputs.kineto, rank.inputs.et) for rank in whole.ranks} else None
+    same = asked == {(rank.inputs.kineto, rank.inputs.et) for rank in whole.ranks}
+    return whole if same and not _changed_since(Path(arguments.out) / summary.NAME, inputs) else None
+
+
+def _changed_since(published: Path, inputs: Sequence[run.Inputs]) -> bool:
+    """Whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
+    local = [path for one in inputs for path in (one.kineto, one.et) if path is not None and one.remote_of(path) is None]
+    if not published.is_file() or not local:
+        return False
+    told = [path.stat() for path in local]
+    return max(max(one.st_mtime_ns, one.st_ctime_ns) for one in told) > published.stat().st_mtime_ns
 
 
 def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
@@ -199,6 +212,8 @@ def _found(arguments: argparse.Namespace) -> Found:
 def _only(found: Found, rank: int) -> Found:
     """For the job of one rank that is to be picked out of all."""
     mine = tuple(one for one in found.ranks if one.expected_rank == rank)
+    if len(found.ranks) == 1 and found.ranks[0].expected_rank is None:  # nothing but --rank tells it
+        mine = (replace(found.ranks[0], rank=rank),)
     if not mine:
         there = ", ".join(str(one.expected_rank) for one in found.ranks[:8])
         raise InputError(f"there is no recording of rank {rank}, but of {there}", todo="choose another --rank")
@@ -270,4 +285,10 @@ def _told(options: run.Options) -> summary.Options:
         target=options.target,
         gap_us=options.gap_ns / 1000,
         comm_time=options.comm_time,
+        keep_unmatched=options.keep_unmatched,
+        host=options.host,
+        range_rules=list(options.range_rules),
+        linked=options.linked,
+        timeline=options.timeline,
+        name=options.name,
     )

@@ -14,7 +14,7 @@ from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.read.nsys import read_report
 from graphlink.read.nsys_places import Contents, number
-from graphlink.run_ranks import Failed, good, naming_limits
+from graphlink.run_ranks import Failed, good, naming_limits, naming_lost
 
 _NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 _RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)
@@ -41,7 +41,8 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
         with naming_limits(str(exports[0])):
             files = [_store(tasks[0])]
     else:
-        files = good(run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files"), len(tasks), "files")
+        outcomes = run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files")
+        files = good(naming_lost(outcomes, [str(e) for e in exports]), len(tasks), "files")
     if rank is not None and sum(len(contents.places) for contents in files) > 1:
         raise UsageError(
             f"--rank is for a single rank, and the nsys exports hold {sum(len(contents.places) for contents in files)}",

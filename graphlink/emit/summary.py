@@ -148,7 +148,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that shape a graph."""
+    """The options that shape the outputs."""
 
     step: str
     sync: str
@@ -156,6 +156,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     gap_us: float
     comm_time: str = "recorded"
+    keep_unmatched: bool = False
+    host: str = "full"
+    range_rules: list[str] = []
+    linked: bool = False
+    timeline: str = "recorded"
+    name: str = "trace"
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

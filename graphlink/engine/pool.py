@@ -150,7 +150,7 @@ def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, ConnectionError):  # reset: the parent was killed before it took an answer
         while True:
             data = pipe.recv_bytes()
             try:

@@ -36,18 +36,24 @@ def run_all_on_ray(
 
     Each task has a core, and ``estimates_bytes`` of memory if given (no more than a node has, it would wait for ever). At most
     ``at_once`` are handed to Ray at a time. A task whose worker or node goes away is tried ``RETRIES`` times more, then it is ``Lost``;
-    what ``work`` raises is raised here. Ctrl-C and all else that ends this call early cancels what runs. While Ray runs, what is
-    written to standard output is dropped: Ray tells there of workers that died, whatever it is asked.
+    what ``work`` raises is raised here. Names of files may be relative to the folder of this process. Ctrl-C and all else that ends this
+    call early cancels what runs. While Ray runs, what is written to standard output is dropped: Ray tells there of workers that died,
+    whatever it is asked.
 
     Raises:
         UsageError: Ray is not installed.
         InputError: there is no cluster at ``RAY_ADDRESS``, Ray does not start, or a node lacks a module.
     """
     ray = _ray()
+    folder = Path.cwd()
 
     def job(packed: bytes) -> Any:  # nested, so that a node without graphlink can run it and say so
+        import contextlib
+        import os
         import pickle
 
+        with contextlib.suppress(OSError):  # not there: then nothing that the names are relative to is
+            os.chdir(folder)
         function, task = pickle.loads(packed)
         return function(task)
 

@@ -123,4 +123,59 @@ def test_jobs_with_other_options_are_not_joined(graphlink: Callable[..., object]
     for rank, gap in ((0, "20"), (1, "50")):
         graphlink("link", "--rank-job", "--kineto", four / f"kineto_{rank}.json", "--out", tmp_path, "--gap-us", gap)
     ran = graphlink("join", tmp_path)
-    assert ran.status == 1 and "differ in --gap-ns" in ran.err  # type: ignore[attr-defined]
+    assert ran.status == 1 and "differ in --gap-us" in ran.err  # type: ignore[attr-defined]
+
+
+def test_two_jobs_of_one_rank_are_not_joined(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.json"
+    shutil.copy(four / "kineto_0.json", again)
+    for path in (four / "kineto_0.json", four / "kineto_1.json", again):
+        assert graphlink("link", "--rank-job", "--kineto", path, "--out", tmp_path / "out").status == 0  # type: ignore[attr-defined]
+    ran = graphlink("join", tmp_path / "out")
+    assert ran.status == 1 and "say that they are rank 0" in ran.err  # type: ignore[attr-defined]
+    assert "again.json" in ran.err and "kineto_0.json" in ran.err and published(tmp_path / "out") == {}  # type: ignore[attr-defined]
+
+
+def test_a_recording_that_is_gone_when_a_job_is_resumed(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "kineto_0.json"
+    shutil.copy(four / "kineto_0.json", trace)
+    command = ("link", "--rank-job", "--kineto", trace, "--out", tmp_path / "out", "--resume")
+    assert graphlink(*command).status == 0  # type: ignore[attr-defined]
+    trace.unlink()
+    ran = graphlink(*command)
+    assert ran.status == 1 and f"{trace}: there is no such file" in ran.err  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["a.json", "kineto_7.json"])
+def test_the_job_of_one_rank_finds_a_lone_recording_by_what_it_holds(
+    graphlink: Callable[..., object], four: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copy(four / "kineto_3.json", tmp_path / name)
+    for k, given in enumerate(([tmp_path], ["--kineto", tmp_path / "*.json"])):
+        ran = graphlink("link", "--rank-job", *given, "--rank", 3, "--out", tmp_path / str(k))
+        assert ran.status == 0 and "rank 3: kept in" in ran.out  # type: ignore[attr-defined]
+        other = graphlink("link", "--rank-job", *given, "--rank", 2, "--out", tmp_path / str(k))
+        assert other.status == 1 and "there is no recording of rank 2, but of 3" in other.err  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--keep-unmatched"], ["--name", "other"], ["--linked"], ["--no-timeline"], ["--host", "launches"], ["--range-rule", "x(?P<phase>F)"]],
+)
+def test_a_whole_output_is_not_taken_for_one_of_other_options(
+    graphlink: Callable[..., object], four: Path, tmp_path: Path, more: list[str]
+) -> None:
+    pair = ["--kineto", four / "kineto_0.json", "--et", four / "et_0.json"]
+    assert graphlink(*pair, "--out", tmp_path).status == 0  # type: ignore[attr-defined]
+    assert graphlink(*pair, "--out", tmp_path, "--resume").status == 0  # type: ignore[attr-defined]
+    ran = graphlink(*pair, "--out", tmp_path, "--resume", *more)
+    assert ran.status == 1 and "holds the outputs of an earlier run" in ran.err  # type: ignore[attr-defined]
+
+
+def test_a_whole_output_is_not_taken_for_one_of_changed_recordings(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    traces, out = tmp_path / "traces", tmp_path / "out"
+    shutil.copytree(four, traces)
+    assert graphlink(traces, "--out", out).status == 0  # type: ignore[attr-defined]
+    shutil.copy(four / "kineto_1.json", traces / "kineto_1.json")
+    ran = graphlink(traces, "--out", out, "--resume")
+    assert ran.status == 1 and "holds the outputs of an earlier run" in ran.err  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ import engine_tasks
 import pytest
 from engine_tasks import Task, attempts, in_time_order, processes
 
-from graphlink.engine.pool import Lost, run_all
+from graphlink.engine.pool import Lost, _Worker, run_all
 
 KILLED = Lost("its process was killed by signal 9, most likely for want of memory")
 HERE = Path(__file__).parent
@@ -153,3 +153,13 @@ def group_size(group: int) -> int:
     """Processes of a process group, zombies left out."""
     listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
     return sum(int(line.split()[0]) == group and "Z" not in line for line in listed.splitlines())
+
+
+def test_a_worker_whose_parent_goes_before_it_took_the_answer_ends_in_silence() -> None:
+    worker = _Worker(len)
+    worker.start()
+    worker.give(0, "abc")
+    assert worker.pipe.poll(60)
+    worker.pipe.close()
+    worker.process.join(60)
+    assert worker.process.exitcode == 0

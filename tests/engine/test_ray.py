@@ -62,6 +62,13 @@ def test_no_more_than_at_once_are_under_way(cluster: str, tmp_path: Path) -> Non
     assert in_time_order(tmp_path) == ["0.0", "1.0", "2.0", "3.0"]  # though the first is slow
 
 
+def test_names_are_relative_to_the_folder_of_who_asks(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "other"):  # a cluster that was started in another folder, and asked from two
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert run_all_on_ray(os.path.abspath, ["a", "b"]) == [str(tmp_path / name / "a"), str(tmp_path / name / "b")]
+
+
 def test_a_worker_killed_in_the_middle_loses_nothing(cluster: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told: list[int] = []
     assert run_all_on_ray(engine_tasks.square, some(tmp_path, 4, t2=1), done=told.append) == [0, 1, 4, 9]

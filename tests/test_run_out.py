@@ -1,0 +1,39 @@
+"""Folders of the store appear and go as a whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from graphlink.run_out import LocalStore
+
+
+class Killed(BaseException):
+    pass
+
+
+def _write(text: str) -> object:
+    def write(folder: Path) -> None:
+        for name in ("a", "b", "last"):
+            (folder / name).write_text(text)
+
+    return write
+
+
+def test_a_kill_while_the_older_folder_goes_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    store.place("key", "last", _write("old"))  # type: ignore[arg-type]
+
+    def killed(path: Path, **_: object) -> None:
+        if (path / "a").exists() and (path / "a").read_text() == "old":
+            (path / "a").unlink()
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(shutil, "rmtree", killed)
+        store.place("key", "last", _write("new"))  # type: ignore[arg-type]
+    assert not store.holds("key", ["last"]) or store.holds("key", ["a", "b", "last"])
+    store.place("key", "last", _write("new"))  # type: ignore[arg-type]
+    assert store.names("last") == ["key"] and store.read("key/a") == b"new"

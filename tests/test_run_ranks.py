@@ -1,0 +1,31 @@
+"""What jobs of ranks say when they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphlink import cli, run_ranks
+from graphlink.engine.engines import Lost
+from graphlink.testing.kineto import write_kineto
+from graphlink.testing.machine import run
+from graphlink.testing.programs import Training, training_program
+
+
+@pytest.mark.parametrize("lost", ["_rank_job", "_finish"])
+def test_a_rank_whose_process_dies_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    for rank in range(2):
+        write_kineto(run(training_program(1, Training(steps=2, layers=2, ranks=2, rank=rank))), tmp_path / f"kineto_{rank}.json")
+
+    def dying(work: Callable[[Any], Any], tasks: list[Any], *_: object) -> list[Any]:
+        return [Lost("its process was killed") if work.__name__ == lost and k else work(task) for k, task in enumerate(tasks)]
+
+    monkeypatch.setattr(run_ranks, "run_all", dying)
+    assert cli.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 3
+    err = capsys.readouterr().err
+    assert f"1 of 2 ranks failed, nothing was published; the first: {tmp_path / 'kineto_1.json'}: its process was killed" in err
