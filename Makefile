@@ -26,7 +26,7 @@ fixtures: $(VENV)/.installed-dev
 	sed -n 's/^python -m/-m/p' fixtures/README.md | while read -r line; do echo "$$line"; $(BIN)/python $$line || exit 1; done
 
 schemas: $(VENV)/.installed
-	$(BIN)/python -m graphlink.run_schemas schemas
+	$(BIN)/python -m graphlink.run.schemas schemas
 
 clean:
 	rm -rf $(VENV) graphlink-demo

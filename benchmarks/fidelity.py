@@ -29,7 +29,7 @@ from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import Changes, Scale, apply
 from graphlink.replay.workload import Work, Workload, measured_ns, workload
-from graphlink.run import Inputs, Options, prepare
+from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import Execution, Program, Shape, kineto_document, random_program, row_ids, run, write_json
 
 SCALES = (0.1, 0.5, 2.0, 10.0)

@@ -27,7 +27,6 @@ from pathlib import Path
 import synthetic
 from scale import exponent, floor_s, run
 
-from graphlink import run as job
 from graphlink.annotate.explain import explain
 from graphlink.emit import groups
 from graphlink.emit.durations import cost_ns
@@ -35,6 +34,7 @@ from graphlink.read.chakra import read_chakra
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import RankFile, workload
+from graphlink.run import job
 
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000)
 EVENTS_PER_NODE = 1.985

@@ -43,7 +43,7 @@ def main() -> int:
 def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
     """A file of rows a rank; how many rows there are."""
     from graphlink.annotate.ranks.records import RankComms
-    from graphlink.run_state import RankRows
+    from graphlink.run.state import RankRows
     from graphlink.testing.cluster_large import large_columns
 
     total = 0
@@ -56,7 +56,7 @@ def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
 
 def measure(folder: Path) -> tuple[float, float, float, float]:
     """Wall seconds of reading and joining, CPU seconds, peak MB."""
-    from graphlink.run_join import join
+    from graphlink.run.join import join
 
     begin = time.monotonic()
     rows = [pickle.loads(path.read_bytes()) for path in sorted(folder.iterdir())]

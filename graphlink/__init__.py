@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphlink.read.nsys import read_nsys
     from graphlink.replay.ideal import measured_ns
     from graphlink.replay.ideal import replay as replay_graph
-    from graphlink.run import Inputs, Options, finish, prepare, run_rank
+    from graphlink.run.job import Inputs, Options, finish, prepare, run_rank
 
 __all__ = [
     "BuildOptions",
@@ -81,7 +81,7 @@ _HOME = {
     "read.kineto": ("read_kineto",),
     "read.nsys": ("read_nsys",),
     "replay.ideal": ("measured_ns", "replay_graph"),
-    "run": ("Inputs", "Options", "finish", "prepare", "run_rank"),
+    "run.job": ("Inputs", "Options", "finish", "prepare", "run_rank"),
 }
 _AS = {"check_graph": "check", "link_rows": "link", "replay_graph": "replay"}
 _MODULE_OF = {name: f"graphlink.{module}" for module, names in _HOME.items() for name in names}

@@ -19,7 +19,7 @@ from graphlink.read.heads import Head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.paddle import is_worker_log
 from graphlink.read.source import unreadable
-from graphlink.run import Inputs
+from graphlink.run.job import Inputs
 
 log: Final = logging.getLogger("graphlink")
 

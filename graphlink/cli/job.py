@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from graphlink import run
 from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.cli.inputs import Found, of_files, of_folders, unfold
 from graphlink.cli.nsys import ranks_of
@@ -22,13 +21,14 @@ from graphlink.emit import bubbles, publish, summary, summary_run
 from graphlink.engine.engines import RunsOn, session
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.link.steps import parse_steps
-from graphlink.run_compare import compare
-from graphlink.run_fetch import here
-from graphlink.run_out import Out, out_of
-from graphlink.run_paddle import run_paddle
-from graphlink.run_ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
-from graphlink.run_state import State, Stored
-from graphlink.run_told import cut_short, run_told
+from graphlink.run import job
+from graphlink.run.compare import compare
+from graphlink.run.fetch import here
+from graphlink.run.out import Out, out_of
+from graphlink.run.paddle import run_paddle
+from graphlink.run.ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
+from graphlink.run.state import State, Stored
+from graphlink.run.told import cut_short, run_told
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
@@ -70,7 +70,7 @@ def join(arguments: argparse.Namespace) -> int:
         raise InputError(
             "holds no jobs of ranks to join", path=out.name, todo="run graphlink link --rank-job --out DIR for every rank first"
         )
-    options = options_of(stored, run.Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched))
+    options = options_of(stored, job.Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched))
     with out.publication(force=arguments.force) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose), session(_runs_on(arguments)):
             missing = _missing(stored, strict=arguments.strict)
@@ -83,8 +83,8 @@ def join(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _options(arguments: argparse.Namespace) -> run.Options:
-    return run.Options(
+def _options(arguments: argparse.Namespace) -> job.Options:
+    return job.Options(
         step=arguments.step,
         sync=arguments.sync,
         hta_limit=arguments.hta_limit,
@@ -110,7 +110,7 @@ def _said(arguments: argparse.Namespace, whole: summary.Summary, status: int) ->
     return status
 
 
-def _leave_jobs(arguments: argparse.Namespace, options: run.Options) -> int:
+def _leave_jobs(arguments: argparse.Namespace, options: job.Options) -> int:
     """``--rank-job``: the work on the ranks that are named, left for ``graphlink join``."""
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, reporting(quiet=arguments.quiet, verbose=arguments.verbose):
         inputs, _ = _inputs(arguments, options, Path(folder))
@@ -123,7 +123,7 @@ def _leave_jobs(arguments: argparse.Namespace, options: run.Options) -> int:
     return 0
 
 
-def _complete(arguments: argparse.Namespace, out: Out, options: run.Options) -> summary.Summary | None:
+def _complete(arguments: argparse.Namespace, out: Out, options: job.Options) -> summary.Summary | None:
     """What an earlier run of these recordings with these options wrote, if it was killed after all was done.
 
     Of recordings of this machine that are newer than outputs on this machine it is another run.
@@ -138,7 +138,7 @@ def _complete(arguments: argparse.Namespace, out: Out, options: run.Options) -> 
     return whole if same and not _changed_since(Path(arguments.out) / summary.NAME, inputs) else None
 
 
-def _changed_since(published: Path, inputs: Sequence[run.Inputs]) -> bool:
+def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
     """Whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
     local = [path for one in inputs for path in (one.kineto, one.et) if path is not None and one.remote_of(path) is None]
     if not published.is_file() or not local:
@@ -165,7 +165,7 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     return (text,)
 
 
-def _inputs(arguments: argparse.Namespace, options: run.Options, folder: Path) -> tuple[Sequence[run.Inputs], tuple[str, ...]]:
+def _inputs(arguments: argparse.Namespace, options: job.Options, folder: Path) -> tuple[Sequence[job.Inputs], tuple[str, ...]]:
     """The ranks that ``arguments`` name, and warnings. Those of nsys exports are known once they are read: their traces lie in ``folder``
     then; so do the beginnings of files behind URLs."""
     standins = Standins(folder / "urls")  # a folder, which is not published
@@ -226,7 +226,7 @@ class _Made:
     status: int
 
 
-def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) -> _Made:
+def _write(arguments: argparse.Namespace, options: job.Options, folder: Path) -> _Made:
     """All files of the job into ``folder``; what their summary says, and the exit status."""
     if arguments.paddle_logs is not None:
         result = run_paddle(Path(arguments.paddle_logs), options.step, folder)
@@ -234,7 +234,7 @@ def _write(arguments: argparse.Namespace, options: run.Options, folder: Path) ->
     inputs, warnings = _inputs(arguments, options, folder)
     if len(inputs) == 1:
         with naming_limits(inputs[0].name), here(inputs[0]) as one:
-            result = run.run_rank(one, options, folder)
+            result = job.run_rank(one, options, folder)
         return _Made(_summarised(result, options, None, warnings, folder), 0)
     out, runs_on = arguments.out, _runs_on(arguments)
     with session(runs_on):
@@ -262,7 +262,7 @@ def _failed(jobs: Jobs, count: int, out: Out) -> GraphlinkError:
 
 
 def _summarised(
-    result: run.RunResult, options: run.Options, told: summary_run.Run | None, warnings: tuple[str, ...], folder: Path
+    result: job.RunResult, options: job.Options, told: summary_run.Run | None, warnings: tuple[str, ...], folder: Path
 ) -> summary.Summary:
     """The summary of a job whose other files lie in ``folder``, written there too."""
     whole = summary.Summary(
@@ -277,7 +277,7 @@ def _summarised(
     return whole
 
 
-def _told(options: run.Options) -> summary.Options:
+def _told(options: job.Options) -> summary.Options:
     return summary.Options(
         step=options.step,
         sync=options.sync,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from graphlink import run
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, UsageError
 from graphlink.read.nsys import read_report
 from graphlink.read.nsys_places import Contents, number
-from graphlink.run_ranks import Failed, good, naming_limits, naming_lost
+from graphlink.run import job
+from graphlink.run.ranks import Failed, good, naming_limits, naming_lost
 
 _NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 _RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)
@@ -26,7 +26,7 @@ class _Task:
     stored: tuple[Path, str]  # folder, beginning of names
 
 
-def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: RunsOn) -> list[run.Inputs]:
+def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: RunsOn) -> list[job.Inputs]:
     """The ranks that the exports of a run hold; their traces lie in ``folder``.
 
     ``rank``: that of the only one, from ``--rank``. Files count in the order of their names, numbers in them by value.
@@ -56,7 +56,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
         if rank is not None and not numbering.told:
             numbering = replace(numbering, ranks=(rank,))
         out += [
-            run.Inputs(nsys=export, place=place, stored=_stored(tasks[k], place), numbering=numbering, rank=rank)
+            job.Inputs(nsys=export, place=place, stored=_stored(tasks[k], place), numbering=numbering, rank=rank)
             for place in range(len(contents.places))
         ]
     return out
@@ -81,10 +81,10 @@ def _read(task: _Task) -> Contents | Failed:
 
 
 def _store(task: _Task) -> Contents:
-    run.log.info("reading %s", task.export)
+    job.log.info("reading %s", task.export)
     report = read_report(task.export)
     for place, trace in enumerate(report.traces):
-        run.store(trace, _stored(task, place))
+        job.store(trace, _stored(task, place))
     return report.contents
 
 

@@ -19,7 +19,7 @@ from graphlink.cli.same_rank import refuse_same_rank
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import Head, deep_ranks
 from graphlink.read.source import open_source
-from graphlink.run import Inputs
+from graphlink.run.job import Inputs
 
 _MOST_RANKS: Final = 8  # that a message lists
 _MOST_FILES: Final = 3

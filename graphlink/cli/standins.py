@@ -18,8 +18,8 @@ from graphlink.cli.inputs import Found, is_looked_into, unfold
 from graphlink.engine import files
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import HEAD_BYTES, at_once, read_head
-from graphlink.run_compare import MOST
-from graphlink.run_fetch import telling
+from graphlink.run.compare import MOST
+from graphlink.run.fetch import telling
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
 LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not

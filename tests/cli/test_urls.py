@@ -19,9 +19,9 @@ from graphlink.cli.standins import Standins
 from graphlink.engine import files
 from graphlink.engine.memory import USUAL_PACKING
 from graphlink.errors import InputError, OutputError
-from graphlink.run import Inputs
-from graphlink.run_fetch import unpacked_size
-from graphlink.run_out import out_of
+from graphlink.run.fetch import unpacked_size
+from graphlink.run.job import Inputs
+from graphlink.run.out import out_of
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink import run_ranks
 from graphlink.annotate.commtypes import CollectiveType
 from graphlink.emit import summary_run
 from graphlink.read.chakra import read_chakra
+from graphlink.run import ranks as run_ranks
 from graphlink.testing import (
     ClusterRun,
     ClusterTraining,

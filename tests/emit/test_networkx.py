@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from graphlink import run
 from graphlink.annotate.names import names
 from graphlink.emit.networkx import to_networkx
 from graphlink.model import EdgeKind
+from graphlink.run import job
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 
 
 def test_nodes_and_edges_are_those_of_the_graph() -> None:
-    prepared = run.prepare(run.Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json"), run.Options(sync="cuda"))
+    prepared = job.prepare(job.Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json"), job.Options(sync="cuda"))
     graph, named = prepared.built.graph, names(prepared.built.graph, prepared.linked)
     whole = to_networkx(graph, prepared.linked)
     assert [whole.nodes[i]["name"] for i in range(len(graph.kind))] == [named.texts[k] for k in named.code.tolist()]

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink import run
 from graphlink.annotate.communication import communication as typed
 from graphlink.annotate.critical import critical_path, shares
 from graphlink.annotate.names import names
@@ -30,6 +29,7 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
 from graphlink.replay.ideal import replay
+from graphlink.run import job
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run as execute
@@ -123,11 +123,11 @@ def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:
     assert [mine[i]["row"] for i in range(5)] == ["thread", "thread 0", *(f"thread {n}" for n in (1 << 31, (1 << 32) + 1, 1 << 40))]
 
 
-def prepared(folder: Path, rank: int, **options: Any) -> run.Prepared:
+def prepared(folder: Path, rank: int, **options: Any) -> job.Prepared:
     execution = execute(training_program(3, Training(steps=2, layers=3, ranks=2, rank=rank)))
     write_et(execution, folder / f"et_{rank}.json")
     write_kineto(execution, folder / f"kineto_{rank}.json", **options)
-    return run.prepare(run.Inputs(kineto=folder / f"kineto_{rank}.json", et=folder / f"et_{rank}.json"), run.Options())
+    return job.prepare(job.Inputs(kineto=folder / f"kineto_{rank}.json", et=folder / f"et_{rank}.json"), job.Options())
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +308,7 @@ def test_real_recordings_nest_and_keep_their_waits(files: str) -> None:
     found = [kineto] if kineto.is_file() else sorted(kineto.parent.glob(f"{kineto.name}*")) if kineto else []
     assert found and found[0], files
     trace = found[0] if found[0].is_file() else next(p for p in sorted(found[0].iterdir()) if "json" in p.name)
-    p = run.prepare(run.Inputs(kineto=trace, et=et), run.Options(sync="cuda"))
+    p = job.prepare(job.Inputs(kineto=trace, et=et), job.Options(sync="cuda"))
     whole = shown(p.built.graph, p.linked, p.comm, groups.assign({0: p.plan.groups})[0])
     drawn = timeline.trace_of(whole)
     g, n = whole.graph, len(whole.graph.kind)

@@ -12,7 +12,7 @@ import pytest
 from graphlink.cli import main
 from graphlink.emit.chakra import Heading, write_et
 from graphlink.emit.groups import assign
-from graphlink.run import Inputs, Options, prepare
+from graphlink.run.job import Inputs, Options, prepare
 from tests.check.et_files import coll, node, recv, send, written
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"

@@ -17,7 +17,7 @@ from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import Changes, apply, parse_scale
 from graphlink.replay.workload import Workload, measured_ns, workload
-from graphlink.run import Inputs, Options, prepare
+from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import Api, Call, Execution, Program, Shape, random_program, run, write_kineto
 from graphlink.testing.program import Action
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphlink import run
 from graphlink.annotate.pipeline.analyse import analyse
 from graphlink.annotate.pipeline.infer import RULE
 from graphlink.annotate.pipeline.records import Cause, Phase, Pipeline
+from graphlink.run import job
 from graphlink.testing.pipeline_losses import HOWS, Loss
 from graphlink.testing.pipelines import PipelineRun, PipelineTraining, pipeline_run
 
@@ -22,7 +22,7 @@ CAUSES = [(cause, how) for cause, hows in HOWS.items() for how in hows]
 
 def analysed(true: PipelineRun, **written: Any) -> Pipeline:
     with tempfile.TemporaryDirectory() as folder:
-        ready = [run.prepare(run.Inputs(kineto=file), run.Options(sync="cuda")) for file in true.write(folder, **written)]
+        ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder, **written)]
     found = analyse([r.staged.run for r in ready])
     assert found is not None, [r.warnings for r in ready]
     return found
@@ -148,7 +148,7 @@ def test_a_run_without_names_is_inferred(names: str, autograd_thread: bool) -> N
 def test_a_split_backward_without_names_is_not_guessed() -> None:
     true = pipeline_run(PipelineTraining("ZB-H1", names="none", transfer_ns=100_000, visible=True))
     with tempfile.TemporaryDirectory() as folder:
-        ready = [run.prepare(run.Inputs(kineto=file), run.Options(sync="cuda")) for file in true.write(folder)]
+        ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder)]
     assert analyse([r.staged.run for r in ready]) is None
     assert any("could not be inferred" in w for r in ready for w in r.warnings)
 
@@ -176,7 +176,7 @@ def test_unequal_stages_and_jitter_keep_the_identity() -> None:
 def test_forward_and_backward_of_any_training_are_no_pipeline() -> None:
     true = pipeline_run(PipelineTraining("1F1B", names="deepspeed"))  # transfers that nothing shows
     with tempfile.TemporaryDirectory() as folder:
-        ready = [run.prepare(run.Inputs(kineto=file), run.Options(sync="cuda")) for file in true.write(folder)]
+        ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder)]
     assert all(r.staged.run is not None for r in ready)
     assert analyse([r.staged.run for r in ready]) is None
 
@@ -184,7 +184,7 @@ def test_forward_and_backward_of_any_training_are_no_pipeline() -> None:
 def test_interleaved_stages_without_names_are_not_guessed() -> None:
     true = pipeline_run(PipelineTraining("interleaved", chunks=2, names="none", transfer_ns=100_000, visible=True))
     with tempfile.TemporaryDirectory() as folder:
-        ready = [run.prepare(run.Inputs(kineto=file), run.Options(sync="cuda")) for file in true.write(folder)]
+        ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder)]
     assert analyse([r.staged.run for r in ready]) is None
     assert any("more than the ones before and after" in w or "fit no" in w for r in ready for w in r.warnings)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink import run
 from graphlink.annotate.pipeline.analyse import analyse
 from graphlink.annotate.pipeline.infer import RULE
 from graphlink.annotate.pipeline.records import Cause, Phase, Pipeline
+from graphlink.run import job
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces" / "pipelining-cpu"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are 
 def pipeline(name: str) -> Pipeline:
     runs = []
     for rank in range(4):
-        inputs = run.Inputs(kineto=TRACES / name / f"kineto_{rank}.json.gz", et=TRACES / name / f"et_{rank}.json.gz")
-        staged = run.prepare(inputs, run.Options(sync="cuda")).staged
+        inputs = job.Inputs(kineto=TRACES / name / f"kineto_{rank}.json.gz", et=TRACES / name / f"et_{rank}.json.gz")
+        staged = job.prepare(inputs, job.Options(sync="cuda")).staged
         assert staged.run is not None
         runs.append(staged.run)
     found = analyse(runs)
@@ -89,6 +89,6 @@ def test_of_a_pipeline_the_parts_of_theory_add_up() -> None:
 @pytest.mark.parametrize("name", ["megatron-tp2-v100/kineto_0", "resnet-ddp2-a100/kineto_0", "vgg13-h100/kineto_0", "dlrm8-v100/kineto_0"])
 def test_a_run_that_is_no_pipeline_has_none(name: str) -> None:
     files = sorted(TRACES.parent.glob(f"{name}.json*"))
-    staged = run.prepare(run.Inputs(kineto=files[0]), run.Options(sync="cuda")).staged
+    staged = job.prepare(job.Inputs(kineto=files[0]), job.Options(sync="cuda")).staged
     assert staged.run is None
     assert np.all(staged.of_device == -1)

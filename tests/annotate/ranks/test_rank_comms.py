@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink import run
 from graphlink.annotate.communication import communication
 from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.annotate.ranks.matching import match
@@ -18,6 +17,7 @@ from graphlink.depend.build import BuildOptions, build
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Comm, CommKind
+from graphlink.run import job
 from tests.build import Call, Device, Host, build_trace
 
 TRACES = Path(__file__).parents[4] / "shared/traces"
@@ -28,8 +28,8 @@ needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="needs the public 
 def recorded(folder: str) -> tuple[RankComms, ...]:
     out = []
     for kineto in sorted((TRACES / folder).glob("kineto_*.json.gz")):
-        files = run.Inputs(kineto=kineto, et=kineto.with_name(kineto.name.replace("kineto", "et")))
-        one = run.prepare(files, run.Options(sync="cuda"))
+        files = job.Inputs(kineto=kineto, et=kineto.with_name(kineto.name.replace("kineto", "et")))
+        one = job.prepare(files, job.Options(sync="cuda"))
         out.append(rank_comms(one.built.graph, one.linked, one.comm, one.rank, one.world_size))
     return tuple(out)
 

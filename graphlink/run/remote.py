@@ -20,7 +20,7 @@ JOURNAL: Final = "journal.json"
 
 
 class RemoteStore:
-    """``run_out.Store`` behind a URL. A folder counts once its ``last`` file is there."""
+    """``out.Store`` behind a URL. A folder counts once its ``last`` file is there."""
 
     def __init__(self, out: str) -> None:
         self.url = f"{out}/{publish.HIDDEN}/ranks"
@@ -66,7 +66,7 @@ class RemoteStore:
 
 
 class RemoteOut:
-    """``run_out.Out`` behind a URL."""
+    """``out.Out`` behind a URL."""
 
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")

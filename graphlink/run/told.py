@@ -12,7 +12,7 @@ from graphlink.annotate.ranks.stragglers import Straggler
 from graphlink.emit import summary_run as told
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.replay.across import CriticalAcross
-from graphlink.run_join import Run, told_conflict
+from graphlink.run.join import Run, told_conflict
 
 _SHARDS = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # whose size is a rank's part
 MESSAGE = "SEND"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.run_out import LocalStore
+from graphlink.run.out import LocalStore
 
 
 class Killed(BaseException):

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, Protocol
 
 from graphlink.emit import publish, summary
 from graphlink.engine.files import is_url
-from graphlink.run_remote import RemoteOut
+from graphlink.run.remote import RemoteOut
 
 _TRIES: Final = 4
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphlink.run_schemas import schemas
+from graphlink.run.schemas import schemas
 
-FOLDER = Path(__file__).parents[1] / "schemas"
+FOLDER = Path(__file__).parents[2] / "schemas"
 
 
 def test_schema_files_are_what_the_records_say() -> None:

@@ -66,7 +66,7 @@ class Inputs:
     ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing. ``place``: which (process, device) of an
     nsys export, in the order of ``read_report``. ``stored`` is its trace, left by ``store`` so that an export of several ranks is read
     once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``remote``: of files on other file
-    systems what they are; they are fetched before they are read (``graphlink.run_fetch``).
+    systems what they are; they are fetched before they are read (``graphlink.run.fetch``).
     """
 
     kineto: Path | None = None

@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that graphlink writes: ``python -m graphlink.run_schemas schemas/`` writes them anew."""
+"""JSON Schemas of the files that graphlink writes: ``python -m graphlink.run.schemas schemas/`` writes them anew."""
 
 from __future__ import annotations
 

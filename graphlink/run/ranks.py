@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from graphlink import run
 from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.emit import groups, publish, timeline
 from graphlink.engine.engines import Lost, RunsOn, run_all
@@ -21,10 +20,11 @@ from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across
 from graphlink.replay.folder import load
-from graphlink.run import RunResult
-from graphlink.run_fetch import here, unpacked_size
-from graphlink.run_join import Run, join
-from graphlink.run_state import RankRows, Result, State, Stored, digest
+from graphlink.run import job
+from graphlink.run.fetch import here, unpacked_size
+from graphlink.run.job import RunResult
+from graphlink.run.join import Run, join
+from graphlink.run.state import RankRows, Result, State, Stored, digest
 
 log: Final = logging.getLogger("graphlink")
 SOME_FAILED: Final = 3
@@ -57,16 +57,16 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    inputs: run.Inputs
-    options: run.Options
+    inputs: job.Inputs
+    options: job.Options
     out: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Finish:
     stored: Stored
-    joined: run.Joined
-    options: run.Options
+    joined: job.Joined
+    options: job.Options
     out: str
 
 
@@ -85,7 +85,7 @@ def naming_limits(recording: str) -> Iterator[None]:
         raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
 
 
-def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: str, runs_on: RunsOn, *, resume: bool) -> Jobs:
+def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool) -> Jobs:
     """The work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
     options = _of_ranks(options)
     state = State(out)
@@ -110,7 +110,7 @@ def rank_jobs(inputs: Sequence[run.Inputs], options: run.Options, out: str, runs
 def _rank_job(task: _Rank) -> Stored | Failed:
     try:
         with naming_limits(task.inputs.name), here(task.inputs) as inputs:
-            prepared = run.prepare(inputs, task.options)
+            prepared = job.prepare(inputs, task.options)
         comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
         rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
         return State(task.out).save(task.inputs, task.options, prepared, rows)
@@ -127,7 +127,7 @@ class JoinedRanks:
     path: CriticalAcross | None
 
 
-def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder: Path, runs_on: RunsOn) -> JoinedRanks:
+def join_ranks(stored: Sequence[Stored], options: job.Options, out: str, folder: Path, runs_on: RunsOn) -> JoinedRanks:
     """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
 
     Raises:
@@ -148,7 +148,7 @@ def join_ranks(stored: Sequence[Stored], options: run.Options, out: str, folder:
         files.append(groups.NAME)
     if options.timeline != "none":
         files.append(timeline.join(folder, sorted(joined.ranks), joined.pipeline))
-    files += run.write_pipeline(joined.pipeline, folder)
+    files += job.write_pipeline(joined.pipeline, folder)
     path = None
     if len(stored) > 1 and joined.nodes <= MOST_REPLAYED:
         log.info("replaying all ranks")
@@ -172,7 +172,7 @@ def _finish(task: _Finish) -> Result | Failed:
     state, key = State(task.out), task.stored.key
 
     def write(folder: Path) -> Result:
-        result = run.finish(state.prepared(key), task.joined, task.options, folder)
+        result = job.finish(state.prepared(key), task.joined, task.options, folder)
         return Result(joined=told, rank=result.summary, files=list(result.files))
 
     told = digest((task.joined, task.options))
@@ -183,7 +183,7 @@ def _finish(task: _Finish) -> Result | Failed:
         return Failed(problem.text())
 
 
-def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
+def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
     """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
 
     Raises:
@@ -198,12 +198,12 @@ def options_of(stored: Sequence[Stored], joining: run.Options) -> run.Options:
                 f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{flag}",
                 todo="run the jobs of all ranks with the same options",
             )
-    own = msgspec.convert(first, run.Options)
+    own = msgspec.convert(first, job.Options)
     return replace(own, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
 
 
-def _of_ranks(options: run.Options) -> run.Options:
-    default = run.Options()
+def _of_ranks(options: job.Options) -> job.Options:
+    default = job.Options()
     return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
 
 

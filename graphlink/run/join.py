@@ -20,8 +20,8 @@ from graphlink.annotate.ranks.records import Clocks, Conflict, GroupKey, Matchin
 from graphlink.emit import groups
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.run import Joined
-from graphlink.run_state import RankRows
+from graphlink.run.job import Joined
+from graphlink.run.state import RankRows
 
 log: Final = logging.getLogger("graphlink")
 _NONE: Final = np.zeros(0, np.int64)

@@ -13,7 +13,7 @@ from graphlink.annotate.pipeline.records import Pipeline
 from graphlink.errors import InputError
 from graphlink.link.steps import parse_steps
 from graphlink.read.paddle import read_paddle
-from graphlink.run import RunResult, write_pipeline
+from graphlink.run.job import RunResult, write_pipeline
 
 log: Final = logging.getLogger("graphlink")
 

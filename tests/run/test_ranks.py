@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from graphlink import cli, run_ranks
+from graphlink import cli
 from graphlink.engine.engines import Lost
+from graphlink.run import ranks as run_ranks
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run
 from graphlink.testing.programs import Training, training_program

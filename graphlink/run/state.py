@@ -1,6 +1,6 @@
 """What jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
 
-A folder counts when it is whole (``run_out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
+A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
 is made of the names of the rank's recordings: the same command finds again what it did before. The files are pickles of graphlink's own
 records, to be trusted like the folder that they lie in.
 """
@@ -22,9 +22,9 @@ from graphlink.annotate.ranks.records import GroupKey, RankComms
 from graphlink.emit import publish, summary
 from graphlink.errors import InputError
 from graphlink.read.heads import at_once
-from graphlink.run import Inputs, Options, Prepared
-from graphlink.run_fetch import unpacked_size
-from graphlink.run_out import out_of
+from graphlink.run.fetch import unpacked_size
+from graphlink.run.job import Inputs, Options, Prepared
+from graphlink.run.out import out_of
 from graphlink.version import __version__
 
 FORMAT: Final = 1
