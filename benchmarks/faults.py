@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.annotate.ranks.clocks import clocks, onto_run
-from graphlink.annotate.ranks.matching import match
+from graphlink.annotate.ranks.clocks.align import clocks, onto_run
+from graphlink.annotate.ranks.matching.match import match
 from graphlink.annotate.ranks.records import Clock, Matching, RankComms
 from graphlink.model import I64
 from graphlink.testing import (

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from graphlink.annotate.ranks.groups import common
+from graphlink.annotate.ranks.matching.groups import common
 from graphlink.annotate.ranks.records import GroupKey
 from graphlink.emit.target import WrittenComm
 from graphlink.model import ProcessGroup
@@ -36,7 +36,7 @@ def assign(
     """Ids from 1 for the communicators of each rank, from what ``named`` says of all of them.
 
     ``shared``: of each rank, which of them are the same on all ranks, by the key that they share; None where only names and members
-    tell (``annotate.ranks.groups.common``). Ids go by size, largest first, then by members, then by name (numbers by value).
+    tell (``annotate.ranks.matching.groups.common``). Ids go by size, largest first, then by members, then by name (numbers by value).
     """
     label = common(by_rank) if shared is None else {rank: {k: shared[rank][k] for k in keys} for rank, keys in by_rank.items()}
     every = {one for labels in label.values() for one in labels.values()}

@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.names import Names
 from graphlink.annotate.pipeline.records import Pipeline
-from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock
 from graphlink.annotate.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.emit import details, perfetto, pipeline_tracks, publish

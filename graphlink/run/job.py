@@ -23,7 +23,7 @@ from graphlink.annotate.pipeline.notes import notes
 from graphlink.annotate.pipeline.records import Pipeline
 from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.annotate.pipeline.stagerun import Staged, stage_run
-from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build

@@ -13,9 +13,9 @@ from graphlink.annotate.pipeline.analyse import analyse, rank_pipeline
 from graphlink.annotate.pipeline.clocks import TOLERANCE_NS
 from graphlink.annotate.pipeline.common import counted_alike, on_run_clock
 from graphlink.annotate.pipeline.records import Pipeline, StageRun
-from graphlink.annotate.ranks.clocks import clocks, onto_run
-from graphlink.annotate.ranks.figures import Figures, figures
-from graphlink.annotate.ranks.matching import match
+from graphlink.annotate.ranks.clocks.align import clocks, onto_run
+from graphlink.annotate.ranks.figures.measure import Figures, figures
+from graphlink.annotate.ranks.matching.match import match
 from graphlink.annotate.ranks.records import Clocks, Conflict, GroupKey, Matching, Meetings, RankComms
 from graphlink.emit import groups
 from graphlink.errors import InputError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.apart import Apart
-from graphlink.annotate.ranks.figures import RankTotals, Totals
+from graphlink.annotate.ranks.figures.apart import Apart
+from graphlink.annotate.ranks.figures.measure import RankTotals, Totals
+from graphlink.annotate.ranks.figures.stragglers import Straggler
 from graphlink.annotate.ranks.records import Clock, GroupKey
-from graphlink.annotate.ranks.stragglers import Straggler
 from graphlink.emit import summary_run as told
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.replay.across import CriticalAcross

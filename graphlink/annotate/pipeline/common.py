@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from graphlink.annotate.pipeline.records import Exchanges, Holds, Spans, StageRun, StepSpans
-from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock, Meetings, RankComms
 from graphlink.model import I64, NOWHERE, CommKind
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.annotate.pipeline.records import Cause, Idle, StageRun
-from graphlink.annotate.ranks.clocks import onto_run
+from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, NodeKind
 

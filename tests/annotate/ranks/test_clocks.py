@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.clocks import clocks, onto_run
-from graphlink.annotate.ranks.fit import _Sums, solved
-from graphlink.annotate.ranks.pairs import lines, pairs_of
+from graphlink.annotate.ranks.clocks.align import clocks, onto_run
+from graphlink.annotate.ranks.clocks.fit import _Sums, solved
+from graphlink.annotate.ranks.clocks.pairs import lines, pairs_of
+from graphlink.annotate.ranks.clocks.repair import rooms
+from graphlink.annotate.ranks.clocks.ties import MOST, Ties, components, ties
 from graphlink.annotate.ranks.records import Clock
-from graphlink.annotate.ranks.repair import rooms
-from graphlink.annotate.ranks.ties import MOST, Ties, components, ties
 from graphlink.model import NOWHERE
 from tests.annotate.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from graphlink.annotate.ranks.groups import common
+from graphlink.annotate.ranks.matching.groups import common
 from graphlink.annotate.ranks.records import GroupKey
 
 ALL = (0, 1)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.apart import Apart, _covered
-from graphlink.annotate.ranks.clocks import clocks, onto_run
-from graphlink.annotate.ranks.figures import Figures, Totals, figures
-from graphlink.annotate.ranks.quantiles import quantiles, sorted_by
+from graphlink.annotate.ranks.clocks.align import clocks, onto_run
+from graphlink.annotate.ranks.figures.apart import Apart, _covered
+from graphlink.annotate.ranks.figures.measure import Figures, Totals, figures
+from graphlink.annotate.ranks.figures.quantiles import quantiles, sorted_by
+from graphlink.annotate.ranks.figures.stragglers import NOBODY, _tail
 from graphlink.annotate.ranks.records import Clock, Clocks, Meetings, RankComms
-from graphlink.annotate.ranks.stragglers import NOBODY, _tail
 from graphlink.model import NOWHERE, CommKind
 from tests.annotate.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from graphlink.annotate.ranks.lines import Line, Lines
+from graphlink.annotate.ranks.matching.lines import Line, Lines
 
 AT = 1_700_000_000_000_000_000
 

@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.annotate.communication import communication
 from graphlink.annotate.ranks.comms import rank_comms
-from graphlink.annotate.ranks.matching import match
+from graphlink.annotate.ranks.matching.match import match
 from graphlink.annotate.ranks.records import RankComms
 from graphlink.depend.build import BuildOptions, build
 from graphlink.link.launch import link

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.bounds import OPEN, solved
+from graphlink.annotate.ranks.clocks.ties import ROOTED
 from graphlink.annotate.ranks.flat import blocks, column, members
 from graphlink.annotate.ranks.records import Meetings, RankComms
-from graphlink.annotate.ranks.ties import ROOTED
 from graphlink.model import I32, I64, Bool, CommKind
 
 _NEVER: Final = np.iinfo(np.int64).max

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.annotate.ranks.apart import Apart, apart
+from graphlink.annotate.ranks.clocks.ties import F64
+from graphlink.annotate.ranks.figures.apart import Apart, apart
+from graphlink.annotate.ranks.figures.quantiles import Quantiles, added, quantiles
+from graphlink.annotate.ranks.figures.stragglers import Blame, Seen, Shares, Straggler, blame, stragglers
+from graphlink.annotate.ranks.figures.times import Times, bus_factors, times
 from graphlink.annotate.ranks.flat import blocks
-from graphlink.annotate.ranks.quantiles import Quantiles, added, quantiles
 from graphlink.annotate.ranks.records import Clocks, Meetings, RankComms
-from graphlink.annotate.ranks.stragglers import Blame, Seen, Shares, Straggler, blame, stragglers
-from graphlink.annotate.ranks.ties import F64
-from graphlink.annotate.ranks.times import Times, bus_factors, times
 from graphlink.model import I64, NOWHERE, U8, Bool
 
 

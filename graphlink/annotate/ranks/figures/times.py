@@ -25,10 +25,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.clocks import on_run
+from graphlink.annotate.ranks.clocks.align import on_run
+from graphlink.annotate.ranks.clocks.ties import F64
 from graphlink.annotate.ranks.flat import Members, any_of, blocks, column
 from graphlink.annotate.ranks.records import Clocks, Meetings, RankComms
-from graphlink.annotate.ranks.ties import F64
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 
 _SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.annotate.ranks.aligned import DIFFERS, OTHER_ORDER, Ops, Pairs, pairs, same_elsewhere
-from graphlink.annotate.ranks.byorder import by_order
-from graphlink.annotate.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
-from graphlink.annotate.ranks.lines import Lines
+from graphlink.annotate.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Ops, Pairs, pairs, same_elsewhere
+from graphlink.annotate.ranks.matching.byorder import by_order
+from graphlink.annotate.ranks.matching.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
+from graphlink.annotate.ranks.matching.lines import Lines
 from graphlink.model import I32, I64, NOWHERE, Bool
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.annotate.ranks.leftovers import Member
-from graphlink.annotate.ranks.lineup import usable
+from graphlink.annotate.ranks.matching.leftovers import Member
+from graphlink.annotate.ranks.matching.lineup import usable
 from graphlink.annotate.ranks.records import GroupKey, RankComms
 from graphlink.model import I32, I64, CommKind
 

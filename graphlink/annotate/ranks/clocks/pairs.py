@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.ties import F64, Ties
+from graphlink.annotate.ranks.clocks.ties import F64, Ties
 from graphlink.model import I64, NOWHERE
 
 FEW: Final = 4  # a line through fewer ends is no evidence of drift

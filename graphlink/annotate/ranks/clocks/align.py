@@ -16,14 +16,14 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.bounds import OPEN
-from graphlink.annotate.ranks.fit import Fit, Known, fitted
+from graphlink.annotate.ranks.clocks.fit import Fit, Known, fitted
+from graphlink.annotate.ranks.clocks.pairs import FEW, Affine, Pairs, Tree, along, lines, medians, pairs_of, summed, tree
+from graphlink.annotate.ranks.clocks.repair import Room, Shifts, rooms, shifts
+from graphlink.annotate.ranks.clocks.shared import named, shared
+from graphlink.annotate.ranks.clocks.ties import F64, Ties, components, middles, taken, ties
+from graphlink.annotate.ranks.figures.quantiles import added
 from graphlink.annotate.ranks.flat import any_of, blocks, column
-from graphlink.annotate.ranks.pairs import FEW, Affine, Pairs, Tree, along, lines, medians, pairs_of, summed, tree
-from graphlink.annotate.ranks.quantiles import added
 from graphlink.annotate.ranks.records import Clock, Clocks, Meetings, RankComms
-from graphlink.annotate.ranks.repair import Room, Shifts, rooms, shifts
-from graphlink.annotate.ranks.shared import named, shared
-from graphlink.annotate.ranks.ties import F64, Ties, components, middles, taken, ties
 from graphlink.model import I64, NOWHERE, Bool
 
 _SURE_DRIFT: Final = 1e-6

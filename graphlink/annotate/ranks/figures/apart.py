@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.clocks import onto_run
-from graphlink.annotate.ranks.quantiles import quantiles
+from graphlink.annotate.ranks.clocks.align import onto_run
+from graphlink.annotate.ranks.figures.quantiles import quantiles
+from graphlink.annotate.ranks.figures.times import Times
 from graphlink.annotate.ranks.records import Clocks, Meetings, RankComms
-from graphlink.annotate.ranks.times import Times
 from graphlink.model import I64, NOWHERE, U8, Bool
 
 _TIMES_USUAL: Final = 3

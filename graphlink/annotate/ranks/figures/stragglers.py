@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.quantiles import quantiles
-from graphlink.annotate.ranks.ties import F64
+from graphlink.annotate.ranks.clocks.ties import F64
+from graphlink.annotate.ranks.figures.quantiles import quantiles
 from graphlink.model import I64
 
 NOBODY: Final = "no rank stands out"

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.pairs import FEW, TO_SIGMA, Affine, Pairs, medians
-from graphlink.annotate.ranks.quantiles import added
-from graphlink.annotate.ranks.ties import F64, Ties
+from graphlink.annotate.ranks.clocks.pairs import FEW, TO_SIGMA, Affine, Pairs, medians
+from graphlink.annotate.ranks.clocks.ties import F64, Ties
+from graphlink.annotate.ranks.figures.quantiles import added
 from graphlink.model import Bool
 
 _HUBER: Final = 1.345  # of sigma: 95 % efficient on normal errors, as is Tukey's

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
-from graphlink.annotate.ranks.lines import Line
-from graphlink.annotate.ranks.shifts import likely_shifts
+from graphlink.annotate.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
+from graphlink.annotate.ranks.matching.lines import Line
+from graphlink.annotate.ranks.matching.shifts import likely_shifts
 from graphlink.model import I64, NOWHERE, Bool
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing

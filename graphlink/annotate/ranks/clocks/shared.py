@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.fit import Fit
-from graphlink.annotate.ranks.pairs import Pairs, Tree, summed
+from graphlink.annotate.ranks.clocks.fit import Fit
+from graphlink.annotate.ranks.clocks.pairs import Pairs, Tree, summed
+from graphlink.annotate.ranks.clocks.ties import F64, middles
 from graphlink.annotate.ranks.records import RankComms
-from graphlink.annotate.ranks.ties import F64, middles
 from graphlink.model import I64, Bool
 
 _SAME_NS: Final = 2_000

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
-from graphlink.annotate.ranks.shifts import likely_shifts
+from graphlink.annotate.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
+from graphlink.annotate.ranks.matching.shifts import likely_shifts
 from graphlink.model import I64
 
 LARGEST: Final = 1 << 28  # product of lengths up to which the longest common subsequence is sought as a whole: bits kept

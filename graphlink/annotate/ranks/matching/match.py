@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.aligned import Ops
-from graphlink.annotate.ranks.channels import channels
-from graphlink.annotate.ranks.groups import common
-from graphlink.annotate.ranks.leftovers import Member, leftovers
-from graphlink.annotate.ranks.lines import Lines
-from graphlink.annotate.ranks.lineup import Lineup, line_up
+from graphlink.annotate.ranks.matching.aligned import Ops
+from graphlink.annotate.ranks.matching.channels import channels
+from graphlink.annotate.ranks.matching.groups import common
+from graphlink.annotate.ranks.matching.leftovers import Member, leftovers
+from graphlink.annotate.ranks.matching.lines import Lines
+from graphlink.annotate.ranks.matching.lineup import Lineup, line_up
 from graphlink.annotate.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
 from graphlink.model import I32, I64, NOWHERE, CommKind
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.lineup import Lineup
+from graphlink.annotate.ranks.matching.lineup import Lineup
 from graphlink.annotate.ranks.records import Conflict, GroupKey, RankComms, Unmatched
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 

@@ -1,0 +1,1 @@
+"""What the communication of all ranks cost, and who is waited for."""

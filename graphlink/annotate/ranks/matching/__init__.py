@@ -1,0 +1,1 @@
+"""Which communication of several ranks belongs together."""
