@@ -47,9 +47,10 @@ def link(arguments: argparse.Namespace) -> int:
         return _leave_jobs(arguments, options)
     state, out = State(arguments.out), out_of(arguments.out)
     going_on = arguments.resume and state.exists()
-    if arguments.resume and not going_on and (complete := _complete(arguments, out, options)) is not None:
+    complete = _complete(arguments, out, options) if arguments.resume else None
+    if complete is not None and not going_on:
         return _said(arguments, complete, 0)
-    with out.publication(force=arguments.force or going_on) as publication:
+    with out.publication(force=arguments.force or complete is not None) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
             made = _write(arguments, options, publication.beside)
             publication.publish()

@@ -179,3 +179,23 @@ def test_a_whole_output_is_not_taken_for_one_of_changed_recordings(graphlink: Ca
     shutil.copy(four / "kineto_1.json", traces / "kineto_1.json")
     ran = graphlink(traces, "--out", out, "--resume")
     assert ran.status == 1 and "holds the outputs of an earlier run" in ran.err  # type: ignore[attr-defined]
+
+
+def test_outputs_of_another_run_are_not_replaced_without_force(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    assert graphlink(four, "--out", tmp_path).status == 0  # type: ignore[attr-defined]
+    before = published(tmp_path)
+    command = ("--kineto", four / "kineto_0.json", four / "kineto_1.json", "--out", tmp_path)
+    assert graphlink("link", "--rank-job", *command).status == 0  # type: ignore[attr-defined]
+    ran = graphlink(*command, "--resume")
+    assert ran.status == 1 and "holds the outputs of an earlier run" in ran.err  # type: ignore[attr-defined]
+    assert published(tmp_path) == before
+    assert graphlink(*command, "--resume", "--force").status == 0  # type: ignore[attr-defined]
+    assert len(published(tmp_path)) < len(before)
+
+
+def test_a_run_that_was_killed_when_all_was_published_is_gone_on_with(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    assert graphlink(four, "--out", tmp_path).status == 0  # type: ignore[attr-defined]
+    before = published(tmp_path)
+    assert graphlink("link", "--rank-job", four, "--out", tmp_path).status == 0  # type: ignore[attr-defined]
+    assert graphlink(four, "--out", tmp_path, "--resume").status == 0  # type: ignore[attr-defined]
+    assert published(tmp_path) == before and not (tmp_path / ".graphlink").exists()
