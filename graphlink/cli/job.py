@@ -49,7 +49,7 @@ def link(arguments: argparse.Namespace) -> int:
     going_on = arguments.resume and state.exists()
     complete = _complete(arguments, out, options) if arguments.resume else None
     if complete is not None and not going_on:
-        return _said(arguments, complete, 0)
+        return _said(arguments, complete, 0, f"{arguments.out} was complete already")
     with out.publication(force=arguments.force or complete is not None) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
             made = _write(arguments, options, publication.beside)
@@ -105,9 +105,9 @@ def _runs_on(arguments: argparse.Namespace) -> RunsOn:
     return RunsOn(arguments.jobs, arguments.engine)
 
 
-def _said(arguments: argparse.Namespace, whole: summary.Summary, status: int) -> int:
+def _said(arguments: argparse.Namespace, whole: summary.Summary, status: int, last: str = "") -> int:
     if not arguments.quiet:
-        say(f"{summary.table(whole)}\n\nwrote {len(whole.files)} files to {arguments.out}")
+        say(f"{summary.table(whole)}\n\n{last or f'wrote {len(whole.files)} files to {arguments.out}'}")
     return status
 
 
@@ -210,6 +210,10 @@ def _found(arguments: argparse.Namespace) -> Found:
     return found
 
 
+def _same_folder(name: str, other: str) -> bool:
+    return name == other or Path(name).resolve() == Path(other).resolve()
+
+
 def _only(found: Found, rank: int) -> Found:
     """For the job of one rank that is to be picked out of all."""
     mine = tuple(one for one in found.ranks if one.expected_rank == rank)
@@ -236,6 +240,11 @@ def _write(arguments: argparse.Namespace, options: job.Options, folder: Path) ->
     if len(inputs) == 1:
         with naming_limits(inputs[0].name), here(inputs[0]) as one:
             result = job.run_rank(one, options, folder)
+        if options.comm_time != "recorded":
+            warnings = (
+                *warnings,
+                "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
+            )
         return _Made(_summarised(result, options, None, warnings, folder), 0)
     out, runs_on = arguments.out, _runs_on(arguments)
     with session(runs_on):
@@ -246,7 +255,7 @@ def _write(arguments: argparse.Namespace, options: job.Options, folder: Path) ->
     warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
     standins = Standins(folder / "graphs")
     with standins.telling():
-        beside = standins.graphs(arguments.folder)
+        beside = standins.graphs([name for name in arguments.folder if not _same_folder(name, out)])  # not with outputs of our own
     compared, others = compare(beside, {rank: folder / f"{options.name}.{rank}.et" for rank in joined.run.ranks})
     told = run_told(joined.run, joined.path, compared)
     whole = _summarised(

@@ -120,35 +120,6 @@ def put_file(path: Path, url: str) -> None:
             raise
 
 
-def put_folder(folder: Path, url: str) -> list[str]:
-    """Copies all files in and below a local folder to below ``url``, in the order of their names; the URLs of the copies."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    urls = [url.rstrip("/") + "/" + path.relative_to(folder).as_posix() for path in files]
-    for path, to in zip(files, urls, strict=True):
-        put_file(path, to)
-    return urls
-
-
-def get_folder(url: str, folder: Path) -> list[Path]:
-    """Copies all files in and below the folder at ``url`` to below a local one. InputError when it is missing or cannot be read."""
-    place = _place(url)
-    with _told(url, InputError, "be listed"):
-        place.system.invalidate_cache()
-        if not place.system.isdir(place.path):
-            raise FileNotFoundError(url)
-        found = sorted(place.system.find(place.path))
-    copies = []
-    for path, inner in zip(found, _below(place.path, found), strict=True):
-        parts = PurePosixPath(inner).parts
-        if ".." in parts or not parts or PurePosixPath(inner).is_absolute():
-            raise InputError("holds a file whose name leads out of it", path=url, where=inner, todo="rename it")
-        local = folder.joinpath(*parts)
-        local.parent.mkdir(parents=True, exist_ok=True)
-        _fetch(place, path, url.rstrip("/") + "/" + inner, local)
-        copies.append(local)
-    return copies
-
-
 def remove(urls: Iterable[str]) -> None:
     """Removes files; one that is not there is fine. OutputError when one cannot be removed."""
     for url in urls:

@@ -230,4 +230,4 @@ def _what(work: Workload, met: Meetings, node: int) -> str:
     meeting, kind = int(met.partner[node]), int(file.comm_type[position])
     told = CommType(kind).name if kind in _COLLECTIVES else "collective"
     group = int(met.group[meeting])
-    return f"{told} {int(met.turn[meeting]) + 1} of {'all ranks' if group == NO_GROUP else f'group {group}'}"
+    return f"{told} {int(met.turn[meeting])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"

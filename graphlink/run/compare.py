@@ -36,6 +36,8 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
             out.append(_compared(path, file.rank, read_chakra(path), read_chakra(own[file.rank])))
         except InputError as problem:
             warnings.append(f"{path} is left aside: {problem.what}")
+    if len(found) > MOST:
+        warnings.append(f"{len(found) - MOST} more Chakra graphs beside the recordings are left aside, as {found[MOST]}")
     return out, warnings
 
 

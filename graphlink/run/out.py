@@ -37,6 +37,9 @@ class Store(Protocol):
     def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
         """A folder with what ``write`` writes, in place of an older one; of its files ``last`` says that all are there."""
 
+    def drop(self, name: str) -> None:
+        """Removes a folder, if there is one."""
+
     def holds(self, name: str, inner: Sequence[str]) -> bool:
         """Whether these files are in a folder."""
 
@@ -125,6 +128,11 @@ class LocalStore:
         aside = self._beside()
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+    def drop(self, name: str) -> None:
+        if (self.folder / name).exists():
+            with publish.naming(self.folder):
+                self._remove(self.folder / name)
 
     def _beside(self) -> Path:
         for _ in range(_TRIES):  # the job of another rank that fails may just remove the empty folder

@@ -95,6 +95,7 @@ def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs
     todo = [i for i in range(len(inputs)) if i not in done]
     if done:
         log.info("%d of %d ranks are done already", len(done), len(inputs))
+    at_once(lambda i: state.forget(inputs[i]), todo)  # or what an earlier job made of other recordings would stand where this one fails
     estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
     outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
     failed = []
@@ -222,7 +223,8 @@ def good(outcomes: Iterable[_Result | Failed], count: int, what: str = "ranks") 
             good.append(outcome)
     if not failed:
         return good
-    text = f"{len(failed)} of {count} {what} failed, nothing was published; the first: {failed[0]}"
+    first = f"{len(failed)} of {count} {what} failed, nothing was published; the first: " if count > 1 else ""
+    text = f"{first}{failed[0]}"
     raise (SomeRanksFailed if good else InputError)(text)
 
 

@@ -153,6 +153,10 @@ class State:
         """For messages."""
         return self._store.where(key)
 
+    def forget(self, inputs: Inputs) -> None:
+        """Removes what an earlier job of these recordings left."""
+        self._store.drop(self.key(inputs))
+
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
         return at_once(lambda key: self._load(f"{key}/{ROWS}"), keys)
 

@@ -67,20 +67,22 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def contents(url: str, tmp_path: Path) -> dict[str, bytes]:
+def contents(url: str) -> dict[str, bytes]:
     """All below a folder, by name."""
-    folder = tmp_path / uuid.uuid4().hex
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files.get_folder(url, folder)}
+    system, root = fsspec.core.url_to_fs(url)
+    system.invalidate_cache()
+    return {path.removeprefix(root.rstrip("/") + "/"): system.cat_file(path) for path in system.find(root)}
 
 
 def differing(url: str, whole: dict[str, bytes], tmp_path: Path) -> list[str]:
-    there = contents(url, tmp_path)
+    there = contents(url)
     assert sorted(there) == sorted(whole), "and nothing is left of the jobs"
     return [name for name, data in there.items() if data != whole[name]]
 
 
 def put(folder: Path, url: str) -> str:
-    files.put_folder(folder, url)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        files.put_file(path, f"{url}/{path.relative_to(folder).as_posix()}")
     return url
 
 
@@ -109,13 +111,13 @@ def test_a_single_pair_in_memory_and_force(graphlink: Run, three: Path, tmp_path
     put(three, f"{root}/in")
     pair = ("--kineto", f"{root}/in/kineto_1.json", "--et", f"{root}/in/et_1.json", "--out", f"{root}/out")
     assert graphlink(*pair).status == 0
-    first = contents(f"{root}/out", tmp_path)
+    first = contents(f"{root}/out")
     assert json.loads(first["summary.json"])["ranks"][0]["inputs"]["kineto"] == f"{root}/in/kineto_1.json"
     again = graphlink(*pair)
     assert again.status == 1 and f"{root}/out: holds the outputs of an earlier run" in again.err
     files.put_file(three / "et_0.json", f"{root}/out/mine.txt")
     assert graphlink(*pair, "--force", "--name", "other", "--no-timeline").status == 0
-    second = contents(f"{root}/out", tmp_path)
+    second = contents(f"{root}/out")
     assert set(first) - set(second) == {"trace.1.et", "timeline.perfetto-trace"}
     assert set(second) - set(first) == {"other.1.et", "mine.txt"}
 
@@ -126,7 +128,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(graphlink: Run, three: Path,
     for more in ((), ("--force",)):
         ran = graphlink("--kineto", three / "kineto_0.json", "--rank", "0", "--out", out, *more)
         assert ran.status == 1 and "trace.0.et is there already" in ran.err
-    assert list(contents(out, tmp_path)) == ["trace.0.et"]
+    assert list(contents(out)) == ["trace.0.et"]
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -135,7 +137,7 @@ def test_from_and_to_s3(graphlink: Run, three: Path, whole: dict[str, bytes], ro
     ran = graphlink(f"{traces}/", "--out", f"{root}/out", "--jobs", jobs)
     assert ran.status == 0, ran.err
     assert differing(f"{root}/out", whole, tmp_path) == ["summary.json"]
-    inputs = [rank["inputs"]["et"] for rank in json.loads(contents(f"{root}/out", tmp_path)["summary.json"])["ranks"]]
+    inputs = [rank["inputs"]["et"] for rank in json.loads(contents(f"{root}/out")["summary.json"])["ranks"]]
     assert inputs == [f"{traces}/et_{rank}.json" for rank in range(RANKS)]
 
 
@@ -148,7 +150,7 @@ def test_a_rank_that_failed_is_done_again_and_no_other(
     ran = graphlink(traces, "--out", out, "--jobs", "2")
     assert ran.status == 3 and len(ran.err.splitlines()) <= 5
     assert f"the first: {traces}/kineto_2.json" in ran.err and f"2 are kept in {out}/.graphlink" in ran.err
-    assert {name.rpartition("/")[2] for name in contents(out, tmp_path)} == {"prepared.pickle", "rows.pickle", "rank.json"}
+    assert {name.rpartition("/")[2] for name in contents(out)} == {"prepared.pickle", "rows.pickle", "rank.json"}
     files.put_file(three / "kineto_2.json", f"{traces}/kineto_2.json")
     ran = graphlink(traces, "--out", out, "--jobs", "2", "--resume", "-v")
     assert ran.status == 0 and "2 of 3 ranks are done already" in ran.err
@@ -184,7 +186,7 @@ def test_partial_publishes_the_others(graphlink: Run, three: Path, root: str, tm
     (tmp_path / "cut.json").write_bytes((three / "kineto_2.json").read_bytes()[:20_000])
     files.put_file(tmp_path / "cut.json", f"{traces}/kineto_2.json")
     assert graphlink(traces, "--out", out, "--jobs", "1", "--partial").status == 3
-    summary = json.loads(contents(out, tmp_path)["summary.json"])
+    summary = json.loads(contents(out)["summary.json"])
     assert [rank["rank"] for rank in summary["ranks"]] == [0, 1]
     assert any(f"{traces}/kineto_2.json" in text for text in summary["warnings"])
 
@@ -269,12 +271,12 @@ def test_what_was_cut_while_it_was_published_is_replaced_by_the_next_run(
         patch.setattr(files, "put_file", broken)
         ran = graphlink(*command)
         assert ran.status == 1 and "the connection was lost" in ran.err
-        assert not files.is_folder(out) or contents(out, tmp_path) == {}
+        assert not files.is_folder(out) or contents(out) == {}
         patch.setattr(files, "remove", lambda urls: None)  # it is killed: nothing is taken back
         assert graphlink(*command).status == 1
-    assert "trace.0.et" in (left := contents(out, tmp_path)) and "summary.json" not in left
+    assert "trace.0.et" in (left := contents(out)) and "summary.json" not in left
     assert graphlink(*command).status == 0
-    there = contents(out, tmp_path)
+    there = contents(out)
     assert sorted(there) == json.loads(there["summary.json"])["files"]
 
 

@@ -61,8 +61,8 @@ def test_the_path_goes_on_where_the_late_ranks_are() -> None:
     assert path.start_ns == [0, 1_000, 8_000, 8_000, 10_000, 14_000, 15_000, 18_000] and path.start_ns[1:] == path.end_ns[:-1]
     assert path.start_delay_ns == [0, 0, 0, 0, 0, 1_000, 0, 0]
     assert [(h.rank, h.id, h.what, h.waited_ns, h.other_rank, h.other_id) for h in found.hops] == [
-        (2, 1, "ALL_REDUCE 1 of group 1", 6_000, 1, 2),
-        (0, 3, "ALL_REDUCE 2 of group 1", 3_000, 2, 3),
+        (2, 1, "ALL_REDUCE 0 of group 1", 6_000, 1, 2),
+        (0, 3, "ALL_REDUCE 1 of group 1", 3_000, 2, 3),
     ]
     assert [(h.stretch_ns, h.most, h.most_ns) for h in found.hops] == [(8_000, "gemm", 7_000), (7_000, "Memcpy DtoD", 4_000)]
     assert [(r.rank, r.nodes, r.ns) for r in found.ranks] == [(0, 2, 9_000), (1, 3, 8_000), (2, 3, 7_000)]
