@@ -199,3 +199,13 @@ def test_a_run_that_was_killed_when_all_was_published_is_gone_on_with(graphlink:
     assert graphlink("link", "--rank-job", four, "--out", tmp_path).status == 0  # type: ignore[attr-defined]
     assert graphlink(four, "--out", tmp_path, "--resume").status == 0  # type: ignore[attr-defined]
     assert published(tmp_path) == before and not (tmp_path / ".graphlink").exists()
+
+
+def test_a_job_of_a_recording_that_changed_since_is_not_joined(graphlink: Callable[..., object], four: Path, tmp_path: Path) -> None:
+    recording, out = tmp_path / "kineto_0.json", tmp_path / "out"
+    shutil.copy(four / "kineto_0.json", recording)
+    assert graphlink("link", "--rank-job", "--kineto", recording, "--out", out).status == 0  # type: ignore[attr-defined]
+    recording.write_text("{")
+    assert graphlink("link", "--rank-job", "--kineto", recording, "--out", out).status == 1  # type: ignore[attr-defined]
+    ran = graphlink("join", out)
+    assert ran.status == 1 and "holds no jobs of ranks to join" in ran.err  # type: ignore[attr-defined]
