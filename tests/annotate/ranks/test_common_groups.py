@@ -59,3 +59,9 @@ def test_where_the_order_pairs_what_is_unlike_what_was_called_tells(other: list[
     found = common({0: named("ab"), 1: named("cd")}, lambda _, key: np.array(called[key], np.int64))
     assert [found[0][key][1] for key in named("ab")] == ["#0", "#1"]
     assert [found[1][key][1] for key in named("cd")] == places
+
+
+def test_numbers_of_process_groups_are_no_addresses() -> None:
+    five, six = ((0, 1), "5"), ((0, 1), "6")
+    assert common({0: [five], 1: [six]}) == {0: {five: five}, 1: {six: six}}
+    assert common({0: [((0, 1), "94594108")], 1: [((0, 1), "93891384")]})[1] == {((0, 1), "93891384"): ((0, 1), "#0")}

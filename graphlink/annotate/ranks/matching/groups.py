@@ -12,6 +12,7 @@ from graphlink.annotate.ranks.records import GroupKey
 from graphlink.model import I64
 
 _ALIKE: Final = 0.5
+_DIGITS: Final = 6
 Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
 
 
@@ -20,7 +21,7 @@ def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
 
     Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
     on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one, as
-    ``#k``. With ``calls``, names whose calls are most alike are one where ranks have different numbers of such names, in order, or where
+    ``#k``. PyTorch's own numbers are no addresses: they are the same on all ranks. With ``calls``, names whose calls are most alike are one where ranks have different numbers of such names, in order, or where
     the order pairs names that have little in common: a recording that began late may see another one first.
     """
     shared = Counter(k for keys in by_rank.values() for k in set(keys))
@@ -28,7 +29,7 @@ def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
     alone: dict[tuple[int, ...], dict[int, list[GroupKey]]] = defaultdict(lambda: defaultdict(list))
     for rank, keys in by_rank.items():
         for k in dict.fromkeys(keys):
-            if shared[k] > 1 or len(by_rank) == 1:
+            if shared[k] > 1 or len(by_rank) == 1 or _is_number(k[1]):
                 found[rank][k] = k
             else:
                 alone[k[0]][rank].append(k)
@@ -40,6 +41,11 @@ def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
                 places = _most_alike([calls(model, k) for k in of_rank[model]], [calls(rank, k) for k in keys])
             found[rank].update({k: (members, f"#{place}") for k, place in zip(keys, places, strict=True)})
     return found
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name is one that PyTorch counts process groups by, since mid 2024; addresses are far longer."""
+    return name.isdecimal() and len(name) <= _DIGITS
 
 
 def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
