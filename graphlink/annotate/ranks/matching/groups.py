@@ -21,8 +21,9 @@ def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
 
     Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
     on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one, as
-    ``#k``. PyTorch's own numbers are no addresses: they are the same on all ranks. With ``calls``, names whose calls are most alike are one where ranks have different numbers of such names, in order, or where
-    the order pairs names that have little in common: a recording that began late may see another one first.
+    ``#k``. PyTorch's own numbers are no addresses: they are the same on all ranks. With ``calls``, names whose calls are most alike are
+    one where ranks have different numbers of such names, in order, or where the order pairs names that have little in common: a
+    recording that began late may see another one first.
     """
     shared = Counter(k for keys in by_rank.values() for k in set(keys))
     found: dict[int, dict[GroupKey, GroupKey]] = {rank: {} for rank in by_rank}
