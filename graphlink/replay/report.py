@@ -25,7 +25,7 @@ from graphlink.replay.played import SLOT, Played, held_word
 from graphlink.replay.slots import ASTRA_SIM, RANKS, play_ranks, play_slots
 from graphlink.replay.stuck import stuck
 from graphlink.replay.whatif import Changes
-from graphlink.replay.workload import RankFile, Work, Workload, has_times, measured_ns, workload
+from graphlink.replay.workload import DELAY_NAME, GAP_NAME, RankFile, Work, Workload, has_times, measured_ns, workload
 from graphlink.version import __version__
 
 MACHINES: Final = (IDEAL, ASTRA_SIM, RANKS, COUPLED)
@@ -205,7 +205,7 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
     waits = any(np.isin(r.file.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for r in ranks)
     if machine not in JOINED and waits and changes.bytes_per_s is None:
         out.append("communication keeps the time that the recording waited for other ranks: --machine coupled lets them meet")
-    out += _kept(ranks)
+    out += _kept(ranks, changes)
     if _folded(ranks) and any(s.work == Work.HOST and s.pattern for s in changes.scales):
         out.append(NAMES)
     if machine == ASTRA_SIM:
@@ -213,20 +213,22 @@ def cannot(ranks: Sequence[RankFile], machine: str, changes: Changes) -> list[st
     return out
 
 
-def _kept(ranks: Sequence[RankFile]) -> list[str]:
+def _kept(ranks: Sequence[RankFile], changes: Changes) -> list[str]:
     """Of the rank with most of it, how much time nothing in its graph explains: what held it back does not change with it."""
+    changed = {s.work for s in changes.scales if not s.pattern}
+    names = [name for name, work in ((DELAY_NAME, Work.DELAY), (GAP_NAME, Work.GAP)) if work not in changed]
     shares = []
     for r in ranks:
         f = r.file
-        kept = [i for i, name in enumerate(f.strings) if name in ("device delay", "host gap")]
+        kept = [i for i, name in enumerate(f.strings) if name in names]
         whole = measured_ns(f)
         shares.append((int(f.duration_ns[np.isin(f.name, kept)].sum()) / whole if whole else 0.0, r.rank))
     most, rank = max(shares, default=(0.0, 0))
     if most <= KEPT_SHARE:
         return []
     return [
-        f"device delays and host gaps stay as recorded, {100 * most:.0f} % of the time of rank {rank}: what was awaited there may change "
-        "as well, such as another rank of a pipeline whose messages are not recorded"
+        f"{' and '.join(name + 's' for name in names)} stay as recorded, on rank {rank} {100 * most:.0f} % of its time, those of all "
+        "threads and streams added up: what was awaited there may change as well, such as another rank whose messages are not recorded"
     ]
 
 

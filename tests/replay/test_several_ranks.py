@@ -111,3 +111,14 @@ def test_what_does_not_fit_leaves_the_rest_as_it_is() -> None:
     assert waiting_ranks(work, 1) == (0, 1) and waiting_ranks(work, 0) == ()
     with pytest.raises(UsageError, match="ranks 0, 1"):
         fit(work, Changes(remove_sync=("2",)), {})
+
+
+def test_what_was_changed_is_not_said_to_stay(tmp_path: Path) -> None:
+    delayed = waiting(0, "gemm", node(3, data=[1], micros=60, is_cpu_op=False))
+    delayed[-1].name = "device delay"
+    for one in delayed:
+        one.attr.add(name="start_ns", int64_val=0)
+        one.attr.add(name="end_ns", int64_val=100_000)
+    folder = written(tmp_path, delayed)
+    assert any("device delays and host gaps stay" in text for text in report(folder, "--scale", "kernel=2")["cannot"])
+    assert not any("device delays" in text for text in report(folder, "--scale", "delay=0")["cannot"])
