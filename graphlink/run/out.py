@@ -37,8 +37,8 @@ class Store(Protocol):
     def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
         """A folder with what ``write`` writes, in place of an older one; of its files ``last`` says that all are there."""
 
-    def drop(self, name: str) -> None:
-        """Removes a folder, if there is one."""
+    def drop(self, name: str, last: str) -> None:
+        """Removes a folder, if there is one; at no time does what is left of it count."""
 
     def holds(self, name: str, inner: Sequence[str]) -> bool:
         """Whether these files are in a folder."""
@@ -129,7 +129,7 @@ class LocalStore:
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, last: str) -> None:
         if (self.folder / name).exists():
             with publish.naming(self.folder):
                 self._remove(self.folder / name)

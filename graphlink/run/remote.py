@@ -45,11 +45,12 @@ class RemoteStore:
     def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
             write(Path(folder))
-            self.drop(name)
+            self.drop(name, last)
             for path in sorted(Path(folder).iterdir(), key=lambda p: (p.name == last, p.name)):
                 files.put_file(path, f"{self.url}/{name}/{path.name}")
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, last: str) -> None:
+        files.remove([f"{self.url}/{name}/{last}"])
         files.remove_folder(f"{self.url}/{name}")
 
     def holds(self, name: str, inner: Sequence[str]) -> bool:

@@ -155,7 +155,7 @@ class State:
 
     def forget(self, inputs: Inputs) -> None:
         """Removes what an earlier job of these recordings left."""
-        self._store.drop(self.key(inputs))
+        self._store.drop(self.key(inputs), MANIFEST)
 
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
         return at_once(lambda key: self._load(f"{key}/{ROWS}"), keys)
