@@ -131,7 +131,7 @@ class LocalStore:
 
     def drop(self, name: str, last: str) -> None:
         if (self.folder / name).exists():
-            with publish.naming(self.folder):
+            with publish.naming(self.folder), contextlib.suppress(FileNotFoundError):  # another job of this rank may have done it
                 self._remove(self.folder / name)
 
     def _beside(self) -> Path:
