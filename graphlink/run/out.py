@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -116,12 +117,24 @@ class LocalStore:
         try:
             write(beside)
             with publish.naming(self.folder):
-                if folder.exists():
-                    self._remove(folder)
-                beside.rename(folder)
+                self._put(beside, folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
+
+    def _put(self, beside: Path, folder: Path) -> None:
+        """In place of what is there, also of what another job of the same rank puts there meanwhile: the last one stays."""
+        for left in reversed(range(_TRIES)):
+            with contextlib.suppress(FileNotFoundError):
+                if folder.exists():
+                    self._remove(folder)
+            try:
+                beside.rename(folder)
+            except OSError as problem:
+                if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not left:
+                    raise
+            else:
+                return
 
     def _remove(self, folder: Path) -> None:
         """A kill on the way leaves it as it was or gone, never with some of its files."""
