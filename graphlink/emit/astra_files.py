@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 from chakra.schema.protobuf import et_def_pb2 as pb
-from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 
+from graphlink.emit.attributes import framed
 from graphlink.version import __version__
 
 READERS: Final = ("head", "legacy")
@@ -103,7 +103,7 @@ def idle_rank() -> bytes:
     node = pb.Node(id=0, name="idle rank", type=pb.COMP_NODE, duration_micros=1)
     node.attr.add(name="is_cpu_op", bool_val=False)
     head = pb.GlobalMetadata(version="0.0.4")
-    return b"".join(_VarintBytes(len(m)) + m for m in (head.SerializeToString(), node.SerializeToString()))
+    return b"".join(map(framed, (head.SerializeToString(), node.SerializeToString())))
 
 
 def listing_json(files: Sequence[str], dimensions: Sequence[Dimension]) -> bytes:
