@@ -14,6 +14,7 @@ from typing import Any
 
 from graphlink.capture.files import part_of, put, settle
 from graphlink.capture.support import config_fields
+from graphlink.capture.waits import Waits
 from graphlink.errors import GraphlinkError
 
 STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
@@ -39,6 +40,7 @@ class Window:
         self._prepared = self._started = False
         self._observer: Any = None
         self._step: Any = None
+        self._waits = Waits()
 
     def prepare(self) -> None:
         """Make Kineto ready. CaptureError where a profiler is running already: it would be disturbed."""
@@ -70,6 +72,7 @@ class Window:
         self._observer = observer
 
     def open(self) -> None:
+        self._waits.show()
         with _quiet():
             if self._observer is not None:
                 self._observer.start()
@@ -91,6 +94,7 @@ class Window:
 
     def close(self) -> None:
         """End the recording of both. The execution trace's file is whole afterwards, under the name of its part."""
+        self._waits.hide()
         try:
             self.end_step()
             if self._prepared:

@@ -160,3 +160,13 @@ def test_without_record_function_ids_nobody_asked() -> None:
     build = made(Host("c10d::allreduce_", 0, 20), gloo("all_reduce", 10, 700, tid=8), Host("after", 710, 3000))
     assert waits(build) == []
     assert not (build.graph.edge_kind == EdgeKind.THREAD).any()
+
+
+def test_a_recorded_wait_is_one_however_late_the_next_row_begins() -> None:
+    """The range ends when Python has gone on, here 5 ms after the receive."""
+    wait = Host("graphlink::wait", 20, 5100, annotation=True)
+    assert waits(made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait, Host("after", 5200, 5300))) == [(100, 80)]
+    other = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait._replace(name="mine"), Host("after", 5200, 5300))
+    assert waits(other) == []
+    done = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 15), wait, Host("after", 5200, 5300))
+    assert waits(done) == [], "the receive had ended before the wait began"
