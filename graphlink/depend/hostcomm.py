@@ -25,7 +25,7 @@ class Asked:
 
 
 def asked(linked: Linked) -> Asked:
-    """What a thread of gloo's ran was handed over while the op that asked for it ran."""
+    """What a thread of gloo's ran was handed over while the op that asked for it ran, and counts from then."""
     rows, op = linked.trace.host, askers(linked)
     elsewhere = op != NOWHERE
     tid, at_ns, op = rows.tid.copy(), rows.start_ns.copy(), op[elsewhere]

@@ -133,14 +133,15 @@ def collectives(follows: float, rf_ids: tuple[int, int] = (3, 5)) -> Built:
 
 
 def test_an_op_releases_what_a_thread_of_gloos_runs_for_it() -> None:
-    """The first was taken up behind its op, which then ends in it; the second while its op ran."""
+    """The first was taken up behind its op, and counts from its end; the second while its op ran."""
     graph = collectives(10).graph
-    rows = {int(row): node for node, row in enumerate(graph.row.tolist()) if graph.kind[node] == NodeKind.HOST_ASYNC}
-    for start, opens in ((100, 10), (60, 50)):
-        (node,) = [node for node in rows.values() if graph.start_ns[node] == start * 1000]
-        edges = slice(int(graph.first[node]), int(graph.first[node + 1]))
+    kinds, starts = graph.kind.tolist(), graph.start_ns.tolist()
+    for began, ended, opens in ((40, 700, 10), (60, 500, 50)):
+        row, comm = (kinds.index(kind, starts.index(began * 1000)) for kind in (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM))
+        edges = slice(int(graph.first[row]), int(graph.first[row + 1]))
         assert graph.edge_kind[edges].tolist() == [EdgeKind.THREAD]
         assert graph.start_ns[graph.source[edges]].tolist() == [opens * 1000]
+        assert (starts[comm], graph.end_ns[comm], graph.duration_ns[comm]) == (began * 1000, ended * 1000, (ended - began) * 1000)
 
 
 @pytest.mark.parametrize("follows", [10, 1000])
