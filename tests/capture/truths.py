@@ -65,7 +65,7 @@ def hold_ddp(folder: Path) -> None:
         assert one.comms.bytes.tolist() == truth["all_reduce_bytes_of_a_step"] * truth["steps"]
         assert all(key[0] == tuple(range(truth["ranks"])) for key in one.comms.groups)
         _asked_by_the_main_thread(one)
-        _reduced_before_the_optimizer(one)
+    _reduced_before_the_optimizer(recorded, truth["steps"])
     found = match([one.comms for one in recorded])
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
     assert [of_op.tolist() for of_op in found.meetings.of_op] == [list(range(len(recorded[0].comms.node)))] * truth["ranks"]
@@ -81,12 +81,16 @@ def _asked_by_the_main_thread(one: Rank) -> None:
         assert one.name(asker) == "c10d::allreduce_"
 
 
-def _reduced_before_the_optimizer(one: Rank) -> None:
-    """Each step's optimizer begins after the all-reduces of the step ended."""
-    graph = one.graph
-    optimizers = [node for node in np.flatnonzero(graph.kind == NodeKind.HOST_OP) if one.name(node).startswith("Optimizer.step")]
-    ended_ns = one.comms.end_ns.reshape(len(optimizers), -1).max(axis=1) - graph.epoch_ns
-    assert (graph.start_ns[optimizers] >= ended_ns).all()
+def _reduced_before_the_optimizer(recorded: tuple[Rank, ...], steps: int) -> None:
+    """On each rank a step's optimizer begins after all ranks have asked for all of its all-reduces. (The clock is one.)
+
+    Not after their rows end: a thread of gloo's tells who waits before it ends its row.
+    """
+    asked_ns = np.stack([one.comms.start_ns for one in recorded]).max(axis=0).reshape(steps, -1).max(axis=1)
+    for one in recorded:
+        ops = np.flatnonzero(one.graph.kind == NodeKind.HOST_OP)
+        optimizers = [node for node in ops if one.name(node).startswith("Optimizer.step")]
+        assert (one.graph.epoch_ns + one.graph.start_ns[optimizers] > asked_ns).all()
 
 
 def hold_pipeline(folder: Path) -> None:
