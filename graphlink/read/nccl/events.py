@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import GenericAlias
 from typing import Final, Generic, TypeVar
@@ -33,6 +34,7 @@ _CUT: Final = "a last line that is cut off"
 _LONG: Final = f"lines longer than {MOST_BYTES >> 20} MB"
 
 Row = TypeVar("Row")
+_Value = TypeVar("_Value")
 
 
 class EventFile(Generic[Row]):
@@ -86,11 +88,9 @@ class EventFile(Generic[Row]):
         """Of whole lines: at once where they are all as they should be, else one by one."""
         self._last_is_bad = False
         body = _bare(_bare(text.lstrip().removeprefix(b"[")).removesuffix(b"{}"))
-        for attempt in (body, _UNQUOTED.sub(rb': "\1"', body)):
-            try:
-                return self._rows.decode(b"[" + attempt + b"]")
-            except _DAMAGED:
-                continue
+        every = _decoded(self._rows, b"[" + body + b"]")
+        if every is not None:
+            return every
         rows = []
         for line in map(_bare, text.split(b"\n")):
             row = None if line in _NO_EVENT else self._event(line)
@@ -102,13 +102,16 @@ class EventFile(Generic[Row]):
         return rows
 
     def _event(self, line: bytes) -> Row | None:
-        line = _bare(line.removeprefix(b"["))
-        for attempt in (line, _UNQUOTED.sub(rb': "\1"', line)):
-            try:
-                return self._row.decode(attempt)
-            except _DAMAGED:
-                continue
-        return None
+        return _decoded(self._row, _bare(line.removeprefix(b"[")))
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Value], text: bytes) -> _Value | None:
+    """What ``text`` says, if need be with quotes around what C printed bare; None where it is still no JSON."""
+    with suppress(*_DAMAGED):
+        return decoder.decode(text)
+    with suppress(*_DAMAGED):
+        return decoder.decode(_UNQUOTED.sub(rb': "\1"', text))
+    return None
 
 
 def _bare(text: bytes) -> bytes:

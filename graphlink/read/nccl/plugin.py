@@ -1,4 +1,4 @@
-"""The dump of NCCL's example profiler plugin -> ``Dump``. Format: NVIDIA/nccl, ``ext-profiler/example/print_event.cc`` (``.c`` before 2.28).
+"""The dump of NCCL's example profiler plugin -> ``Dump``. Format: NVIDIA/nccl, ``ext-profiler/example/print_event.cc``.
 
 A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What hangs on what is told by order
 alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that other processes asked for (PXN) come
@@ -219,9 +219,11 @@ class _Gathered:
         words = list(self.words)
         rest = account.rest()
         code = (category[rest].astype(np.int64) * len(words) + name[rest]) * (_OTHER + 1) + phase[rest]
-        for value, count in zip(*(part.tolist() for part in np.unique(code, return_counts=True)), strict=True):
+        codes, counts = np.unique(code, return_counts=True)
+        for value, count in zip(codes.tolist(), counts.tolist(), strict=True):
             pair, its_phase = divmod(value, _OTHER + 1)
-            account.left_out[_label(*(words[number] for number in divmod(pair, len(words))), its_phase)] += count
+            its_category, its_name = divmod(pair, len(words))
+            account.left_out[_label(words[its_category], words[its_name], its_phase)] += count
 
 
 def _label(category: str, name: str, phase: int) -> str:
