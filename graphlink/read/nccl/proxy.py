@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.read.columns import Parts, Strings, ints
+from graphlink.read.columns import MISSING, Parts, Strings, ints
 from graphlink.read.nccl.account import Account
 from graphlink.read.nccl.events import EventFile, ends_of, inside
 from graphlink.read.nccl.names import function_of, rank_in_name
@@ -71,7 +71,7 @@ _Columns = dict[str, NDArray[Any]]
 
 
 def read_proxy(path: Path) -> Dump:
-    """The dump at ``path``. One pass and some sorts; memory is that of the columns, some 100 bytes an event.
+    """The dump at ``path``. One pass and some sorts; memory is that of the columns, about 130 bytes an event.
 
     Raises:
         InputError: the file cannot be read, or holds no event at all.
@@ -162,7 +162,7 @@ class _Gathered:
         number = steps["collective"]
         call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
         step = inside(steps["at"], end[steps["at"]], states["at"])
-        step[(step != NOWHERE) & (ident[steps["at"]][step] != ident[states["at"]])] = NOWHERE
+        step[np.append(ident[steps["at"]], MISSING)[step] != ident[states["at"]]] = NOWHERE
         account.leave(states["at"][(step != NOWHERE) & np.append(early.steps, False)[step]], _EARLY)
         proxy = np.where(step == NOWHERE, NOWHERE, np.append(op, NOWHERE)[step])
         usable = account.usable_steps(states["at"], proxy)
