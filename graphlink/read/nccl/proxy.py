@@ -157,7 +157,7 @@ class _Gathered:
         numbers = np.array(sorted(self.names), np.int64)
         strings = Strings()
         calls = self._calls(numbers, strings, steps, collectives, early.calls, account)
-        op = _op_of(steps)
+        op = op_of(steps)
         span = {column: np.where(early.steps, 0, values) for column, values in account.keep(steps["at"]).items()}
         number = steps["collective"]
         call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
@@ -256,7 +256,7 @@ def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
     return _Early(steps, calls)
 
 
-def _op_of(steps: _Columns) -> I64:
+def op_of(steps: _Columns) -> I64:
     """The row of the proxy op of each step, ops in the order of their first steps. One sort."""
     keys = [steps[name] for name in ("slot", "op", "channel", "peer", "sends")]
     order = np.lexsort(keys)  # stable: file order inside a key

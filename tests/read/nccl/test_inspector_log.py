@@ -81,6 +81,20 @@ def test_every_field_is_read(tmp_path: Path, indent: int | None) -> None:
     assert dump.warnings == ("1 calls were timed on the host only: their times on the GPU are not known",)
 
 
+def test_what_later_versions_list_in_a_call(tmp_path: Path) -> None:
+    kernel = {"event_type": "KernelCh", "channel_id": 1, "event_trace_ts": {"kernel_start_ts": EPOCH_US, "kernel_stop_ts": EPOCH_US + 3}}
+    events = [kernel, {"event_type": "ProxyOp", "proxy_id": 5, "proxy_states": []}]
+    (tmp_path / "x.log").write_text(json.dumps(collective("AllReduce", 1, 2, 3, verbose={"events": events})))
+    dump = read_dump(tmp_path / "x.log")
+    kernels = dump.kernels
+    assert (kernels.channel.tolist(), kernels.start_ns.tolist(), kernels.end_ns.tolist()) == (
+        [1],
+        [EPOCH_US * 1000],
+        [EPOCH_US * 1000 + 3000],
+    )
+    assert (dump.calls.channels.tolist(), dump.left_out) == ([1], {"events in calls that are no kernel channels": 1})
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_cut_log_and_lines_of_others_are_counted(tmp_path: Path, indent: int | None) -> None:
     whole = [json.dumps(each, indent=indent) for each in [*LINES, line("proxy_op", {"proxy_id": 1})]]

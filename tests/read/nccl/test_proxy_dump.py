@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
+from graphlink.read.nccl.proxy import op_of
 from graphlink.read.nccl.read import read_dump
 from graphlink.read.nccl.records import Clock, Dump, DumpKind, State
 
@@ -209,3 +213,23 @@ def test_states_of_a_step_that_is_lost_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("\n".join(lines))
     dump = read_dump(tmp_path / "x.json")
     assert (len(dump.steps.proxy), dump.left_out) == (2, {"NET BufferWait": 4, "steps of no proxy op": 4})
+
+
+STEP_ROWS = st.lists(st.tuples(*[st.integers(0, 1)] * 3, st.integers(0, 4)), max_size=40)
+
+
+@given(STEP_ROWS)
+def test_ops_are_those_of_a_walk_through_the_file(rows: list[tuple[int, int, int, int]]) -> None:
+    peer, channel, slot, step = (np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else [()] * 4))
+    same = np.zeros(len(rows), np.int64)
+    wanted, last, count = [], {}, 0
+    for *key, number in rows:
+        before = last.get(tuple(key))
+        if before is None or number <= before[0]:
+            op, count = count, count + 1
+        else:
+            op = before[1]
+        last[tuple(key)] = (number, op)
+        wanted.append(op)
+    columns = {"slot": slot, "op": same, "channel": channel, "peer": peer, "sends": same, "step": step}
+    assert op_of(columns).tolist() == wanted
