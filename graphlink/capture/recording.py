@@ -38,6 +38,11 @@ class Recording:
     def steps(self) -> list[int]:
         return self._window.steps
 
+    @property
+    def alone(self) -> bool:
+        """Ranks for which it waited did not come."""
+        return self._together is not None and bool(self._together.missing)
+
     def prepare(self) -> None:
         if _running:
             raise CaptureError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
@@ -78,6 +83,7 @@ class Recording:
         with self._spending("write"):
             sizes = self._window.write(self.folder / f"kineto_{place.rank}.json")
             self._hooks.dump(self.folder, place)
+            supported = support()
         self.warnings += self._window.trouble
         self.warnings += [
             f"hook {did.hook}: {did.action}: {did.outcome}"
@@ -95,7 +101,7 @@ class Recording:
             together=self._together,
             hooks=tuple(self._hooks.did),
             warnings=tuple(self.warnings),
-            support=support(),
+            support=supported,
         )
         report.write()
         return report
@@ -117,7 +123,10 @@ class Recording:
             _running.remove(self)
 
     def _meet(self, place: Place, timeout_s: float) -> None:
-        self._together = meet(place, timeout_s)
+        try:
+            self._together = meet(place, timeout_s)
+        except RuntimeError as error:
+            self.warnings.append(f"ranks do not begin together: {error}")
         if self._together is not None and self._together.missing:
             ranks = ", ".join(map(str, self._together.missing))
             self.warnings.append(f"ranks do not begin together: after {timeout_s:g} s, not there: {ranks}")

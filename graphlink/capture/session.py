@@ -114,6 +114,8 @@ class Capture:
         elif phase in RECORDS:
             self._ready().open(self._step)
             self._catch_termination()
+            if self._ready().alone:
+                self._sync_timeout_s = None
         elif phase is Phase.WARMUP:
             self._ready()
         else:

@@ -21,7 +21,7 @@ class Waits:
         self._wait: Any = None
 
     def show(self) -> None:
-        """Where a process group of this process is gloo's."""
+        """Where the default process group has gloo."""
         distributed = running()
         if distributed is None or "gloo" not in str(distributed.get_backend_config()):
             return

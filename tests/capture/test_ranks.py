@@ -40,7 +40,8 @@ def train():
     layer(torch.ones(4, 8)).sum().backward()
 if rank == 0 or comes:
     time.sleep(rank)
-    with graphlink.capture(folder, steps=1, sync_timeout_s=30.0 if comes else 1.0) as capture:
+    schedule = graphlink.capture.Schedule(wait=0, warmup=1, active=1, repeat=2)
+    with graphlink.capture(folder, schedule=schedule, sync_timeout_s=30.0 if comes else 1.0) as capture:
         for step in range(4):
             train()
             capture.step()
@@ -78,3 +79,4 @@ def test_a_rank_that_does_not_come_is_named_and_not_waited_for(tmp_path: Path) -
     assert report["together"]["missing"] == [1]
     assert report["warnings"] == ["ranks do not begin together: after 1 s, not there: 1"]
     assert report["bytes"]["kineto_0.json"] > 0
+    assert told(tmp_path / "out" / "window_2", 0)["together"] is None, "the second window waits no more"
