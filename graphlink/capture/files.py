@@ -51,4 +51,4 @@ def writable(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     probe = part_of(folder / "probe")
     probe.touch()
-    probe.unlink()
+    probe.unlink(missing_ok=True)

@@ -103,7 +103,10 @@ class Recording:
             warnings=tuple(self.warnings),
             support=supported,
         )
-        report.write()
+        try:
+            report.write()
+        except (OSError, GraphlinkError) as error:
+            self.warnings.append(f"no report: {error}")
         return report
 
     def abandon(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.capture.place import here
-from tests.capture.recorded import told
+from tests.capture.recorded import et, told
 
 pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
 ROOT = Path(__file__).parents[2]
@@ -33,16 +32,21 @@ def test_the_environment_tells_the_rank(environ: dict[str, str], rank: int, worl
 
 TWO = """
 import sys, time, torch, torch.distributed as dist, graphlink
-rank, store, folder, comes = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "comes"
+rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
 layer = torch.nn.Linear(8, 8)
 def train():
     layer(torch.ones(4, 8)).sum().backward()
-if rank == 0 or comes:
-    time.sleep(rank)
+dist.barrier()
+time.sleep(rank)
+with graphlink.capture(folder + "/both", steps=1) as capture:
+    for _ in range(4):
+        train()
+        capture.step()
+if rank == 0:
     schedule = graphlink.capture.Schedule(wait=0, warmup=1, active=1, repeat=2)
-    with graphlink.capture(folder, schedule=schedule, sync_timeout_s=30.0 if comes else 1.0) as capture:
-        for step in range(4):
+    with graphlink.capture(folder + "/one", schedule=schedule, sync_timeout_s=1.0) as capture:
+        for _ in range(4):
             train()
             capture.step()
 dist.barrier()
@@ -50,33 +54,33 @@ dist.destroy_process_group()
 """
 
 
-def two(tmp_path: Path, comes: str) -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks record, the second a second later; then the first alone, two windows."""
+    folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-W", "ignore", "-c", TWO]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), str(tmp_path / "out"), comes], cwd=ROOT, stderr=subprocess.PIPE)
-        for rank in (0, 1)
+        subprocess.Popen([*command, str(rank), str(folder / "store"), str(folder)], cwd=ROOT, stderr=subprocess.PIPE) for rank in (0, 1)
     ]
     for rank in ranks:
         error = rank.communicate(timeout=100)[1]
         assert rank.returncode == 0, error.decode()
+    return folder
 
 
-def test_ranks_begin_together(tmp_path: Path) -> None:
-    two(tmp_path, "comes")
-    one, other = (told(tmp_path / "out", rank) for rank in (0, 1))
+def test_ranks_begin_together(two: Path) -> None:
+    one, other = (told(two / "both", rank) for rank in (0, 1))
     assert (one["place"]["world_size"], other["place"]["told_by"]) == (2, "torch.distributed")
     assert one["together"]["waited_ns"] > 500_000_000, "the other came a second later"
     assert one["together"]["missing"] == other["together"]["missing"] == []
     assert abs(one["together"]["released_unix_ns"] - other["together"]["released_unix_ns"]) < 100_000_000
     for rank in (0, 1):
-        names = {node["name"] for node in json.loads((tmp_path / "out" / f"et_{rank}.json").read_text())["nodes"]}
-        assert not any("barrier" in name for name in names)
+        assert not any("barrier" in node["name"] for node in et(two / "both", rank)["nodes"])
 
 
-def test_a_rank_that_does_not_come_is_named_and_not_waited_for(tmp_path: Path) -> None:
-    two(tmp_path, "does not")
-    report = told(tmp_path / "out", 0)
+def test_a_rank_that_does_not_come_is_named_and_waited_for_once(two: Path) -> None:
+    report = told(two / "one")
     assert report["together"]["missing"] == [1]
     assert report["warnings"] == ["ranks do not begin together: after 1 s, not there: 1"]
     assert report["bytes"]["kineto_0.json"] > 0
-    assert told(tmp_path / "out" / "window_2", 0)["together"] is None, "the second window waits no more"
+    assert told(two / "one" / "window_2")["together"] is None

@@ -39,6 +39,14 @@ def test_an_exception_in_a_step_leaves_what_was_recorded(tmp_path: Path, train: 
     assert told(tmp_path)["ended"] == "ZeroDivisionError in the step"
 
 
+def test_an_exit_in_a_step_leaves_what_was_recorded(tmp_path: Path, train: Train) -> None:
+    with pytest.raises(SystemExit), graphlink.capture(tmp_path):
+        train()
+        sys.exit(3)
+    assert told(tmp_path)["ended"] == "SystemExit in the step"
+    assert ranges(tmp_path) == ["ProfilerStep#0"]
+
+
 BEGIN = """
 import os, resource, signal, sys
 import torch, graphlink
@@ -56,12 +64,14 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("end", "status", "ended"),
     [
-        ("sys.exit(3)", 3, "the end of the program"),
-        ("raise ValueError", 1, "the end of the program"),
+        (
+            "if not (pid := os.fork()): os.kill(os.getpid(), signal.SIGTERM)\nos.waitpid(pid, 0); raise ValueError",
+            1,
+            "the end of the program",
+        ),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "SIGTERM"),
-        ("pid = os.fork()\nif not pid: os.kill(os.getpid(), signal.SIGTERM)\nos.waitpid(pid, 0)", 0, "the end of the program"),
     ],
-    ids=["exit", "exception", "SIGTERM", "a forked worker is terminated"],
+    ids=["an exception, after a forked worker was terminated", "SIGTERM"],
 )
 def test_the_end_of_the_process_leaves_what_was_recorded(tmp_path: Path, end: str, status: int, ended: str) -> None:
     ran = run(end, tmp_path)
@@ -78,6 +88,13 @@ def test_a_full_disk_ends_the_recording_and_leaves_no_half_file(tmp_path: Path) 
     assert not [path.name for path in tmp_path.iterdir() if path.name != "capture.0.json"]
     assert "kineto_0.json is missing" in ran.stderr
     assert "et_0.json is missing" in ran.stderr
+
+
+def test_where_nothing_can_be_written_any_more_the_training_goes_on(tmp_path: Path) -> None:
+    ran = run("resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); train(); graphlink.capture.dump(); print('trained')", tmp_path)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "trained"), ran.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert "no report: " in ran.stderr
 
 
 @pytest.fixture
