@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import graphlink
+from graphlink.capture.waits import WAIT
+from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.errors import UsageError
 from graphlink.link.match import match_hosts
 from graphlink.read.host import read_host
@@ -31,6 +33,10 @@ def test_both_recordings_are_of_the_same_steps(tmp_path: Path, train: Train) -> 
     match = match_hosts(read_kineto(tmp_path / "kineto_0.json"), read_host(tmp_path / "et_0.json"))
     assert (match.method, match.only_kineto, match.only_et, match.warnings) == ("rf_id", {}, {}, ())
     assert capture.reports[0].steps == (2, 3, 4)
+
+
+def test_recorder_and_reader_know_a_wait_by_one_name() -> None:
+    assert WAIT == WAIT_RANGE
 
 
 def test_rows_have_shapes(tmp_path: Path, train: Train) -> None:
