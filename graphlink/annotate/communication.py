@@ -68,7 +68,16 @@ def communication(linked: Linked) -> Communication:
     ]
     warnings += [f"communication without parameters or group, kept as computation: {n} x {name}" for name, n in typed.unknown.items()]
     warnings += [f"further kernels of one call, kept as computation: {n} x {name}" for name, n in typed.doubled.items()]
-    return Communication(device_row, device_node, host_row, host_node, tuple(groups.found), tuple(warnings))
+    return Communication(
+        device_row,
+        device_node,
+        host_row,
+        host_node,
+        tuple(groups.found),
+        tuple(warnings),
+        unknown=typed.unknown,
+        differing=calls.disagreeing,
+    )
 
 
 def _recorded_calls(linked: Linked) -> _Calls:
