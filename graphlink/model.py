@@ -246,6 +246,7 @@ class HostMatch:
     only_kineto: dict[str, int]
     only_et: dict[str, int]
     warnings: tuple[str, ...]
+    misfits: tuple[str, ...] = ()  # of the warnings those of names and threads of the ET that fit no row
 
 
 @dataclass(frozen=True, slots=True)

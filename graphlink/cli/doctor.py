@@ -1,0 +1,170 @@
+"""``graphlink doctor``: what a recording lacks, what that costs in the graph, and the line that would record it."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphlink.cli.out import say
+from graphlink.cli.show import plain
+from graphlink.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from graphlink.doctor.records import Finding
+    from graphlink.run.job import Inputs
+
+MOST_TOLD: Final = 8  # lines of what else was said of a finding
+WIDTH: Final = 8
+
+
+def doctor_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink doctor",
+        description="Says what a recording lacks, what that costs in the graph, and the line that would record it.",
+        epilog="exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="FILE|DIR",
+        help="Kineto traces, execution traces and nsys exports, or folders of them, told by content and paired by rank",
+    )
+    parser.add_argument("--env", action="store_true", help="before recording: what this PyTorch and this environment would not record")
+    parser.add_argument("--json", action="store_true", help="print JSON (schemas/doctor.schema.json)")
+    return parser
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Prints the findings; 0.
+
+    Raises:
+        InputError: there is no such file or folder, it cannot be read, or it is no recording.
+        UsageError: nothing to look at was named; files cannot be paired.
+    """
+    from graphlink.doctor.diagnose import as_file, diagnose
+    from graphlink.emit.diagnosis import encode
+
+    if bool(arguments.what) == arguments.env:
+        raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        given = _given(arguments.what, Path(folder))
+        ranks, findings = diagnose(given.ranks, given.bare, given.passed_over)
+    shown = encode(as_file(arguments.what, ranks, findings)).decode() if arguments.json else text(arguments.what, ranks, findings)
+    say(shown.rstrip("\n"))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The recordings that were named. ``bare``: execution traces that no recording can belong to."""
+
+    ranks: tuple[Inputs, ...] = ()
+    bare: tuple[Path, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+
+def _given(names: Sequence[str], scratch: Path) -> Given:
+    """Folders and files as the main job pairs them. Traces of nsys exports lie in ``scratch`` then."""
+    from graphlink.cli.inputs import Found, of_files, of_folders, unfold
+    from graphlink.cli.nsys import ranks_of
+    from graphlink.cli.pairing import NOT_RECORDED, WITHOUT_ET
+    from graphlink.engine.engines import RunsOn
+
+    paths = unfold(names)
+    folders = [str(path) for path in paths if path.is_dir()]
+    files = _by_kind([path for path in paths if not path.is_dir()])
+    found = [of_folders(folders, None)] if folders else []
+    bare: tuple[Path, ...] = ()
+    if files.devices:  # a single pair is one as given; more are paired by rank
+        found.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
+    else:
+        bare = tuple(files.hosts)
+    if files.exports:
+        found.append(Found(exports=tuple(files.exports)))
+    ranks = [one for part in found for one in part.ranks]
+    exports = [export for part in found for export in part.exports]
+    if exports:
+        ranks += ranks_of(exports, None, scratch, RunsOn(None))
+    said = [text for part in found for text in (*part.warnings, *part.missing)]
+    return Given(tuple(ranks), bare, tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    devices: list[Path]
+    hosts: list[Path]
+    exports: list[Path]
+
+
+def _by_kind(paths: Sequence[Path]) -> _Files:
+    """Files told by content.
+
+    Raises:
+        InputError: one is no recording.
+    """
+    from graphlink.read import kinds
+    from graphlink.read.looks import looks_like
+
+    of_kind: dict[str, list[Path]] = {kinds.KINETO.name: [], kinds.ET.name: [], kinds.NSYS.name: []}
+    for path in paths:
+        kind = looks_like(path)
+        if kind == kinds.CHAKRA.name:
+            raise InputError("is a Chakra graph, not a recording", path=path, todo=f"graphlink check {path} judges it")
+        if kind not in of_kind:
+            raise InputError(
+                "is neither a Kineto trace, an execution trace nor an nsys export",
+                path=path,
+                todo="give what a profiler wrote; graphlink doctor --env tells what it would write",
+            )
+        of_kind[kind].append(path)
+    return _Files(*of_kind.values())
+
+
+def text(names: Sequence[str], ranks: Sequence[int], findings: Sequence[Finding]) -> str:
+    """A block a finding: what is lacking, what it costs, what would record it."""
+    of = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    head = f"{plain(of)}: {_ranks(ranks)}: " if ranks else f"{plain(of)}: "
+    if not findings:
+        return head + "nothing is missing"
+    levels = [finding.kind.level.name.lower() for finding in findings]
+    counts = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
+    return head + "\n".join([counts, *(_block(finding, ranks) for finding in findings)])
+
+
+def _block(finding: Finding, ranks: Sequence[int]) -> str:
+    kind = finding.kind
+    where = f" ({_ranks(finding.ranks)})" if finding.ranks and tuple(finding.ranks) != tuple(ranks) else ""
+    lines = [f"\n{kind.level.name.lower()}: {finding.lacks}{where} [{kind.name}]", f"  {'costs':{WIDTH}}{finding.costs}"]
+    if finding.parts:
+        lines.append(f"  {'of them':{WIDTH}}{_parts(finding.parts)}")
+    lines += [f"  {'said':{WIDTH}}{plain(said)}" for said in finding.told[:MOST_TOLD]]
+    if len(finding.told) > MOST_TOLD:
+        lines.append(f"  {'':{WIDTH}}... ({len(finding.told)} in all)")
+    lines.append(f"  {'record':{WIDTH}}{kind.record}")
+    if kind.by_capture:
+        lines.append(f"  {'':{WIDTH}}(graphlink.capture does)")
+    return "\n".join(lines)
+
+
+def _parts(parts: dict[str, int]) -> str:
+    from graphlink.doctor.records import MOST_PARTS
+
+    listed = ", ".join(f"{count:,} x {plain(name)}" for name, count in list(parts.items())[:MOST_PARTS])
+    return listed + (f", ... ({len(parts)} names)" if len(parts) > MOST_PARTS else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """``ranks 0-3, 6``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {listed}"

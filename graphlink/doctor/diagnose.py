@@ -1,0 +1,71 @@
+"""All ranks of a run: what each lacks, and what they lack together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphlink.doctor.examine import Examined, examine, examine_alone
+from graphlink.doctor.ranks import LEFT_ASIDE, ranks_lacking
+from graphlink.doctor.records import Finding, merged
+from graphlink.emit.diagnosis import Diagnosis, Told
+from graphlink.engine.engines import RunsOn, run_all
+from graphlink.engine.memory import estimate_bytes, unpacked_bytes
+from graphlink.errors import GraphlinkError, InputError
+from graphlink.run.job import Inputs
+from graphlink.run.ranks import Failed, naming_limits, naming_lost
+
+
+def diagnose(inputs: Sequence[Inputs], bare: Sequence[Path], passed_over: Sequence[str]) -> tuple[list[int], list[Finding]]:
+    """Ranks and findings of a run. ``bare``: execution traces without a recording; ``passed_over``: what pairing had to say.
+
+    Each rank is read in a process of its own, as many at a time as memory allows.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
+    outcomes = naming_lost(run_all(_examine, inputs, RunsOn(None), estimates), [one.name for one in inputs])
+    examined = []
+    for outcome in outcomes:
+        if isinstance(outcome, Failed):
+            raise InputError(outcome.text)
+        examined.append(outcome)
+    findings = [finding for one in examined for finding in one.findings]
+    rows = [one.rows for one in examined if one.rows is not None]
+    if rows:
+        findings += ranks_lacking(rows)
+    findings += map(examine_alone, bare)
+    if passed_over:
+        findings.append(Finding(LEFT_ASIDE, 0.0, told=tuple(passed_over)))
+    return sorted(row.comms.rank for row in rows), merged(findings)
+
+
+def _examine(inputs: Inputs) -> Examined | Failed:
+    try:
+        with naming_limits(inputs.name):
+            return examine(inputs)
+    except GraphlinkError as problem:
+        return Failed(problem.text())
+
+
+def as_file(subject: Sequence[str], ranks: Sequence[int], findings: Sequence[Finding]) -> Diagnosis:
+    """As ``--json`` prints it."""
+    told = [
+        Told(
+            name=f.kind.name,
+            level=f.kind.level.name.lower(),
+            lacks=f.lacks,
+            costs=f.costs,
+            record=f.kind.record,
+            by_capture=f.kind.by_capture,
+            share=round(f.share, 6),
+            figures=f.figures,
+            parts=f.parts,
+            told=list(f.told),
+            ranks=list(f.ranks),
+            files=list(f.files),
+        )
+        for f in findings
+    ]
+    return Diagnosis(subject=list(subject), ranks=list(ranks), findings=told)
