@@ -139,17 +139,18 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     nothing = np.full(len(woken), NOWHERE, np.int32)
     waker = nodes.carrying(nodes.axis.of(sleeps.by_tid[sleep], sleeps.release_ns[sleep]), nothing)
     forward, backward = forward_backward(x.linked)
-    with_thread = layout.async_row[nodes.axis.has(rows.tid[layout.async_row])]
-    beginner = nodes.carrying(
-        nodes.axis.of(rows.tid[with_thread], rows.start_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32)
-    )
+    asked = x.host.begun
+    with_thread = layout.async_row[nodes.axis.has(asked.tid[layout.async_row])]
+    beginner = nodes.carrying(nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32))
     begun = nodes.start_ns[beginner] <= rows.start_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
     beginner, with_thread = beginner[begun], with_thread[begun]
+    handed = asked.elsewhere[with_thread]
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
         Edges.of(EdgeKind.THREAD, waker, woken),
         Edges.of(EdgeKind.THREAD, _node_of_row(x, layout, forward), _node_of_row(x, layout, backward)),
-        Edges.of(EdgeKind.HOST, beginner, layout.async_of[with_thread]),
+        Edges.of(EdgeKind.HOST, beginner[~handed], layout.async_of[with_thread[~handed]]),
+        Edges.of(EdgeKind.THREAD, beginner[handed], layout.async_of[with_thread[handed]]),
         Edges.of(EdgeKind.LAUNCH, layout.async_of[x.comm.host_row], layout.comm + np.arange(len(x.comm.host_row))),
     ]
 

@@ -16,6 +16,7 @@ from graphlink.depend.hostcomm import WAIT_END_NS, HostCommWaits
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
+from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
@@ -112,7 +113,8 @@ def _late(waits: HostCommWaits) -> list[str]:
         return []
     return [
         f"{waits.late} host-side receives or collectives were pending for {waits.late_ns / 1e6:.3f} ms while their thread ran nothing, but "
-        f"its next row began more than {WAIT_END_NS // 1000} us after they ended: that time is not taken as waiting"
+        f"its next row began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if another thread ran them): "
+        "that time is not taken as waiting"
     ]
 
 
