@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,15 +48,24 @@ def doctor(arguments: argparse.Namespace) -> int:
         UsageError: nothing to look at was named; files cannot be paired.
     """
     from graphlink.doctor.diagnose import as_file, diagnose
+    from graphlink.doctor.environment import Here, environment_lacking
+    from graphlink.doctor.records import merged
     from graphlink.emit.diagnosis import encode
 
     if bool(arguments.what) == arguments.env:
         raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
-    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        given = _given(arguments.what, Path(folder))
-        ranks, findings = diagnose(given.ranks, given.bare, given.passed_over)
-    shown = encode(as_file(arguments.what, ranks, findings)).decode() if arguments.json else text(arguments.what, ranks, findings)
-    say(shown.rstrip("\n"))
+    ranks: list[int] = []
+    if arguments.env:
+        from graphlink.capture.support import support
+
+        here = Here(support(os.environ), os.environ)
+        subject, findings = [here.versions], merged(environment_lacking(here))
+    else:
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            given = _given(arguments.what, Path(folder))
+            subject = arguments.what
+            ranks, findings = diagnose(given.ranks, given.bare, given.passed_over)
+    say(encode(as_file(subject, ranks, findings)).decode().rstrip("\n") if arguments.json else text(subject, ranks, findings))
     return 0
 
 
@@ -145,7 +155,7 @@ def _block(finding: Finding, ranks: Sequence[int]) -> str:
     lines += [f"  {'said':{WIDTH}}{plain(said)}" for said in finding.told[:MOST_TOLD]]
     if len(finding.told) > MOST_TOLD:
         lines.append(f"  {'':{WIDTH}}... ({len(finding.told)} in all)")
-    lines.append(f"  {'record':{WIDTH}}{kind.record}")
+    lines.append(f"  {'record':{WIDTH}}{finding.record}")
     if kind.by_capture:
         lines.append(f"  {'':{WIDTH}}(graphlink.capture does)")
     return "\n".join(lines)

@@ -57,7 +57,7 @@ def as_file(subject: Sequence[str], ranks: Sequence[int], findings: Sequence[Fin
             level=f.kind.level.name.lower(),
             lacks=f.lacks,
             costs=f.costs,
-            record=f.kind.record,
+            record=f.record,
             by_capture=f.kind.by_capture,
             share=round(f.share, 6),
             figures=f.figures,

@@ -57,6 +57,7 @@ class Finding:
     told: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     files: tuple[str, ...] = ()
+    record: str = ""  # in place of the kind's, where this case has a line of its own
 
     @property
     def lacks(self) -> str:
@@ -92,6 +93,7 @@ def _one(same: list[Finding]) -> Finding:
         told=tuple(dict.fromkeys(text for f in same for text in f.told)),
         ranks=tuple(sorted({rank for f in same for rank in f.ranks})),
         files=tuple(dict.fromkeys(file for f in same for file in f.files)),
+        record=same[0].record or same[0].kind.record,
     )
 
 
