@@ -69,13 +69,12 @@ LONE_ROWS = Kind(
     "{lone} of {rows} cuda_sync rows have no API call",
     "no sync edge comes of them",
     "torch.cuda.synchronize() before the first recorded step; the file as the profiler wrote it, with its cuda_runtime rows",
-    by_capture=True,
 )
 HOST_COMM = Kind(
     "host-comm",
     Level.INFERRED,
     "{comms} operations of gloo: nothing records who waited for them",
-    "waits are inferred where a row begins at most 50 us after one ended; {late} operations were pending {late_ms} ms that stay host time",
+    "waits are inferred where the next row begins soon after one ended; {late} operations were pending {late_ms} ms that stay host time",
     "NCCL on GPUs, whose kernels show it; with gloo nothing does",
 )
 KINDS: Final = (NO_SYNC, NO_HIP_SYNC, NO_NSYS_SYNC, GAPS, NO_RECORDS, NO_NSYS_RECORDS, LONE_ROWS, HOST_COMM)
