@@ -6,7 +6,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,8 @@ from graphlink.cli.show import plain
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from graphlink.doctor.diagnose import Given
     from graphlink.doctor.records import Finding
-    from graphlink.run.job import Inputs
 
 MOST_TOLD: Final = 8  # lines of what else was said of a finding
 WIDTH: Final = 8
@@ -33,7 +33,7 @@ def doctor_parser() -> argparse.ArgumentParser:
         "what",
         nargs="*",
         metavar="FILE|DIR",
-        help="Kineto traces, execution traces and nsys exports, or folders of them, told by content and paired by rank",
+        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by content and paired by rank",
     )
     parser.add_argument("--env", action="store_true", help="before recording: what this PyTorch and this environment would not record")
     parser.add_argument("--json", action="store_true", help="print JSON (schemas/doctor.schema.json)")
@@ -62,20 +62,10 @@ def doctor(arguments: argparse.Namespace) -> int:
         subject, findings = [here.versions], merged(environment_lacking(here))
     else:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-            given = _given(arguments.what, Path(folder))
             subject = arguments.what
-            ranks, findings = diagnose(given.ranks, given.bare, given.passed_over)
+            ranks, findings = diagnose(_given(arguments.what, Path(folder)))
     say(encode(as_file(subject, ranks, findings)).decode().rstrip("\n") if arguments.json else text(subject, ranks, findings))
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The recordings that were named. ``bare``: execution traces that no recording can belong to."""
-
-    ranks: tuple[Inputs, ...] = ()
-    bare: tuple[Path, ...] = ()
-    passed_over: tuple[str, ...] = ()
 
 
 def _given(names: Sequence[str], scratch: Path) -> Given:
@@ -83,12 +73,15 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
     from graphlink.cli.inputs import Found, of_files, of_folders, unfold
     from graphlink.cli.nsys import ranks_of
     from graphlink.cli.pairing import NOT_RECORDED, WITHOUT_ET
+    from graphlink.doctor.diagnose import Given
     from graphlink.engine.engines import RunsOn
 
     paths = unfold(names)
-    folders = [str(path) for path in paths if path.is_dir()]
-    files = _by_kind([path for path in paths if not path.is_dir()])
-    found = [of_folders(folders, None)] if folders else []
+    folders = {path: _inside(path) for path in paths if path.is_dir()}
+    files = _by_kind([path for path in paths if path not in folders])
+    dumps = [*files.dumps, *(dump for inside in folders.values() for dump in inside.dumps)]
+    searched = [str(path) for path, inside in folders.items() if not inside.dumps or inside.others]
+    found = [of_folders(searched, None)] if searched else []
     bare: tuple[Path, ...] = ()
     if files.devices:  # a single pair is one as given; more are paired by rank
         found.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
@@ -101,14 +94,39 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
     if exports:
         ranks += ranks_of(exports, None, scratch, RunsOn(None))
     said = [text for part in found for text in (*part.warnings, *part.missing)]
-    return Given(tuple(ranks), bare, tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)))
+    passed_over = tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED))
+    return Given(tuple(ranks), bare, tuple(dict.fromkeys(dumps)), passed_over)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Side files in a folder, and whether there are others that may be recordings."""
+
+    dumps: list[Path]
+    others: bool
+
+
+def _inside(folder: Path) -> _Inside:
+    from graphlink.cli.inputs import is_looked_into
+    from graphlink.read.nccl.heads import read_dump_head
+    from graphlink.read.source import unreadable
+
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    except OSError as problem:
+        raise unreadable(folder, problem) from None
+    dumps = [path for path in files if read_dump_head(path) is not None]
+    return _Inside(dumps, any(is_looked_into(path.name) for path in files if path not in dumps))
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    devices: list[Path]
-    hosts: list[Path]
-    exports: list[Path]
+    """By kind, in the order in which they were given."""
+
+    devices: list[Path] = field(default_factory=list)
+    hosts: list[Path] = field(default_factory=list)
+    exports: list[Path] = field(default_factory=list)
+    dumps: list[Path] = field(default_factory=list)
 
 
 def _by_kind(paths: Sequence[Path]) -> _Files:
@@ -119,20 +137,25 @@ def _by_kind(paths: Sequence[Path]) -> _Files:
     """
     from graphlink.read import kinds
     from graphlink.read.looks import looks_like
+    from graphlink.read.nccl.heads import read_dump_head
 
-    of_kind: dict[str, list[Path]] = {kinds.KINETO.name: [], kinds.ET.name: [], kinds.NSYS.name: []}
+    files = _Files()
+    of_kind = {kinds.KINETO.name: files.devices, kinds.ET.name: files.hosts, kinds.NSYS.name: files.exports}
     for path in paths:
+        if read_dump_head(path) is not None:
+            files.dumps.append(path)
+            continue
         kind = looks_like(path)
         if kind == kinds.CHAKRA.name:
             raise InputError("is a Chakra graph, not a recording", path=path, todo=f"graphlink check {path} judges it")
         if kind not in of_kind:
             raise InputError(
-                "is neither a Kineto trace, an execution trace nor an nsys export",
+                "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
                 path=path,
                 todo="give what a profiler wrote; graphlink doctor --env tells what it would write",
             )
         of_kind[kind].append(path)
-    return _Files(*of_kind.values())
+    return files
 
 
 def text(names: Sequence[str], ranks: Sequence[int], findings: Sequence[Finding]) -> str:

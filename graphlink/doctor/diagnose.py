@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from graphlink.doctor.examine import Examined, examine, examine_alone
+from graphlink.doctor.nccl import ALONE, dump_lacking
 from graphlink.doctor.ranks import LEFT_ASIDE, ranks_lacking
 from graphlink.doctor.records import Finding, merged
 from graphlink.emit.diagnosis import Diagnosis, Told
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.read.nccl.read import read_dump
 from graphlink.run.job import Inputs
 from graphlink.run.ranks import Failed, naming_limits, naming_lost
 
 
-def diagnose(inputs: Sequence[Inputs], bare: Sequence[Path], passed_over: Sequence[str]) -> tuple[list[int], list[Finding]]:
-    """Ranks and findings of a run. ``bare``: execution traces without a recording; ``passed_over``: what pairing had to say.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL;
+    ``passed_over``: what pairing had to say."""
+
+    ranks: tuple[Inputs, ...] = ()
+    bare: tuple[Path, ...] = ()
+    dumps: tuple[Path, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+
+def diagnose(given: Given) -> tuple[list[int], list[Finding]]:
+    """Ranks and findings of a run.
 
     Each rank is read in a process of its own, as many at a time as memory allows.
 
     Raises:
         InputError: a file cannot be read.
     """
+    inputs = given.ranks
     estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
     outcomes = naming_lost(run_all(_examine, inputs, RunsOn(None), estimates), [one.name for one in inputs])
     examined = []
@@ -35,10 +50,20 @@ def diagnose(inputs: Sequence[Inputs], bare: Sequence[Path], passed_over: Sequen
     rows = [one.rows for one in examined if one.rows is not None]
     if rows:
         findings += ranks_lacking(rows)
-    findings += map(examine_alone, bare)
-    if passed_over:
-        findings.append(Finding(LEFT_ASIDE, 0.0, told=tuple(passed_over)))
+    findings += map(examine_alone, given.bare)
+    findings += _of_dumps(given.dumps, alone=not inputs)
+    if given.passed_over:
+        findings.append(Finding(LEFT_ASIDE, 0.0, told=given.passed_over))
     return sorted(row.comms.rank for row in rows), merged(findings)
+
+
+def _of_dumps(paths: Sequence[Path], *, alone: bool) -> Iterator[Finding]:
+    for path in paths:
+        with naming_limits(str(path)):
+            dump = read_dump(path)
+        yield from dump_lacking(dump)
+        if alone:
+            yield Finding(ALONE, figures={"calls": len(dump.calls.seq)}, files=(str(path),))
 
 
 def _examine(inputs: Inputs) -> Examined | Failed:

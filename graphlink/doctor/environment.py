@@ -17,7 +17,7 @@ POOLS: Final = (
 ENOUGH: Final = 100_000  # events of a kind, that hold some steps of any run
 _COLL, _P2P, _PROXY_OP, _PROXY_STEP, _KERNEL = 2, 4, 8, 16, 64  # bits of the example plugin's event mask
 WANTED_MASK: Final = 4095  # all but CE events
-_INSPECTOR_BYTES: Final = 8192
+INSPECTOR_BYTES: Final = 8192  # messages below are left out by default
 
 
 def _kind(name: str, level: Level, lacks: str, costs: str, record: str, *, by_capture: bool = False) -> Kind:
@@ -153,7 +153,7 @@ VERBOSE = _kind(
 SMALL = _kind(
     "inspector-min-size",
     Level.LOST,
-    f"the inspector leaves out messages below {_INSPECTOR_BYTES} bytes",
+    f"the inspector leaves out messages below {INSPECTOR_BYTES} bytes",
     "small collectives are matched with nothing, and order no longer tells the others",
     "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0",
 )
@@ -227,7 +227,7 @@ def _plugin(environ: Mapping[str, str]) -> Iterator[Finding]:
 def _inspector(environ: Mapping[str, str]) -> Iterator[Finding]:
     for kind, lacking in (
         (VERBOSE, environ.get("NCCL_INSPECTOR_DUMP_VERBOSE", "0") != "1"),
-        (SMALL, _number(environ, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", _INSPECTOR_BYTES) > 0),
+        (SMALL, _number(environ, "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES", INSPECTOR_BYTES) > 0),
         (REQUIRED, _number(environ, "NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING", 1) != 0),
         (INTERVAL, _number(environ, "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", -1) < 0),
     ):
