@@ -46,15 +46,24 @@ def diagnose(given: Given) -> tuple[list[int], list[Finding]]:
         if isinstance(outcome, Failed):
             raise InputError(outcome.text)
         examined.append(outcome)
+    return sorted(one.rank for one in examined), findings_of(examined, given)
+
+
+def findings_of(examined: Sequence[Examined], given: Given) -> list[Finding]:
+    """All findings of a run of which each rank was examined, what costs most first.
+
+    Raises:
+        InputError: an execution trace or side file cannot be read.
+    """
     findings = [finding for one in examined for finding in one.findings]
     rows = [one.rows for one in examined if one.rows is not None]
     if rows:
         findings += ranks_lacking(rows)
     findings += map(examine_alone, given.bare)
-    findings += _of_dumps(given.dumps, alone=not inputs)
+    findings += _of_dumps(given.dumps, alone=not examined)
     if given.passed_over:
         findings.append(Finding(LEFT_ASIDE, 0.0, told=given.passed_over))
-    return sorted(row.comms.rank for row in rows), merged(findings)
+    return merged(findings)
 
 
 def _of_dumps(paths: Sequence[Path], *, alone: bool) -> Iterator[Finding]:

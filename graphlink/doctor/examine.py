@@ -30,6 +30,7 @@ from graphlink.run.state import RankRows
 class Examined:
     """``findings`` of one rank, and of its communication what joining ranks reads; None where there is no graph."""
 
+    rank: int
     findings: tuple[Finding, ...]
     rows: RankRows | None
 
@@ -71,10 +72,12 @@ def examine(inputs: Inputs) -> Examined:
         more, rows = _graph_lacking(linked, comm, rank, nsys=inputs.nsys is not None)
         findings += more
     named = [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings]
-    return Examined(tuple(named), rows)
+    return Examined(rank, tuple(named), rows)
 
 
 def _matched(trace: Trace, et: HostTrace | None, *, nsys: bool) -> tuple[HostMatch, list[Finding]]:
+    if not len(trace.host.start_ns):  # nothing to be matched: that is what is said
+        et = None
     try:
         match = match_hosts(trace, et)
     except InputError as problem:  # of two runs: that is what the user wants to know
