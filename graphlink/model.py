@@ -319,6 +319,8 @@ class Communication:
     groups: tuple[ProcessGroup, ...]  # ranks always known
     warnings: tuple[str, ...]
     unknown: dict[str, int] = field(default_factory=dict)  # ops whose parameters or group were not recorded, by recorded name
+    unlisted: dict[str, int] = field(default_factory=dict)  # of these the ones whose group's members are not known, by group
+    assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
     differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
 
 

@@ -76,6 +76,8 @@ def communication(linked: Linked) -> Communication:
         tuple(groups.found),
         tuple(warnings),
         unknown=typed.unknown,
+        unlisted=typed.unlisted,
+        assumed=tuple(sorted(groups.assumed)),
         differing=calls.disagreeing,
     )
 
@@ -139,11 +141,15 @@ class _Typing:
     def __init__(self, trace: Trace, groups: Groups) -> None:
         self.rank, self.groups = trace.rank, groups
         self.unknown: dict[str, int] = {}
+        self.unlisted: dict[str, int] = {}
         self.doubled: dict[str, int] = {}
 
     def node(self, comm: Comm) -> CommNode:
         kind, group = kind_of(comm.name), self.groups.index(comm)
         size = size_bytes(comm, self.groups.size(comm))
+        if group is None and kind is not CommKind.UNKNOWN and size is not None:
+            name = comm.pg_desc or comm.pg_name or "(unnamed)"
+            self.unlisted[name] = self.unlisted.get(name, 0) + 1
         if kind is CommKind.UNKNOWN or group is None or size is None:
             return self.leave(comm.name)
         if kind is CommKind.COLLECTIVE:

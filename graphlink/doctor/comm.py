@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from graphlink.annotate.commgroups import Groups
 from graphlink.doctor.records import Finding, Kind, Level
-from graphlink.model import Comm, Communication, Linked, Trace
+from graphlink.model import Communication, Trace
 
 UNKNOWN = Kind(
     "comm-unknown",
@@ -20,7 +19,7 @@ UNKNOWN = Kind(
 GROUPS_UNKNOWN = Kind(
     "groups-unknown",
     Level.LOST,
-    "the members of {groups} process groups are unknown",
+    "the members of {groups} process groups are unknown, summed over ranks",
     "their {calls} calls are computation in the graph",
     "init_process_group and new_group before the profiler starts, and an execution trace, which lists the members",
     by_capture=True,
@@ -28,7 +27,7 @@ GROUPS_UNKNOWN = Kind(
 GROUPS_ASSUMED = Kind(
     "groups-assumed",
     Level.INFERRED,
-    "the members of {groups} process groups are not recorded",
+    "the members of a process group are not recorded",
     "it is the only one used, so it is taken to be of all ranks",
     "a PyTorch of mid 2024 or newer, or an execution trace of schema 1.0.2 or newer",
     by_capture=True,
@@ -51,40 +50,17 @@ ODD_HEADER = Kind(
 KINDS: Final = (UNKNOWN, GROUPS_UNKNOWN, GROUPS_ASSUMED, NO_RANK, ODD_HEADER)
 
 
-def communication_lacking(linked: Linked, comm: Communication) -> Iterator[Finding]:
+def communication_lacking(comm: Communication) -> Iterator[Finding]:
     """Ops that stay computation, and groups whose members have to be guessed or cannot be."""
+    nodes = len(comm.device_node) + len(comm.host_node)
     if comm.unknown:
-        unknown, nodes = sum(comm.unknown.values()), len(comm.device_node) + len(comm.host_node)
+        unknown = sum(comm.unknown.values())
         yield Finding(UNKNOWN, unknown / nodes, {"unknown": unknown, "comms": nodes}, parts=comm.unknown)
-    calls = _calls(linked)
-    groups = Groups(linked.trace, linked.et, calls)
-    lost = [comm for comm in calls if groups.index(comm) is None]
-    names = {_name(comm): 0 for comm in lost}
-    for one in lost:
-        names[_name(one)] += 1
-    if lost:
-        yield Finding(GROUPS_UNKNOWN, len(lost) / len(calls), {"groups": len(names), "calls": len(lost)}, parts=names)
-    if groups.assumed:
-        yield Finding(
-            GROUPS_ASSUMED, figures={"groups": len(groups.assumed)}, told=tuple(name or "(unnamed)" for name in sorted(groups.assumed))
-        )
-
-
-def _calls(linked: Linked) -> list[Comm]:
-    """Recorded calls of host rows, from the recording or else the ET."""
-    trace, et = linked.trace, linked.et
-    calls = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
-    if et is not None:
-        node_of = {node: row for row, node in enumerate(linked.match.et.tolist())}
-        for node, one in zip(et.comm.row.tolist(), et.comm.comms, strict=True):
-            row = node_of.get(node)
-            if row is not None and not (row in calls and (calls[row].pg_name or calls[row].ranks)):
-                calls[row] = one
-    return [one for one in calls.values() if one.name != "wait"]
-
-
-def _name(comm: Comm) -> str:
-    return comm.pg_desc or comm.pg_name or "(unnamed)"
+    if comm.unlisted:
+        calls = sum(comm.unlisted.values())
+        yield Finding(GROUPS_UNKNOWN, calls / nodes, {"groups": len(comm.unlisted), "calls": calls}, parts=comm.unlisted)
+    if comm.assumed:
+        yield Finding(GROUPS_ASSUMED, figures={"groups": len(comm.assumed)}, told=tuple(name or "(unnamed)" for name in comm.assumed))
 
 
 def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:

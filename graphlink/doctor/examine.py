@@ -54,7 +54,7 @@ def examine(inputs: Inputs) -> Examined:
         *other_run,
         *rows_lacking(linked, nsys=inputs.nsys is not None),
         *times_lacking(trace),
-        *communication_lacking(linked, comm),
+        *communication_lacking(comm),
     ]
     findings += links_lacking(linked)
     if inputs.nsys is not None:

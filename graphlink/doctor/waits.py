@@ -51,10 +51,17 @@ GAPS = Kind(
 NO_RECORDS = Kind(
     "no-event-records",
     Level.INFERRED,
-    "{unnamed} of {rows} rows of event waits do not name the cudaEventRecord that was waited for",
+    "none of {rows} rows of event waits names the cudaEventRecord that was waited for",
     "no event edges come of them; {inferred} waits in the graph are inferred from when things ended",
     "a PyTorch built for CUDA 12.8 or older, or with kineto pull request 1552: since CUDA 12.9 Kineto does not see event records "
     "(before September 2023 it did not write them)",
+)
+SOME_RECORDS = Kind(
+    "event-records-outside",
+    Level.INFERRED,
+    "{unnamed} of {rows} rows of event waits name no cudaEventRecord of the recording",
+    "no event edges come of them, which is right where the event was never recorded",
+    "torch.cuda.synchronize() before the first recorded step, so that nothing waits for a record before it",
 )
 NO_NSYS_RECORDS = Kind(
     "nsys-no-event-records",
@@ -77,7 +84,7 @@ HOST_COMM = Kind(
     "waits are inferred where the next row begins soon after one ended; {late} operations were pending {late_ms} ms that stay host time",
     "NCCL on GPUs, whose kernels show it; with gloo nothing does",
 )
-KINDS: Final = (NO_SYNC, NO_HIP_SYNC, NO_NSYS_SYNC, GAPS, NO_RECORDS, NO_NSYS_RECORDS, LONE_ROWS, HOST_COMM)
+KINDS: Final = (NO_SYNC, NO_HIP_SYNC, NO_NSYS_SYNC, GAPS, NO_RECORDS, SOME_RECORDS, NO_NSYS_RECORDS, LONE_ROWS, HOST_COMM)
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
@@ -111,7 +118,7 @@ def waits_lacking(linked: Linked, found: Found, built: Built, comms: int, *, nsy
     unnamed = int(np.count_nonzero(of_event & ~syncs.record_known))
     if unnamed:
         rows = int(np.count_nonzero(of_event))
-        kind = NO_NSYS_RECORDS if nsys else NO_RECORDS
+        kind = NO_NSYS_RECORDS if nsys else NO_RECORDS if unnamed == rows else SOME_RECORDS
         yield Finding(kind, unnamed / rows, {"unnamed": unnamed, "rows": rows, "inferred": figures["inferred"]})
     without = blocking & ~found.cuda.told_call
     if figures["unexplained"] or (figures["inferred"] and without.any()):
