@@ -53,7 +53,7 @@ def examine(inputs: Inputs) -> Examined:
     findings = [
         *other_run,
         *rows_lacking(linked, nsys=inputs.nsys is not None),
-        *times_lacking(trace),
+        *times_lacking(trace, linked),
         *communication_lacking(comm),
     ]
     findings += links_lacking(linked)

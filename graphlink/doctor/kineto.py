@@ -97,6 +97,13 @@ REPEATED = Kind(
     "device ops go to the earliest call: launch edges of the others are missing",
     "one recording a file: several were joined in this one",
 )
+OVERLAP = Kind(
+    "calls-overlap",
+    Level.INFERRED,
+    "{calls} API calls run on into the next call or op of their thread",
+    "they are taken to end there, so a wait in them is cut short",
+    "a PyTorch of mid 2024 or newer where times are whole microseconds; else one recording a file, as the profiler wrote it",
+)
 BACKWARD = Kind(
     "no-backward-links",
     Level.LOST,
@@ -138,7 +145,7 @@ STEPS = Kind(
     by_capture=True,
 )
 KINDS: Final = (
-    EMPTY, NO_HOST, NO_DEVICE, HOST_ONLY, NO_CALLS, BEFORE, LAUNCHES, EARLY, INTEGER, BROKEN_ROWS, REPEATED, BACKWARD, SHAPES, PYTHON,
+    EMPTY, NO_HOST, NO_DEVICE, HOST_ONLY, NO_CALLS, BEFORE, LAUNCHES, EARLY, INTEGER, BROKEN_ROWS, REPEATED, OVERLAP, BACKWARD, SHAPES, PYTHON,
     OVERHEAD, STEPS,
 )  # fmt: skip
 
@@ -180,13 +187,16 @@ def _repeated(correlation: I64) -> int:
     return len(numbered) - len(np.unique(numbered))
 
 
-def times_lacking(trace: Trace) -> Iterator[Finding]:
-    """What the times do not tell, and what the profiler took of them."""
+def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
+    """What the times do not tell, and what the profiler took of them. ``trace``: as recorded, before its calls were cut."""
     tables = (trace.host, trace.calls, trace.device)
     rows = sum(len(t.start_ns) for t in tables)
     if rounding_ns(trace) and rows:
         zero = sum(int(np.count_nonzero(t.start_ns == t.end_ns)) for t in tables)
         yield Finding(INTEGER, zero / rows, {"zero": zero, "rows": rows})
+    cut = int(np.count_nonzero(trace.calls.end_ns != linked.trace.calls.end_ns))
+    if cut:
+        yield Finding(OVERLAP, cut / len(trace.calls.end_ns), {"calls": cut})
     took_ns, span_ns = int((trace.overhead.end_ns - trace.overhead.start_ns).sum()), span_of(trace)
     if span_ns and took_ns >= OVERHEAD_SHARE * span_ns:
         yield Finding(OVERHEAD, min(took_ns / span_ns, 1.0), {"overhead_ns": took_ns, "rows": len(trace.overhead.start_ns)})

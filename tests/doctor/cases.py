@@ -142,7 +142,7 @@ CASES = (
     ),
     Case("no correlation", {"launches-missing"}, {"kineto": _without_correlation}),
     Case("starts early", {"starts-before-launch"}, {"kineto": _early}),
-    Case("joined files", {"repeated-calls"}, {"kineto": _repeated}),
+    Case("joined files", {"repeated-calls", "calls-overlap"}, {"kineto": _repeated}),
     Case("whole microseconds", {"integer-us", "matched-by-order"}, {"dialect": "2023"}),
     Case("a damaged row", {"broken-rows"}, {"kineto": _damaged}),
     Case(
