@@ -164,7 +164,16 @@ CASES = (
     Case("no ET", NO_ET, {"without_et": True}),
     Case("neither ET nor ids", {*NO_ET, "no-record-function-ids"}, {"kineto": without_args("Record function id"), "without_et": True}),
     Case("no ET, Kineto of early 2024", {"no-et", "no-shapes", "comm-unknown"}, {"kineto": _nothing_of_calls, "without_et": True}),
-    Case("members cut off", {"no-et", "no-shapes", "comm-unknown", "groups-unknown", "missing-ranks"}, {"kineto": _unlisted, "without_et": True}),
+    Case(
+        "members cut off",
+        {"no-et", "no-shapes", "comm-unknown", "groups-unknown", "missing-ranks"},
+        {"kineto": _unlisted, "without_et": True},
+    ),
+    Case(
+        "members not recorded",
+        {"no-et", "no-shapes", "no-seq", "groups-assumed"},
+        {"kineto": both(_no_groups, without_args("Group size")), "without_et": True},
+    ),
     Case("no ids", {"matched-by-order"}, {"kineto": without_args("Record function id")}),
     Case("another process", {"et-differs"}, {"et": _other_process}),
     Case("ET of one step", {"et-partial", "no-seq"}, {"et": _one_step}),

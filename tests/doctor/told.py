@@ -13,7 +13,10 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"the recording has no cuda_sync rows", _NO_ROWS),
     (r"HTA found no synchronisation edges: it makes them from cuda_sync rows only", _NO_ROWS),
     (r"HTA found no synchronisation edges where it ran", _NOTHING),  # rows are there, and ours are found
-    (r"HTA was not given .* rows: device row without its call", {"launches-before-window", "launches-missing", "no-calls", "starts-before-launch"}),
+    (
+        r"HTA was not given .* rows: device row without its call",
+        {"launches-before-window", "launches-missing", "no-calls", "starts-before-launch"},
+    ),
     (r"HTA was not given .* rows: cuda_sync row without its call", {"cuda-sync-without-calls"}),
     (r"HTA was not given|HTA skipped|HTA failed|HTA raised|HTA stopped", _NOTHING),  # HTA's own limits
     (r"synchronisation calls waited .* us for something", {*_NO_ROWS, "cuda-sync-gaps", "no-device-rows"}),
