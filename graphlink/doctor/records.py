@@ -67,7 +67,7 @@ class Finding:
     def costs(self) -> str:
         """Without clauses of which the first figure is 0."""
         clauses = self.kind.costs.split(_CLAUSE)
-        kept = [c for c in clauses if not (first := _FIGURE.search(c)) or self.figures[first[1]]]
+        kept = [c for c in clauses if not (first := _FIGURE.search(c)) or self.figures[first[1].replace("_ms", "_ns")]]
         return _filled(_CLAUSE.join(kept), self.figures) or "nothing in this recording"
 
 
