@@ -197,15 +197,32 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
     cut = int(np.count_nonzero(trace.calls.end_ns != linked.trace.calls.end_ns))
     if cut:
         yield Finding(OVERLAP, cut / len(trace.calls.end_ns), {"calls": cut})
-    took_ns, span_ns = int((trace.overhead.end_ns - trace.overhead.start_ns).sum()), span_of(trace)
-    if span_ns and took_ns >= OVERHEAD_SHARE * span_ns:
-        yield Finding(OVERHEAD, min(took_ns / span_ns, 1.0), {"overhead_ns": took_ns, "rows": len(trace.overhead.start_ns)})
+    from_ns, until_ns = _bounds(trace)
+    overhead = trace.overhead
+    inside = (overhead.end_ns > from_ns) & (overhead.start_ns < until_ns)
+    took_ns = _covered(np.maximum(overhead.start_ns[inside], from_ns), np.minimum(overhead.end_ns[inside], until_ns))
+    if took_ns and took_ns >= OVERHEAD_SHARE * (until_ns - from_ns):
+        yield Finding(OVERHEAD, took_ns / (until_ns - from_ns), {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))})
+
+
+def _covered(start_ns: I64, end_ns: I64) -> int:
+    """Time that spans, sorted by start, cover: what several cover counts once."""
+    if not len(start_ns):
+        return 0
+    reached = np.maximum.accumulate(end_ns)
+    from_ns = np.maximum(start_ns, np.append(start_ns[:1], reached[:-1]))
+    return int(np.maximum(end_ns - from_ns, 0).sum())
 
 
 def span_of(trace: Trace) -> int:
     """From the first start to the last end of all rows."""
+    from_ns, until_ns = _bounds(trace)
+    return until_ns - from_ns
+
+
+def _bounds(trace: Trace) -> tuple[int, int]:
     there = [t for t in (trace.host, trace.calls, trace.device) if len(t.start_ns)]
-    return max((int(t.end_ns.max()) for t in there), default=0) - min((int(t.start_ns.min()) for t in there), default=0)
+    return min((int(t.start_ns.min()) for t in there), default=0), max((int(t.end_ns.max()) for t in there), default=0)
 
 
 def links_lacking(linked: Linked) -> Iterator[Finding]:
