@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graphlink.errors import OutputError
 
-TAIL_BYTES = 64
+TAIL_BYTES = 8192  # more than a path can have
 
 
 def part_of(path: Path) -> Path:
@@ -16,26 +16,30 @@ def part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
-def put(path: Path, write: Callable[[Path], object]) -> int:
+def put(path: Path, write: Callable[[Path], object], last_key: str = "") -> int:
     """Have a file written and give it its name. Returns its size in bytes. OutputError where it was cut (full disk)."""
     part = part_of(path)
     try:
         write(part)
-        return settle(path)
+        return settle(path, last_key)
     finally:
-        part.unlink(missing_ok=True)
+        for left in (part, part.with_name(f"{part.name}.tmp")):  # Kineto writes into the second
+            left.unlink(missing_ok=True)
 
 
-def settle(path: Path) -> int:
-    """Give a JSON file that was written under the name of ``part_of`` its own. PyTorch reports no failed write: its end is looked for."""
+def settle(path: Path, last_key: str = "") -> int:
+    """Give a JSON file that was written under the name of ``part_of`` its own; ``last_key`` is the last of its object.
+
+    PyTorch reports no write that failed, so it is looked whether the file has its end.
+    """
     part = part_of(path)
     if not part.exists():
-        raise OutputError("PyTorch did not write it", path=path)
+        raise OutputError("was not written", path=path, todo="look for free space there")
     size = part.stat().st_size
     with part.open("rb") as file:
         file.seek(max(size - TAIL_BYTES, 0))
-        whole = file.read().rstrip().endswith((b"}", b"]"))
-    if not whole:
+        tail = file.read().rstrip()
+    if not tail.endswith((b"}", b"]")) or last_key.encode() not in tail:
         part.unlink()
         raise OutputError(f"was cut after {size:,} bytes", path=path, todo="look for free space there")
     part.replace(path)

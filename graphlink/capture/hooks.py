@@ -86,7 +86,7 @@ class ExamplePlugin:
         return str(path)
 
     def start(self, folder: Path, place: Place) -> str:
-        mask = int(os.environ.get("NCCL_PROFILE_EVENT_MASK", "0")) or EVENT_MASK
+        mask = int(os.environ.get("NCCL_PROFILE_EVENT_MASK") or "0", 0) or EVENT_MASK
         self._files = folder.resolve() / "nccl_plugin"
         self._library.exampleProfilerStart(ctypes.c_int(mask), ctypes.c_char_p(os.fsencode(self._files)))
         return f"exampleProfilerStart({mask}, {self._files})"

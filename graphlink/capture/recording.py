@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from graphlink.capture.files import part_of, writable
+from graphlink.capture.files import writable
 from graphlink.capture.hooks import Hooks
 from graphlink.capture.place import Meeting, Place, here, meet
 from graphlink.capture.report import Report
@@ -51,7 +51,7 @@ class Recording:
             writable(self.folder)
             self._find_older(place)
             try:
-                self._window.register(self._et(place))
+                self._window.register(self.folder / f"et_{place.rank}.json")
             except (RuntimeError, OSError, GraphlinkError) as error:
                 self.warnings.append(f"no execution trace: {error}")
             self._hooks.start(self.folder, place)
@@ -77,7 +77,7 @@ class Recording:
         if place is None or not self.steps:
             return None
         with self._spending("write"):
-            sizes = self._window.write(self._et(place), self.folder / f"kineto_{place.rank}.json")
+            sizes = self._window.write(self.folder / f"kineto_{place.rank}.json")
             self._hooks.dump(self.folder, place)
         self.warnings += self._window.trouble
         self.warnings += [
@@ -103,20 +103,13 @@ class Recording:
 
     def abandon(self) -> None:
         """Leave nothing running behind a failure."""
-        with contextlib.suppress(Exception):
-            self._window.close()
+        self._window.drop()
         self._hooks.stop()
         self._release()
-        if self._place is not None:
-            with contextlib.suppress(OSError):
-                part_of(self._et(self._place)).unlink(missing_ok=True)
 
     def _release(self) -> None:
         if self in _running:
             _running.remove(self)
-
-    def _et(self, place: Place) -> Path:
-        return self.folder / f"et_{place.rank}.json"
 
     def _meet(self, place: Place, timeout_s: float) -> None:
         self._together = meet(place, timeout_s)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from graphlink.errors import UsageError
+
+NEVER = sys.maxsize
 
 
 class Phase(IntEnum):
@@ -44,6 +47,19 @@ class Schedule:
         if at < self.wait + self.warmup:
             return Phase.WARMUP
         return Phase.LAST if at == length - 1 else Phase.RECORD
+
+    def next_busy(self, step: int) -> int:
+        """The first step from this one on that is not off; ``NEVER`` where none is."""
+        length = self.wait + self.warmup + self.active
+        cycle, at = divmod(step, length)
+        if self.repeat and cycle >= self.repeat:
+            return NEVER
+        return max(step, cycle * length + self.wait) if at < self.wait else step
+
+
+def next_busy(schedule: Callable[[int], Phase], step: int) -> int:
+    """As ``Schedule.next_busy``; of a schedule that cannot tell, this step."""
+    return schedule.next_busy(step) if isinstance(schedule, Schedule) else step
 
 
 def throughout(step: int) -> Phase:

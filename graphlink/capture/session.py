@@ -16,7 +16,7 @@ from graphlink.capture.files import writable
 from graphlink.capture.hooks import DEFAULT, check_names
 from graphlink.capture.recording import Recording
 from graphlink.capture.report import Report
-from graphlink.capture.schedule import Phase, schedule_of
+from graphlink.capture.schedule import Phase, next_busy, schedule_of
 
 log = logging.getLogger("graphlink.capture")
 RECORDS = (Phase.RECORD, Phase.LAST)
@@ -51,6 +51,7 @@ class Capture:
         self._asked = hooks is not None
         self._on = False
         self._step = 0
+        self._wake = 0  # the step from which on the schedule has to be asked
         self._phase = Phase.OFF
         self._recording: Recording | None = None  # ready, open, or closed and not yet written
         self._ended = ""
@@ -71,16 +72,17 @@ class Capture:
         if not self._on:
             self.dump()
             _speak()
-            self._on, self._step, self._pid = True, 0, os.getpid()
+            self._on, self._step, self._wake, self._pid = True, 0, 0, os.getpid()
             atexit.register(self._at_exit)
             self._safely(self._begin)
         return self
 
     def step(self) -> None:
-        """A training step is over. Costs a call of the schedule where nothing is recorded."""
+        """A training step is over."""
         if self._on:
             self._step += 1
-            self._safely(self._move)
+            if self._step >= self._wake:
+                self._safely(self._move)
 
     def stop(self) -> None:
         """End the recording. Nothing is written yet: ``dump`` does, when the training has time for it."""
@@ -111,6 +113,8 @@ class Capture:
             self._catch_termination()
         elif phase is Phase.WARMUP:
             self._ready()
+        else:
+            self._wake = next_busy(self._phase_of, self._step)
 
     def _ready(self) -> Recording:
         if self._recording is None:

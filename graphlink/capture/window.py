@@ -14,9 +14,11 @@ from typing import Any
 
 from graphlink.capture.files import part_of, put, settle
 from graphlink.capture.support import config_fields
+from graphlink.capture.waits import Waits
 from graphlink.errors import GraphlinkError
 
 STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
+ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
 WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
     "enable_cuda_sync_events": True,
     "profile_all_threads": True,
@@ -38,7 +40,9 @@ class Window:
         self._profiler: Any = None
         self._prepared = self._started = False
         self._observer: Any = None
+        self._et: Path | None = None
         self._step: Any = None
+        self._waits = Waits()
 
     def prepare(self) -> None:
         """Make Kineto ready. CaptureError where a profiler is running already: it would be disturbed."""
@@ -65,11 +69,13 @@ class Window:
 
         observer = torch.profiler.ExecutionTraceObserver()
         observer.register_callback(str(part_of(et)))
-        if not observer._registered:
+        if not observer._registered or not part_of(et).exists():
+            observer._registered = False  # PyTorch says that it is where another one is, which would be ended with this one
             raise CaptureError("another observer of execution traces is registered, or the file cannot be opened")
-        self._observer = observer
+        self._observer, self._et = observer, et
 
     def open(self) -> None:
+        self._waits.show()
         with _quiet():
             if self._observer is not None:
                 self._observer.start()
@@ -91,6 +97,7 @@ class Window:
 
     def close(self) -> None:
         """End the recording of both. The execution trace's file is whole afterwards, under the name of its part."""
+        self._waits.hide()
         try:
             self.end_step()
             if self._prepared:
@@ -105,9 +112,18 @@ class Window:
                 observer.stop()
                 observer.unregister_callback()
 
-    def write(self, et: Path, kineto: Path) -> dict[str, int]:
+    def write(self, kineto: Path) -> dict[str, int]:
         """Both files under their names; bytes by name. What fails of the one does not keep the other from being written."""
-        return {**self._written(kineto, self._export), **self._written(et, settle)}
+        sizes = self._written(kineto, self._export)
+        return sizes if self._et is None else {**sizes, **self._written(self._et, lambda path: settle(path, ET_END))}
+
+    def drop(self) -> None:
+        """Leave nothing running and no file behind; nothing is raised."""
+        with contextlib.suppress(Exception):
+            self.close()
+        if self._et is not None:
+            with contextlib.suppress(OSError):
+                part_of(self._et).unlink(missing_ok=True)
 
     def _written(self, path: Path, write: Callable[[Path], int]) -> dict[str, int]:
         try:
@@ -118,7 +134,7 @@ class Window:
 
     def _export(self, path: Path) -> int:
         with _quiet():
-            return put(path, lambda part: self._profiler.export_chrome_trace(str(part)))
+            return put(path, lambda part: self._profiler.export_chrome_trace(str(part)), KINETO_END)
 
 
 @contextlib.contextmanager

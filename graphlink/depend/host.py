@@ -55,7 +55,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     blocking = np.flatnonzero(blocked)
     begun = asked(linked)
-    comm_waits = host_comm_waits(linked, comm, begun, tour)
+    comm_waits = host_comm_waits(linked, comm, begun, el, tour)
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
     blocked_from_ns = calls.start_ns.copy()

@@ -133,14 +133,15 @@ def collectives(follows: float, rf_ids: tuple[int, int] = (3, 5)) -> Built:
 
 
 def test_an_op_releases_what_a_thread_of_gloos_runs_for_it() -> None:
-    """The first was taken up behind its op, which then ends in it; the second while its op ran."""
+    """The first was taken up behind its op, and counts from its end; the second while its op ran."""
     graph = collectives(10).graph
-    rows = {int(row): node for node, row in enumerate(graph.row.tolist()) if graph.kind[node] == NodeKind.HOST_ASYNC}
-    for start, opens in ((100, 10), (60, 50)):
-        (node,) = [node for node in rows.values() if graph.start_ns[node] == start * 1000]
-        edges = slice(int(graph.first[node]), int(graph.first[node + 1]))
+    kinds, starts = graph.kind.tolist(), graph.start_ns.tolist()
+    for began, ended, opens in ((40, 700, 10), (60, 500, 50)):
+        row, comm = (kinds.index(kind, starts.index(began * 1000)) for kind in (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM))
+        edges = slice(int(graph.first[row]), int(graph.first[row + 1]))
         assert graph.edge_kind[edges].tolist() == [EdgeKind.THREAD]
         assert graph.start_ns[graph.source[edges]].tolist() == [opens * 1000]
+        assert (starts[comm], graph.end_ns[comm], graph.duration_ns[comm]) == (began * 1000, ended * 1000, (ended - began) * 1000)
 
 
 @pytest.mark.parametrize("follows", [10, 1000])
@@ -160,3 +161,13 @@ def test_without_record_function_ids_nobody_asked() -> None:
     build = made(Host("c10d::allreduce_", 0, 20), gloo("all_reduce", 10, 700, tid=8), Host("after", 710, 3000))
     assert waits(build) == []
     assert not (build.graph.edge_kind == EdgeKind.THREAD).any()
+
+
+def test_a_recorded_wait_is_one_however_late_the_next_row_begins() -> None:
+    """The range ends when Python has gone on, here 5 ms after the receive."""
+    wait = Host("graphlink::wait", 20, 5100, annotation=True)
+    assert waits(made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait, Host("after", 5200, 5300))) == [(100, 80)]
+    other = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 100), wait._replace(name="mine"), Host("after", 5200, 5300))
+    assert waits(other) == []
+    done = made(Host("c10d::recv_", 0, 10), gloo("recv", 5, 15), wait._replace(start=200), Host("after", 5200, 5300))
+    assert waits(done) == [], "the receive had ended before the wait began"

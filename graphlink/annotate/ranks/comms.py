@@ -5,20 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.annotate.ranks.records import GroupKey, RankComms
-from graphlink.link.askers import askers
 from graphlink.model import NOWHERE, CommKind, CommNode, Communication, Graph, Linked, NodeKind
 
 
 def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
-    """Every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes.
-
-    What a thread of gloo's ran counts from the start of the op that asked for it: only in that order are they the same on all ranks.
-    """
-    begin_ns = graph.start_ns.copy()
-    asker = askers(linked)
-    host = np.flatnonzero(graph.kind == NodeKind.HOST_COMM)
-    host = host[asker[graph.row[host]] != NOWHERE]
-    begin_ns[host] = linked.trace.host.start_ns[asker[graph.row[host]]] - graph.epoch_ns
+    """Every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes."""
     kept: list[tuple[int, CommNode, bool]] = []
     for kind, rows, recorded in (
         (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
@@ -29,7 +20,7 @@ def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, wor
         kept += [
             (node, typed[row], kind == NodeKind.HOST_COMM) for node, row in zip(found.tolist(), graph.row[found].tolist(), strict=True)
         ]
-    kept.sort(key=lambda one: (begin_ns[one[0]], graph.end_ns[one[0]], one[0]))
+    kept.sort(key=lambda one: (graph.start_ns[one[0]], graph.end_ns[one[0]], one[0]))
     node = np.array([i for i, _, _ in kept], np.int32)
     nodes = [n for _, n, _ in kept]
     groups: dict[GroupKey, int] = {}
@@ -52,7 +43,7 @@ def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, wor
         peer=np.array([_known(n.dst if n.kind == sends else n.src) if n.comm_type is None else NOWHERE for n in nodes], np.int32),
         tag=np.array([n.tag or 0 for n in nodes], np.int64),
         seq=np.array([_known(n.seq) for n in nodes], np.int64),
-        start_ns=graph.epoch_ns + begin_ns[node],
+        start_ns=graph.epoch_ns + graph.start_ns[node],
         end_ns=graph.epoch_ns + graph.end_ns[node],
         on_host=np.array([host for _, _, host in kept], np.bool_),
         uneven=np.array([n.uneven for n in nodes], np.bool_),
