@@ -1,0 +1,203 @@
+"""What side files of NCCL tell of the communication nodes of a graph, and how long what a call waited for kept it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.annotate.nccl.records import NcclJoin, Ops
+from graphlink.model import I32, I64, NOWHERE, Bool, Graph, NodeKind
+from graphlink.read.nccl.records import Calls, Dump, DumpKind, State
+
+# Of several side files that know a call, the first in this order tells: NCCL's own numbers before those of PyTorch.
+_TELLS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
+NEVER: Final = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class SideFiles:
+    """The side files of a rank, and what joining them with its communication gave."""
+
+    dumps: tuple[Dump, ...]
+    join: NcclJoin
+
+
+@dataclass(frozen=True, slots=True)
+class NcclNotes:
+    """One entry a communication node that a side file knows, ascending by node. ``NOWHERE``: not recorded.
+
+    Text columns hold positions in ``strings``, entry 0 is "" (not recorded). ``wire_bytes``: what its proxies sent; of a call that only
+    receives, what they received. ``has_split``: the four times, of which each ns of the node is in at most one, are known.
+    """
+
+    node: I32
+    seq: I64
+    algorithm: I32
+    protocol: I32
+    channels: I64
+    wire_bytes: I64
+    comm: I32
+    has_split: Bool
+    gpu_wait_ns: I64
+    peer_wait_ns: I64
+    wire_ns: I64
+    receive_ns: I64
+    strings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What NCCL's proxies tell of an op, one entry an op of which they tell something, ascending.
+
+    ``came_ns``: when the first data of a peer had come, or of one that only sends, when it began to; on the trace's clock, ``NEVER``
+    where nothing says so. ``words``: how its time divides, for people.
+    """
+
+    op: I32
+    came_ns: I64
+    words: tuple[str, ...]
+
+
+def notes(graph: Graph, files: SideFiles) -> NcclNotes:
+    """O(n log n) in matched pairs, proxies and nodes."""
+    join = files.join
+    node_of = _nodes_of(graph, join.ops)
+    pairs = _Pairs(files)
+    known = pairs.ops[node_of[pairs.ops] != NOWHERE]
+    node = node_of[known]
+    order = np.argsort(node, kind="stable")
+    known = known[order]
+    strings: dict[str, int] = {"": 0}
+
+    def text(words: Callable[[Dump], tuple[I32, Sequence[str]]]) -> I32:
+        def codes(dump: Dump) -> I64:
+            column, texts = words(dump)
+            used, which = np.unique(column, return_inverse=True)
+            of = [strings.setdefault(texts[k], len(strings)) if k >= 0 else 0 for k in used.tolist()]
+            return np.array(of, np.int64)[which.reshape(-1)]
+
+        return pairs.first(codes, 0)[known].astype(np.int32)
+
+    def number(column: Callable[[Calls], I32 | I64]) -> I64:
+        return pairs.first(lambda dump: column(dump.calls).astype(np.int64), NOWHERE)[known]
+
+    split = np.full(len(node_of), NOWHERE, np.int64)
+    split[join.split.op] = np.arange(len(join.split.op))
+    has = split[known] != NOWHERE
+    gpu, peer, wire, receive = (
+        _taken(column, split[known]) for column in (join.split.gpu_ns, join.split.peer_ns, join.split.wire_ns, join.split.receive_ns)
+    )
+    return NcclNotes(
+        node=node[order],
+        seq=number(lambda calls: calls.seq),
+        algorithm=text(lambda dump: (dump.calls.algorithm, dump.strings)),
+        protocol=text(lambda dump: (dump.calls.protocol, dump.strings)),
+        channels=number(lambda calls: calls.channels),
+        wire_bytes=pairs.first(_wire_bytes, NOWHERE)[known],
+        comm=text(lambda dump: (dump.calls.communicator, [c.key for c in dump.communicators])),
+        has_split=has,
+        gpu_wait_ns=gpu,
+        peer_wait_ns=peer,
+        wire_ns=wire,
+        receive_ns=receive,
+        strings=tuple(strings),
+    )
+
+
+def told(files: SideFiles) -> Told:
+    """Of the ops that have proxy steps. O(n log n) in steps."""
+    split = files.join.split
+    came = np.full(len(files.join.ops.row), NEVER)
+    for number, (dump, clock) in enumerate(zip(files.dumps, files.join.clocks, strict=True)):
+        if clock.offset_ns is None:
+            continue
+        first = _first_data_ns(dump)
+        mine = np.flatnonzero(files.join.dump == number)
+        op, at = files.join.op[mine], first[files.join.call[mine]]
+        came[op[at != NEVER]] = at[at != NEVER] + clock.offset_ns
+    columns = (split.gpu_ns, split.peer_ns, split.wire_ns, split.receive_ns)
+    words = tuple(in_words(*times) for times in zip(*(c.tolist() for c in columns), strict=True))
+    return Told(split.op, came[split.op], words)
+
+
+def in_words(gpu_ns: int, peer_ns: int, wire_ns: int, receive_ns: int) -> str:
+    """The times of a call that are not 0, the longest first."""
+    parts = (
+        (gpu_ns, "waiting for the GPU"),
+        (peer_ns, "waiting for the peer"),
+        (wire_ns, "on the wire"),
+        (receive_ns, "waiting for data"),
+    )
+    some = sorted((part for part in parts if part[0]), key=lambda part: -part[0])
+    return "NCCL: " + ", ".join(f"{ns / 1e6:,.3f} ms {what}" for ns, what in some) if some else ""
+
+
+class _Pairs:
+    """The matched calls, ordered by op, then by how well their file tells."""
+
+    def __init__(self, files: SideFiles) -> None:
+        join, self._dumps = files.join, files.dumps
+        tells = np.array([_TELLS.index(dump.kind) for dump in files.dumps], np.int64)
+        order = np.lexsort((join.dump, tells[join.dump], join.op)) if len(join.op) else np.zeros(0, np.int64)
+        self._op, self._dump, self._call = join.op[order], join.dump[order], join.call[order]
+        self._count = len(join.ops.row)
+        self.ops = np.unique(self._op)
+
+    def first(self, column: Callable[[Dump], I64], absent: int) -> I64:
+        """By op, of what its calls say in a column the first that is not ``absent``."""
+        value = np.full(len(self._op), absent, np.int64)
+        for number, dump in enumerate(self._dumps):
+            mine = np.flatnonzero(self._dump == number)
+            value[mine] = column(dump)[self._call[mine]]
+        said = np.flatnonzero(value != absent)
+        op, first = np.unique(self._op[said], return_index=True)
+        out = np.full(self._count, absent, np.int64)
+        out[op] = value[said[first]]
+        return out
+
+
+def _nodes_of(graph: Graph, ops: Ops) -> I32:
+    """The node of each op, ``NOWHERE`` where the graph has none."""
+    out = np.full(len(ops.row), NOWHERE, np.int32)
+    for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
+        node = np.flatnonzero(graph.kind == kind)
+        of_row = np.full(max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32)
+        of_row[graph.row[node]] = node
+        out[mine] = of_row[ops.row[mine]]
+    return out
+
+
+def _wire_bytes(dump: Dump) -> I64:
+    """By call."""
+    proxies = dump.proxies
+    out = np.full(len(dump.calls.rank), NOWHERE, np.int64)
+    for sends in (False, True):  # what was sent holds
+        mine = (proxies.sends == sends) & (proxies.call != NOWHERE) & (proxies.bytes != NOWHERE)
+        total = np.zeros(len(out), np.int64)
+        np.add.at(total, proxies.call[mine], proxies.bytes[mine])
+        called = np.unique(proxies.call[mine])
+        out[called] = total[called]
+    return out
+
+
+def _first_data_ns(dump: Dump) -> I64:
+    """By call, on the dump's clock: the first end of a step that waited for data, else the first start of one on the wire."""
+    steps = dump.steps
+    call = dump.proxies.call[steps.proxy]
+    out = np.full(len(dump.calls.rank), np.iinfo(np.int64).max)
+    for state, at_ns in ((State.WIRE, steps.start_ns), (State.RECEIVE, steps.end_ns)):
+        mine = np.flatnonzero((steps.state == state) & (call != NOWHERE) & (at_ns != 0))
+        first = np.full(len(out), np.iinfo(np.int64).max)
+        np.minimum.at(first, call[mine], at_ns[mine])
+        out[call[mine]] = first[call[mine]]
+    return np.where(out == np.iinfo(np.int64).max, NEVER, out)
+
+
+def _taken(column: I64, at: I64) -> I64:
+    """``column[at]``, 0 where ``at`` is ``NOWHERE``."""
+    out = np.zeros(len(at), np.int64)
+    out[at != NOWHERE] = column[at[at != NOWHERE]]
+    return out
