@@ -1,4 +1,4 @@
-"""What side files of NCCL tell of the communication nodes of a graph, and how long what a call waited for kept it."""
+"""What side files of NCCL tell of the communication nodes of a graph."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from graphlink.annotate.nccl.records import NcclJoin, Ops
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph, NodeKind
-from graphlink.read.nccl.records import Calls, Dump, DumpKind, State
+from graphlink.read.nccl.records import Calls, Dump, DumpKind
 
 # Of several side files that know a call, the first in this order tells: NCCL's own numbers before those of PyTorch.
 _TELLS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
-NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +45,6 @@ class NcclNotes:
     wire_ns: I64
     receive_ns: I64
     strings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What NCCL's proxies tell of an op, one entry an op of which they tell something, ascending.
-
-    ``came_ns``: when the first data of a peer had come, or of one that only sends, when it began to; on the trace's clock, ``NEVER``
-    where nothing says so. ``words``: how its time divides, for people.
-    """
-
-    op: I32
-    came_ns: I64
-    words: tuple[str, ...]
 
 
 def notes(graph: Graph, files: SideFiles) -> NcclNotes:
@@ -107,34 +93,6 @@ def notes(graph: Graph, files: SideFiles) -> NcclNotes:
     )
 
 
-def told(files: SideFiles) -> Told:
-    """Of the ops that have proxy steps. O(n log n) in steps."""
-    split = files.join.split
-    came = np.full(len(files.join.ops.row), NEVER)
-    for number, (dump, clock) in enumerate(zip(files.dumps, files.join.clocks, strict=True)):
-        if clock.offset_ns is None:
-            continue
-        first = _first_data_ns(dump)
-        mine = np.flatnonzero(files.join.dump == number)
-        op, at = files.join.op[mine], first[files.join.call[mine]]
-        came[op[at != NEVER]] = at[at != NEVER] + clock.offset_ns
-    columns = (split.gpu_ns, split.peer_ns, split.wire_ns, split.receive_ns)
-    words = tuple(in_words(*times) for times in zip(*(c.tolist() for c in columns), strict=True))
-    return Told(split.op, came[split.op], words)
-
-
-def in_words(gpu_ns: int, peer_ns: int, wire_ns: int, receive_ns: int) -> str:
-    """The times of a call that are not 0, the longest first."""
-    parts = (
-        (gpu_ns, "waiting for the GPU"),
-        (peer_ns, "waiting for the peer"),
-        (wire_ns, "on the wire"),
-        (receive_ns, "waiting for data"),
-    )
-    some = sorted((part for part in parts if part[0]), key=lambda part: -part[0])
-    return "NCCL: " + ", ".join(f"{ns / 1e6:,.3f} ms {what}" for ns, what in some) if some else ""
-
-
 class _Pairs:
     """The matched calls, ordered by op, then by how well their file tells."""
 
@@ -181,19 +139,6 @@ def _wire_bytes(dump: Dump) -> I64:
         called = np.unique(proxies.call[mine])
         out[called] = total[called]
     return out
-
-
-def _first_data_ns(dump: Dump) -> I64:
-    """By call, on the dump's clock: the first end of a step that waited for data, else the first start of one on the wire."""
-    steps = dump.steps
-    call = dump.proxies.call[steps.proxy]
-    out = np.full(len(dump.calls.rank), np.iinfo(np.int64).max)
-    for state, at_ns in ((State.WIRE, steps.start_ns), (State.RECEIVE, steps.end_ns)):
-        mine = np.flatnonzero((steps.state == state) & (call != NOWHERE) & (at_ns != 0))
-        first = np.full(len(out), np.iinfo(np.int64).max)
-        np.minimum.at(first, call[mine], at_ns[mine])
-        out[call[mine]] = first[call[mine]]
-    return np.where(out == np.iinfo(np.int64).max, NEVER, out)
 
 
 def _taken(column: I64, at: I64) -> I64:
