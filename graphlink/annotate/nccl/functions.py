@@ -6,11 +6,12 @@ import re
 from typing import Final
 
 from graphlink.annotate.commtypes import CollectiveType, collective_type, kind_of
-from graphlink.model import Comm, CommKind
+from graphlink.model import CommKind
 
 SEND: Final = "send"
 RECV: Final = "recv"
 BARRIER: Final = "barrier"
+GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
 NAMES: Final = {
     CollectiveType.ALL_REDUCE: "allreduce",
     CollectiveType.REDUCE: "reduce",
@@ -40,12 +41,3 @@ def function_of_kernel(name: str) -> str:
     """Of a kernel's name (``ncclDevKernel_AllReduce_Sum_f32_RING_LL``); "" for sends, receives and all that is made of them."""
     found = _KERNEL.match(name)
     return found[1].lower() if found else ""
-
-
-def nccl_count(comm: Comm, function: str) -> int | None:
-    """Elements as NCCL is called with them: what one rank gives, of a reduce-scatter and a receive what it gets."""
-    gets = function in ("reducescatter", RECV, "scatter")
-    first, other = (comm.out_nelems, comm.in_nelems) if gets else (comm.in_nelems, comm.out_nelems)
-    if first is None and function in ("allreduce", "broadcast", "reduce", SEND, RECV):
-        return other
-    return first
