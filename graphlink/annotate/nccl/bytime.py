@@ -1,14 +1,14 @@
-"""Calls whose dumps share a clock, laid on the trace by when they were made and when their kernels began."""
+"""Calls whose dumps share a clock, laid on the trace by when they were made and by when their kernels began."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from graphlink.annotate.nccl.shift import (
-    RIVAL,
+    MayMeet,
     Shift,
     Timeline,
     candidates,
@@ -26,7 +26,9 @@ NO_TIMES: Final = "no times"
 AMBIGUOUS: Final = "ambiguous"
 NO_RUN: Final = "no common run"
 SAME_CLOCK_NS: Final = 5_000_000  # two clocks of one host that both show the time of day
+RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
 AGREE: Final = 0.9  # share of pairs whose kernels must begin together as well
+TAIL: Final = 3  # times the reach: a pair that nothing else comes near
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,13 @@ class Laid:
     why: str
     host: Shift | None
     gpu: Shift | None
+
+
+class _Option(NamedTuple):
+    """A shift of one clock, and that of the other clock which its pairs tell."""
+
+    shift: Shift
+    other: Shift | None
 
 
 def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
@@ -58,57 +67,86 @@ def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
         if not len(line.call) or not len(line.op):
             continue
         found = _best(line, other, meet, epoch=epoch and line is host)
-        if not isinstance(found, str):
-            one, two = found
-            shifts = (one, two) if line is host else (two, one)
-            return Laid(line.call[one.left], line.op[one.right], "", *shifts)
+        if isinstance(found, _Option):
+            shifts = (found.shift, found.other) if line is host else (found.other, found.shift)
+            return Laid(*_filled(line, found.shift, meet), "", *shifts)
         why = found if why == NO_TIMES else why
     nothing = np.zeros(0, np.int64)
     return Laid(nothing, nothing, why, None, None)
 
 
-def _best(line: Timeline, other: Timeline, meet, *, epoch: bool) -> tuple[Shift, Shift | None] | str:  # type: ignore[no-untyped-def]
+def _best(line: Timeline, other: Timeline, meet: MayMeet, *, epoch: bool) -> _Option | str:
     offsets = candidates(line, meet)
     if epoch:
         offsets = offsets[np.abs(offsets) <= SAME_CLOCK_NS]
-    options = [settled(line, offset, meet) for offset in offsets.tolist()]
-    options = [one for one in options if len(one.left) and 2 * len(one.left) >= overlap(line, one)]
+    options: list[_Option] = []
+    for offset in offsets.tolist():
+        one = settled(line, offset, meet)
+        if 2 * len(one.left) >= max(1, overlap(line, one)):
+            told = _other_clock(line, one, other, meet)
+            if told is None or _agree(line, one, other, told):
+                options.append(_Option(one, told))
     if not options:
         return NO_RUN
-    both = [(one, _with(line, one, other, meet)) for one in options]
-    both = [(one, two) for one, two in both if two is not False]
-    if not both:
-        return NO_RUN
-    best, second = max(both, key=lambda pair: len(pair[0].left))
-    assert second is not False
-    for one, two in both:
-        if abs(one.offset_ns - best.offset_ns) > 2 * best.reach_ns:
-            again = shifted(line, one.offset_ns, best.reach_ns, meet)
-            if len(again.left) >= RIVAL * len(best.left):
+    best = max(options, key=lambda option: len(option.shift.left))
+    reach = best.shift.reach_ns
+    for option in options:
+        if abs(option.shift.offset_ns - best.shift.offset_ns) > 2 * reach:
+            again = shifted(line, option.shift.offset_ns, reach, meet)
+            if len(again.left) >= RIVAL * len(best.shift.left):
                 return AMBIGUOUS
-    bits = evidence_bits(line, best)
-    if second is not None:
-        bits += evidence_bits(other, second)
-    if bits < needed_bits(line) and not epoch:
-        return AMBIGUOUS
-    return best, second
+    if not epoch:  # a clock that could show anything
+        bits = evidence_bits(line, best.shift) + (evidence_bits(other, best.other) if best.other else 0.0)
+        if bits < needed_bits(line):
+            return AMBIGUOUS
+    return best
 
 
-def _with(line: Timeline, one: Shift, other: Timeline, meet) -> Shift | None | bool:  # type: ignore[no-untyped-def]
-    """The shift of the other clock that the pairs tell; None where they tell none, False where it contradicts them."""
-    at = {call: k for k, call in enumerate(other.call.tolist())}
-    op_at = {op: k for k, op in enumerate(other.op.tolist())}
-    pairs = [
-        (at[c], op_at[o])
-        for c, o in zip(line.call[one.left].tolist(), line.op[one.right].tolist(), strict=True)
-        if c in at and o in op_at
-    ]
-    if len(pairs) < 2:
+def _other_clock(line: Timeline, one: Shift, other: Timeline, meet: MayMeet) -> Shift | None:
+    """The shift of the other clock that the pairs tell; None where fewer than two have times on it."""
+    left, right = _places(line, one, other)
+    if len(left) < 2:
         return None
-    left, right = np.array(pairs, np.int64).T
     apart = np.sort(other.op_ns[right] - other.call_ns[left])
-    found = settled(other, int(apart[len(apart) // 2]), meet)
-    told = set(zip(found.left.tolist(), found.right.tolist(), strict=True))
-    if sum(pair in told for pair in pairs) < AGREE * len(pairs):
-        return False
-    return found
+    return settled(other, int(apart[len(apart) // 2]), meet)
+
+
+def _agree(line: Timeline, one: Shift, other: Timeline, told: Shift) -> bool:
+    """Whether most of the pairs that both clocks could tell are told by both."""
+    left, right = _places(line, one, other)
+    of_left = np.full(len(other.call), NOWHERE, np.int64)
+    of_left[told.left] = told.right
+    return bool(np.count_nonzero(of_left[left] == right) >= AGREE * len(left))
+
+
+def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
+    """Where the pairs of one timeline stand in the other, those that are in it."""
+    left, right = _place(other.call, line.call[one.left]), _place(other.op, line.op[one.right])
+    both = (left != NOWHERE) & (right != NOWHERE)
+    return left[both], right[both]
+
+
+def _place(of: I64, wanted: I64) -> I64:
+    """Position of each wanted value, NOWHERE where it is not there."""
+    order = np.argsort(of)
+    at = np.searchsorted(of, wanted, sorter=order)
+    found = order[np.minimum(at, len(of) - 1)] if len(of) else np.zeros(len(wanted), np.int64)
+    place: I64 = np.where(of[found] == wanted, found, NOWHERE) if len(of) else np.full(len(wanted), NOWHERE)
+    return place
+
+
+def _filled(line: Timeline, shift: Shift, meet: MayMeet) -> tuple[I64, I64]:
+    """Calls and ops of a shift, and pairs a little farther apart that are much nearer to each other than to any other call or op."""
+    wide = shifted(line, shift.offset_ns, TAIL * shift.reach_ns, meet)
+    at = line.call_ns + shift.offset_ns
+    rest = np.abs(line.op_ns[wide.right] - at[wide.left])
+    apart = np.minimum(_to_neighbour(at)[wide.left], _to_neighbour(line.op_ns)[wide.right])
+    sure = (rest <= shift.reach_ns) | (TAIL * rest <= apart)
+    return line.call[wide.left[sure]], line.op[wide.right[sure]]
+
+
+def _to_neighbour(times_ns: I64) -> I64:
+    """From each time to the nearest other one."""
+    gap = np.diff(times_ns, prepend=np.iinfo(np.int64).min // 2, append=np.iinfo(np.int64).max // 2)
+    nearest: I64 = np.minimum(gap[:-1], gap[1:])
+    return nearest

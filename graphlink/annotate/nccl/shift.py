@@ -20,7 +20,6 @@ SPREAD: Final = 6  # times the median residual
 MOST_PAIRS: Final = 1 << 22  # differences that are voted on
 MOST_ANCHORS: Final = 64
 CANDIDATES: Final = 48
-RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
 CONTEXT: Final = 3  # events that an interval is expected after
 NEEDED_BITS: Final = 10.0  # beyond the number of places a shift could have
 

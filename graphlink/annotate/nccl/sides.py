@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.annotate.commtypes import element_bytes
 from graphlink.annotate.nccl.functions import BARRIER, GETS, RECV, SEND
@@ -150,7 +151,7 @@ def _place(ranks: tuple[int, ...] | None, rank: int) -> int:
 
 def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: Codes) -> CallSide:
     """n log n in calls. Lanes in the order of dumps, communicators and members."""
-    parts: list[dict[str, I64]] = []
+    parts: list[dict[str, NDArray[Any]]] = []
     lanes: list[Lane] = []
     sends = (codes.of(SEND), codes.of(RECV))
     for d, dump in enumerate(dumps):
@@ -207,10 +208,8 @@ def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], groups: Sequence[Group
         named = [group.name in (one.key, one.name) and group.name != "" for group in groups]
         for g, group in enumerate(groups):
             size = one.size or (len(one.ranks) if one.ranks else None)
-            if recorder:
-                right = lane.member in (rank, NOWHERE)
-            else:
-                right = NOWHERE in (lane.member, group.member) or lane.member == group.member
+            own = rank if recorder else group.member  # a Flight Recorder has global ranks
+            right = NOWHERE in (lane.member, own) or lane.member == own
             fits = right and (size is None or group.ranks is None or size == len(group.ranks))
             fits = fits and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
             table[k, g] = fits and (not recorder or named[g] or not any(named))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool
 
 
 class Account:
@@ -60,9 +61,14 @@ class Account:
             *([f"{self.backwards} events end before they begin: their ends are not used"] if self.backwards else []),
         )
 
-    def rest(self) -> I64:
-        """Events not dealt with."""
-        return np.flatnonzero(~self._done)
+    def leave_others(self, category: I32, name: I32, neither: Bool, words: Sequence[str], label: Callable[[str, str], str]) -> None:
+        """Leaves out what has not been dealt with, by ``label`` of its category and name, which are positions in ``words``."""
+        self.leave(np.flatnonzero(neither), "neither begin nor end")
+        rest = np.flatnonzero(~self._done)
+        codes, counts = np.unique(category[rest].astype(np.int64) * len(words) + name[rest], return_counts=True)
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            its_category, its_name = divmod(code, len(words))
+            self.left_out[label(words[its_category], words[its_name])] += count
 
     def _ends(self, at: I64) -> I64:
         end = self._end[at]

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, U8
+from graphlink.model import I32, I64, NOWHERE
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.nccl.account import Account
 from graphlink.read.nccl.events import EventFile, ends_of, inside
@@ -110,6 +110,8 @@ class _Gathered:
         self.events = Parts()
         self.fill = {"api": self._apis, "call": self._calls, "kernel": self._kernels, "proxy": self._proxies, "step": self._steps}
         self.begins = {kind: Parts() for kind in self.fill}
+        for kind, fill in self.fill.items():
+            self.begins[kind].add(at=np.zeros(0, np.int64), **fill([], []))
 
     def add(self, rows: list[Event]) -> None:
         first = self.events.count
@@ -190,7 +192,7 @@ class _Gathered:
         proxy = around("proxy", "step")
         usable = account.usable_steps(at["step"], proxy)
         steps = {column: values[usable] for column, values in said["step"].items()}
-        stream = np.append(said["api"].get("stream", ()), 0).astype(np.int64)[around("api", "call")]
+        stream = np.append(said["api"]["stream"], 0)[around("api", "call")]
         calls, kernels, proxies = at["call"], at["kernel"], at["proxy"]
         dump = Dump(
             path=str(path),
@@ -211,24 +213,11 @@ class _Gathered:
             warnings=(),
         )
         account.leave_lone(phase == _END, "ends without a begin")
-        self._leave_others(account, category, name, phase)
+        account.leave_others(category, name, phase == _OTHER, list(self.words), _label)
         return replace(dump, left_out=dict(account.left_out + file.left_out), warnings=account.warnings())
 
-    def _leave_others(self, account: Account, category: I32, name: I32, phase: U8) -> None:
-        """What has no table of its own, by category, and by name where it is shared."""
-        words = list(self.words)
-        rest = account.rest()
-        code = (category[rest].astype(np.int64) * len(words) + name[rest]) * (_OTHER + 1) + phase[rest]
-        codes, counts = np.unique(code, return_counts=True)
-        for value, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            pair, its_phase = divmod(value, _OTHER + 1)
-            its_category, its_name = divmod(pair, len(words))
-            account.left_out[_label(words[its_category], words[its_name], its_phase)] += count
 
-
-def _label(category: str, name: str, phase: int) -> str:
-    if phase == _OTHER:
-        return "neither begin nor end"
+def _label(category: str, name: str) -> str:
     names = _COUNTED_BY_NAME.get(category)
     if names is not None:
         return f"{category} {name}" if name in names else f"{category} of another name"

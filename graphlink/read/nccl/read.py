@@ -8,12 +8,16 @@ from typing import Final
 
 from graphlink.errors import InputError
 from graphlink.read.nccl.flight_recorder import read_flight_recorder
+from graphlink.read.nccl.inspector import read_inspector
 from graphlink.read.nccl.looks import read_kind
 from graphlink.read.nccl.plugin import read_plugin
+from graphlink.read.nccl.proxy import read_proxy
 from graphlink.read.nccl.records import Dump, DumpKind
 
 _READERS: Final[dict[DumpKind, Callable[[Path], Dump]]] = {
     DumpKind.PLUGIN: read_plugin,
+    DumpKind.PROXY: read_proxy,
+    DumpKind.INSPECTOR: read_inspector,
     DumpKind.FLIGHT_RECORDER: read_flight_recorder,
 }
 _TODO: Final = "give a dump of NCCL's example profiler plugin, proxy profiler or inspector, or of PyTorch's Flight Recorder"
