@@ -126,6 +126,10 @@ class Parts:
         parts = self._columns.pop(name, None)
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Those that have not been taken yet."""
+        return {name: self.column(name) for name in list(self._columns)}
+
     def comm_table(self, order: NDArray[np.intp]) -> CommTable:
         """The comms at their rows after the table is put in ``order``, which may leave rows out."""
         place = np.full(self.count, NOWHERE, np.int32)

@@ -83,8 +83,8 @@ def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_B
 class ArrayReader:
     """Reads one array once. ``key`` is the array's key, None for a bare list; ``around`` is whole when all blocks have been read."""
 
-    def __init__(self, source: Source, keys: Sequence[str], block_bytes: int = BLOCK_BYTES):
-        self._source, self._block_bytes = source, block_bytes
+    def __init__(self, source: Source, keys: Sequence[str], block_bytes: int = BLOCK_BYTES, *, max_element_bytes: int = MAX_ELEMENT_BYTES):
+        self._source, self._block_bytes, self._max_element_bytes = source, block_bytes, max_element_bytes
         self.key: str | None = None
         self.around: _Around = {}
         self._buffer = b""
@@ -96,7 +96,7 @@ class ArrayReader:
         """The array's elements as ``row_type``, in order.
 
         Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut text, an
-        element above 256 MB, too deep nesting.
+        element above ``max_element_bytes`` (256 MB), too deep nesting.
         """
         decoder = _RowDecoder(row_type, keep_raw)
         first, buffer = 0, self._buffer
@@ -244,8 +244,8 @@ class ArrayReader:
                 where=self._source.where(self._source.position),
                 todo="the recording or a copy was cut off: copy or record it again",
             )
-        if len(buffer) > MAX_ELEMENT_BYTES:
-            raise self._error(f"element {first} is larger than {MAX_ELEMENT_BYTES >> 20} MB", self._at)
+        if len(buffer) > self._max_element_bytes:
+            raise self._error(f"element {first} is larger than {self._max_element_bytes >> 20} MB", self._at)
 
     def _malformed(self, error: Exception, text: bytes, at: int | None = None) -> InputError:
         at = self._at if at is None else at

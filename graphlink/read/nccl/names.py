@@ -1,0 +1,75 @@
+"""What NCCL, c10d and their files call things, as PyTorch and Kineto spell it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from graphlink.read.columns import to_int_or_none
+from graphlink.read.comms import rank_or_none
+
+# Beginnings of a name without case and "_": _all_gather_base, all_reduce_coalesced, _broadcast_oop, ALLGATHER_coalesced, ...
+_FUNCTIONS: Final = (
+    "allreducebarrier", "allreduce", "allgather", "alltoall", "reducescatter", "broadcast", "barrier", "gather", "scatter", "reduce",
+    "sendrecv", "send", "recv",
+)  # fmt: skip
+_DTYPES: Final = {
+    "ncclInt8": "Char", "ncclChar": "Char", "ncclUint8": "Byte", "ncclInt32": "Int", "ncclInt": "Int", "ncclUint32": "UInt32",
+    "ncclInt64": "Long", "ncclUint64": "UInt64", "ncclFloat16": "Half", "ncclHalf": "Half", "ncclFloat32": "Float", "ncclFloat": "Float",
+    "ncclFloat64": "Double", "ncclDouble": "Double", "ncclBfloat16": "BFloat16", "ncclFloat8e4m3": "Float8_e4m3fn",
+    "ncclFloat8e5m2": "Float8_e5m2",
+}  # fmt: skip
+_ELEMENT_BYTES: Final = {
+    "Char": 1, "Byte": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Short": 2,
+    "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4, "Long": 8, "UInt64": 8, "Double": 8,
+    "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+_RANK: Final = re.compile(r"rank[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_PLUGIN: Final = re.compile(r".*_(\d{1,20})_(\d{1,7})\.json(?:\.gz|\.zst)?")
+_INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\.zst)?")
+
+
+def function_of(name: str) -> str:
+    """``AllReduce``, ``nccl:_all_gather_base``, ``gloo:send 0->1`` -> ``allreduce``, ``allgather``, ``send``."""
+    bare = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")
+    known = next((function for function in _FUNCTIONS if bare.startswith(function)), bare)
+    return "barrier" if known == "allreducebarrier" else known
+
+
+def dtype_of(name: str) -> str:
+    """``ncclFloat32`` -> ``Float``; other names as they are."""
+    return _DTYPES.get(name, name)
+
+
+def element_bytes(dtype: str) -> int | None:
+    """Of a dtype as Kineto spells it."""
+    return _ELEMENT_BYTES.get(dtype)
+
+
+def hash_text(value: object) -> str | None:
+    """A communicator's hash, a number or its text in decimal or ``0x...``, as decimal text; None where it is no unsigned 64-bit number."""
+    try:
+        number = value if type(value) is int else int(str(value)[:40], 0) if isinstance(value, str) else -1
+    except ValueError:
+        return None
+    return str(number) if 0 <= number < 1 << 64 else None
+
+
+def rank_in_name(path: Path) -> int | None:
+    """``nccl_trace_rank_3``, ``fr_rank3.json`` -> 3."""
+    found = _RANK.findall(path.name)
+    return rank_or_none(found[-1]) if found else None
+
+
+def plugin_name(path: Path) -> tuple[str, int] | None:
+    """Hash and rank of the one communicator whose file it is: ``<value>_<hash>_<rank>.json``."""
+    found = _PLUGIN.fullmatch(path.name)
+    key = hash_text(found[1]) if found else None
+    return (key, int(found[2])) if found and key is not None else None
+
+
+def inspector_name(path: Path) -> tuple[str, int | None] | None:
+    """Host and pid: ``<host>-pid<pid>.log``."""
+    found = _INSPECTOR.fullmatch(path.name)
+    return (found[1], to_int_or_none(found[2])) if found else None
