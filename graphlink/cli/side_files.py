@@ -17,6 +17,7 @@ from graphlink.read.heads import Head, at_once, read_heads
 from graphlink.read.kinds import ET, KINETO, NSYS
 from graphlink.read.looks import looks_like
 from graphlink.read.nccl.heads import DumpHead, read_dump_head
+from graphlink.read.nccl.records import Communicator
 from graphlink.read.source import unreadable
 from graphlink.run.job import Inputs
 
@@ -144,7 +145,7 @@ def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
     sizes: dict[str, int] = {}
     seen: dict[str, set[int]] = defaultdict(set)
     for dump in dumps:
-        for communicator, own in dump.communicators:
+        for communicator, own in _own(dump):
             seen[communicator.key].add(own)
             if communicator.size:
                 sizes[communicator.key] = communicator.size
@@ -158,7 +159,12 @@ def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> se
     for number in (dump.rank, named, pids.get(dump.pid) if dump.pid is not None else None):
         if number is not None:
             return {number}
-    return {own for communicator, own in dump.communicators if communicator.key in whole}
+    return {own for communicator, own in _own(dump) if communicator.key in whole}
+
+
+def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
+    """Communicators with a rank in them that calls of the file are of."""
+    return [(member.communicator, member.rank) for member in dump.communicators if member.rank is not None]
 
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
@@ -166,8 +172,8 @@ def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str,
     place: dict[str, dict[int, int]] = defaultdict(dict)
     sizes: dict[str, int] = {}
     for dump, numbers in zip(dumps, told, strict=True):
-        own = Counter(communicator.key for communicator, _ in dump.communicators)
-        for communicator, rank in dump.communicators:
+        own = Counter(communicator.key for communicator, _ in _own(dump))
+        for communicator, rank in _own(dump):
             if len(numbers) == 1 and own[communicator.key] == 1:
                 place[communicator.key][rank] = next(iter(numbers))
             if communicator.size:
@@ -180,7 +186,7 @@ def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str,
 
 
 def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    keys = sorted({communicator.key for dump in dumps for communicator, _ in dump.communicators} & members.keys())
+    keys = sorted({member.communicator.key for dump in dumps for member in dump.communicators} & members.keys())
     return tuple((key, members[key]) for key in keys)
 
 

@@ -41,13 +41,13 @@ class NcclFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NcclGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the join table: a communicator of a file against a group of the trace, None where none fits.
+    """A line of the join table: a communicator of a file against the group of the trace that fits. Either may be missing.
 
     calls = matched + sum(calls_left), ops = matched + sum(ops_left).
     """
 
-    file: int  # position in ``files``
-    communicator: str
+    file: int | None  # position in ``files``
+    communicator: str | None
     group: str | None
     ranks: list[int] | None
     calls: int
@@ -80,7 +80,7 @@ class Nccl(msgspec.Struct, frozen=True, kw_only=True):
 class NcclRunGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The lines of one group and kind of file, added up over ranks."""
 
-    kind: str
+    kind: str | None  # None: groups that no file knows
     group: str | None
     communicator: str | None  # where there is no group
     ranks: list[int] | None
@@ -103,13 +103,14 @@ class NcclRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
     """``of_rank``: rank and what it says, by rank."""
-    lines: dict[tuple[str, str | None, str | None, tuple[int, ...] | None], list[tuple[int, NcclGroup]]] = {}
+    lines: dict[tuple[str | None, str | None, str | None, tuple[int, ...] | None], list[tuple[int, NcclGroup]]] = {}
     times: dict[str, list[NcclTimes]] = {}
     for rank, one in of_rank:
         for line in one.join:
             named = line.communicator if line.group is None else None
             ranks = None if line.ranks is None else tuple(line.ranks)
-            lines.setdefault((one.files[line.file].kind, line.group, named, ranks), []).append((rank, line))
+            kind = None if line.file is None else one.files[line.file].kind
+            lines.setdefault((kind, line.group, named, ranks), []).append((rank, line))
         for row in one.times:
             times.setdefault(row.group, []).append(row)
     return NcclRun(
@@ -163,9 +164,10 @@ def _file(file: NcclFile) -> str:
 
 
 def _line(line: NcclGroup | NcclRunGroup) -> str:
-    name = f"communicator {line.communicator}, no group fits" if line.group is None else f"group {line.group or '(unnamed)'}"
+    name = f"communicator {line.communicator or '(unknown)'}" if line.group is None else f"group {line.group or '(unnamed)'}"
+    calls, ops = (f" ({_counted(left)})" if left else "" for left in (line.calls_left, line.ops_left))
     first = f"; first mismatch: {line.mismatch}" if line.mismatch else ""
-    return f"{name}: {line.matched:,} of {line.calls:,} calls, of {line.ops:,} ops{first}"
+    return f"{name}: {line.matched:,} of {line.calls:,} calls{calls}, of {line.ops:,} ops{ops}{first}"
 
 
 def _time(row: NcclTimes) -> str:

@@ -16,7 +16,7 @@ from graphlink.annotate.nccl.noted import SideFiles
 from graphlink.annotate.nccl.ops import ops_of
 from graphlink.annotate.nccl.records import NcclJoin
 from graphlink.emit import summary_nccl as told
-from graphlink.model import Communication, Linked
+from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.read.nccl.read import read_dump
 from graphlink.read.nccl.records import Dump
 
@@ -74,8 +74,8 @@ def summarised(files: SideFiles) -> told.Nccl:
         ],
         join=[
             told.NcclGroup(
-                file=group.dump,
-                communicator=group.communicator,
+                file=None if group.dump == NOWHERE else group.dump,
+                communicator=group.communicator or None,
                 group=group.group,
                 ranks=None if group.ranks is None else list(group.ranks),
                 calls=group.calls,
