@@ -16,7 +16,7 @@ _PLUGIN: Final = frozenset(
     b"GROUP_API COLL_API P2P_API KERNEL_LAUNCH GROUP COLL P2P PROXY GPU NET_IB NET_SOCK CE_COLL CE_SYNC CE_BATCH".split()
 )
 _PROXY: Final = frozenset({b"NET", b"COL"})
-_EMPTY: Final = re.compile(rb"\[\s*(?:\{\}\s*)?\]?")
+_EMPTY: Final = re.compile(rb"\[\s*\{\}\s*\]\s*")
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _TRACE: Final = re.compile(rb'"(?:traceEvents|nodes|schema|distributedInfo)"\s*:')
 _INSPECTOR: Final = (b'"inspector_output_format_version"', b'"coll_perf"', b'"p2p_perf"')
@@ -44,6 +44,8 @@ def read_kind(path: Path) -> DumpKind | str | None:
 
 
 def _of_list(text: bytes) -> DumpKind | str | None:
+    if _EMPTY.fullmatch(text):
+        return "a dump of a profiler of NCCL without events: NCCL_PROFILE_EVENT_MASK is 0 by default, which records nothing"
     categories = set(_CAT.findall(text))
     if _COMM_HASH.search(text) and categories:
         return "a file of the CoMMA profiler plugin"
