@@ -170,20 +170,21 @@ def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
     """Of communicators each of whose ranks is known, the global ranks in its order."""
-    place: dict[str, dict[int, int]] = defaultdict(dict)
+    place: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes: dict[str, int] = {}
     for dump, numbers in zip(dumps, told, strict=True):
         own = Counter(communicator.key for communicator, _ in _own(dump))
         for communicator, rank in _own(dump):
             if len(numbers) == 1 and own[communicator.key] == 1:
-                place[communicator.key][rank] = next(iter(numbers))
+                place[communicator.key][rank] |= numbers
             if communicator.size:
                 sizes[communicator.key] = communicator.size
-    return {
-        key: tuple(ranks[k] for k in range(len(ranks)))
-        for key, ranks in place.items()
-        if len(ranks) == sizes.get(key, len(ranks)) and set(ranks) == set(range(len(ranks))) and len(set(ranks.values())) == len(ranks)
-    }
+    out = {}
+    for key, ranks in place.items():
+        members = tuple(number for k in sorted(ranks) for number in ranks[k])
+        if set(ranks) == set(range(sizes.get(key, len(ranks)))) and len(members) == len(set(members)) == len(ranks):
+            out[key] = members
+    return out
 
 
 def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
