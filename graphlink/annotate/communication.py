@@ -29,6 +29,7 @@ from graphlink.model import (
     Communication,
     DeviceKind,
     Linked,
+    ProcessGroup,
     Trace,
 )
 
@@ -47,15 +48,15 @@ class _Calls:
     disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
-def communication(linked: Linked) -> Communication:
-    """The communication ops of one rank; O(n log n) in its rows.
+def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
+    """The communication ops of one rank; O(n log n) in its rows. ``known``: groups that other files describe, for those that it does not.
 
     ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes count once; copies
     and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and bytes from the ``c10d`` op in which it
     began. Nothing is raised: what is not known is UNKNOWN, with a warning that counts it.
     """
     calls = _recorded_calls(linked)
-    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()))
+    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(linked.trace, groups)
     device_row, device_node = _device_nodes(linked, calls, typed)
     host_row, host_node = _host_nodes(linked, calls, typed)

@@ -41,14 +41,15 @@ def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> NcclJoin:
     dump = np.array([lane.dump for lane in calls.lanes], np.int64)[calls.lane[matched]]
     order = np.lexsort((dump, outcome.op[matched]))
     op, dump, call = outcome.op[matched][order], dump[order], calls.row[matched][order]
+    clocks = tuple(dump_clock(one, laid.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps))
     return NcclJoin(
         ops=ops,
         op=op.astype(np.int32),
         dump=dump.astype(np.int32),
         call=call.astype(np.int32),
         groups=table(calls, side, outcome, codes),
-        clocks=tuple(dump_clock(one, laid.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps)),
-        split=split_ops(ops, dumps, op, dump, call),
+        clocks=clocks,
+        split=split_ops(ops, dumps, clocks, op, dump, call),
         warnings=(),
     )
 
