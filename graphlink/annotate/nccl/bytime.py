@@ -26,7 +26,8 @@ from graphlink.model import I64, NOWHERE, Bool
 NO_TIMES: Final = "no times"
 AMBIGUOUS: Final = "ambiguous"
 NO_RUN: Final = "no common run"
-SAME_CLOCK_NS: Final = 5_000_000  # two clocks of one host that both show the time of day
+SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
+FEWEST: Final = 4  # pairs that such clocks need
 RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
 AGREE: Final = 0.9  # share of pairs that a second witness must confirm; of a lane's pairs that must be of one group
 TAIL: Final = 3  # times the reach: a pair that nothing else comes near
@@ -90,7 +91,7 @@ class _Search:
         if not options:
             return NO_RUN
         best = max(options, key=lambda option: len(option.shift.left))
-        if not self.rivals(best, options) and (self.epoch or self.proven(best)):
+        if not self.rivals(best, options) and (self.same_clock(best.shift) or self.proven(best)):
             return best
         counted = [option for option in options if self.counted(option.shift)]
         return counted[0] if len(counted) == 1 else AMBIGUOUS
@@ -102,8 +103,6 @@ class _Search:
         for told in self.told_by_number():
             if not (np.abs(offsets - told) <= WIDE_NS).any():
                 offsets = np.append(offsets, told)
-        if self.epoch:
-            offsets = offsets[np.abs(offsets) <= SAME_CLOCK_NS]
         found = []
         for offset in offsets.tolist():
             one = settled(line, offset, self.meet)
@@ -120,6 +119,9 @@ class _Search:
         far = [option.shift.offset_ns for option in options if abs(option.shift.offset_ns - one.offset_ns) > 2 * one.reach_ns]
         again = (shifted(self.line, offset, one.reach_ns, self.meet) for offset in far)
         return any(len(other.left) >= RIVAL * len(one.left) for other in again)
+
+    def same_clock(self, shift: Shift) -> bool:
+        return self.epoch and abs(shift.offset_ns) <= SAME_CLOCK_NS and len(shift.left) >= FEWEST
 
     def proven(self, option: _Option) -> bool:
         bits = evidence_bits(self.line, option.shift) + (evidence_bits(self.other, option.other) if option.other else 0.0)
