@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -49,15 +48,15 @@ class _Calls:
     disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
-def communication(linked: Linked, told: Sequence[ProcessGroup] = ()) -> Communication:
-    """The communication ops of one rank; O(n log n) in its rows. ``told``: groups as others than the trace and the ET describe them.
+def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
+    """The communication ops of one rank; O(n log n) in its rows. ``known``: groups that other files describe, for those that it does not.
 
     ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes count once; copies
     and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and bytes from the ``c10d`` op in which it
     began. Nothing is raised: what is not known is UNKNOWN, with a warning that counts it.
     """
     calls = _recorded_calls(linked)
-    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), told)
+    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(linked.trace, groups)
     device_row, device_node = _device_nodes(linked, calls, typed)
     host_row, host_node = _host_nodes(linked, calls, typed)

@@ -84,10 +84,15 @@ def candidates(line: Timeline, may_meet: MayMeet) -> I64:
     return np.array(found, np.int64)
 
 
-def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet) -> Shift:
-    """What meets under an offset: each is the nearest of the other side, and may be it."""
+def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, around: int = 0) -> Shift:
+    """What meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many farther ones are looked at,
+    either way, where the nearest may not."""
     at = line.call_ns + offset_ns
-    to_op, to_call = _nearest(at, line.op_ns), _nearest(line.op_ns, at)
+    to_op = _nearest(at, line.op_ns)
+    to_call = _nearest(line.op_ns, at)
+    if around:
+        to_op = _nearest_that(at, line.op_ns, to_op, around, lambda i, j: may_meet(line.call[i], line.op[j]))
+        to_call = _nearest_that(line.op_ns, at, to_call, around, lambda j, i: may_meet(line.call[i], line.op[j]))
     left = np.flatnonzero((to_call[to_op] == np.arange(len(at))) & (np.abs(line.op_ns[to_op] - at) <= reach_ns))
     right = to_op[left]
     met = may_meet(line.call[left], line.op[right])
@@ -96,18 +101,44 @@ def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet) ->
     return Shift(offset_ns, reach_ns, left, right, int(np.median(rest)) if len(rest) else 0)
 
 
-def settled(line: Timeline, offset_ns: int, may_meet: MayMeet, reach_ns: int | None = None) -> Shift:
-    """The shift near an offset, moved to the middle of what meets, with a reach by how that scatters unless one is given."""
+def _nearest_that(of: I64, to: I64, nearest: I64, around: int, may: MayMeet) -> I64:
+    """As ``_nearest``, of those that may meet; the nearest itself where none around it may."""
+    every = np.arange(len(of))
+    best, least = nearest.copy(), np.full(len(of), np.iinfo(np.int64).max)
+    for step in range(-around, around + 1):
+        other = np.clip(nearest + step, 0, len(to) - 1)
+        apart = np.abs(to[other] - of)
+        better = (apart < least) & may(every, other)
+        best[better], least[better] = other[better], apart[better]
+    return best
+
+
+def settled(line: Timeline, offset_ns: int, may_meet: MayMeet) -> Shift:
+    """The shift near an offset, moved to the middle of what meets, with a reach by how that scatters."""
     found = shifted(line, offset_ns, WIDE_NS, may_meet)
     for _ in range(3):
         if not len(found.left):
             return found
-        apart = line.op_ns[found.right] - line.call_ns[found.left]
-        middle = int(np.sort(apart)[len(apart) // 2])
-        spread = int(np.median(np.abs(apart - middle)))
-        reach = reach_ns or min(max(LEAST_NS, SPREAD * spread), WIDE_NS)
+        middle, reach = _middle(line.op_ns[found.right] - line.call_ns[found.left])
         found = shifted(line, middle, reach, may_meet)
     return found
+
+
+def from_pairs(line: Timeline, left: I64, right: I64) -> Shift:
+    """The shift that pairs tell, with those of them that it explains."""
+    apart = line.op_ns[right] - line.call_ns[left]
+    middle, reach = _middle(apart)
+    rest = np.abs(apart - middle)
+    order = np.argsort(left, kind="stable")
+    kept = order[rest[order] <= reach]
+    return Shift(middle, reach, left[kept], right[kept], int(np.median(rest)))
+
+
+def _middle(apart_ns: I64) -> tuple[int, int]:
+    """Offset and reach."""
+    middle = int(np.sort(apart_ns)[len(apart_ns) // 2])
+    spread = int(np.median(np.abs(apart_ns - middle)))
+    return middle, min(max(LEAST_NS, SPREAD * spread), WIDE_NS)
 
 
 def overlap(line: Timeline, shift: Shift) -> int:

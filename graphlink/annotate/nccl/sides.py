@@ -67,6 +67,7 @@ class Lane:
     kind: DumpKind
     key: str
     pair: bool  # two members that only send and receive: PyTorch makes such for messages that are not batched
+    of_other_rank: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class CallSide:
     bytes: I64
     peer: I64
     seq: I64
+    ordinal: I64  # among the collectives of its communicator, from 0; NOWHERE where the dump does not tell
     message: Bool
     host_ns: I64
     gpu_ns: I64
@@ -97,6 +99,9 @@ class Codes:
 
     def of(self, text: str) -> int:
         return self._of.setdefault(text, len(self._of))
+
+    def text(self, code: int) -> str:
+        return list(self._of)[code]
 
     def column(self, strings: Sequence[str], at: I32) -> I64:
         table = np.array([self.of(text) for text in strings], np.int64)
@@ -163,7 +168,8 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
         for k, (communicator, member) in enumerate(pairs.tolist()):
             known = dump.communicators[communicator] if communicator != NOWHERE else None
             pair = known is not None and known.size == 2 and bool(message[lane == k].all())
-            lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
+            others = len(pairs) > 1 or dump.rank not in (None, rank)
+            lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair, others))
         barrier = function == codes.of(BARRIER)
         dtype = np.array(
             [codes.of("" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0]) for text in dump.strings], np.int64
@@ -177,6 +183,7 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
             "bytes": np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
             "peer": calls.peer.astype(np.int64),
             "seq": calls.seq,
+            "ordinal": _ordinals(lane, function, np.where(message, NOWHERE, calls.seq)),
             "message": message,
             "host_ns": calls.start_ns,
             "gpu_ns": _gpu_starts(dump),
@@ -195,6 +202,27 @@ def _gpu_starts(dump: Dump) -> I64:
     told = (kernels.call != NOWHERE) & (kernels.gpu_start_ns > 0)
     np.minimum.at(first, kernels.call[told], kernels.gpu_start_ns[told])
     return np.where(first == never, 0, first)
+
+
+def _ordinals(lane: I64, function: I64, seq: I64) -> I64:
+    """NCCL counts by communicator and function from 0, so that the counts of all functions at one moment make the number of a call.
+
+    It is not sure where calls are missing around it, and where a lane's counts begin later. n log n in calls.
+    """
+    found = np.full(len(seq), NOWHERE, np.int64)
+    for one in np.unique(lane[seq >= 0]).tolist():
+        own = np.flatnonzero((lane == one) & (seq >= 0))
+        total, sure = np.zeros(len(own), np.int64), np.ones(len(own), np.bool_)
+        for what in np.unique(function[own]).tolist():
+            at = np.flatnonzero(function[own] == what)
+            numbers = seq[own[at]]
+            sure &= numbers[0] == 0 and bool((np.diff(numbers) > 0).all())
+            place = np.searchsorted(at, np.arange(len(own)))
+            low, high = np.append(0, numbers + 1)[place], np.append(numbers, numbers[-1] + 1)[place]
+            total += low
+            sure &= low == high
+        found[own[sure]] = total[sure]
+    return found
 
 
 def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], groups: Sequence[Group], rank: int) -> Bool:
