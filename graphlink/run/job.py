@@ -226,7 +226,8 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     if inputs.et is not None:
         log.info("reading %s", inputs.et)
         et = read_host(inputs.et, keep_json=options.linked)
-    dumps = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, dict(inputs.members))
+    members = dict(inputs.members)
+    dumps = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, members)
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     match = match_hosts(trace, et)
     if inputs.nsys is not None:
@@ -235,7 +236,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
     linked = link(trace, et, match)
-    comm = communication(linked, known_groups(dumps))
+    comm = communication(linked, known_groups(linked, dumps, members) if dumps else ())
     log.info("finding dependencies")
     built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
     nodes = len(built.graph.kind)
@@ -251,8 +252,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     files = nccl.joined(dumps, linked, comm, rank)
     log.info("looking for pipeline ranges")
     staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules), files)
-    members = [r for g in comm.groups for r in g.ranks or ()]
-    world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for r in members))
+    world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for g in comm.groups for r in g.ranks or ()))
     warnings = (
         *trace.warnings,
         *linked.warnings,

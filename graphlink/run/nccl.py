@@ -18,7 +18,7 @@ from graphlink.annotate.nccl.records import NcclJoin
 from graphlink.emit import summary_nccl as told
 from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.read.nccl.read import read_dump
-from graphlink.read.nccl.records import Dump
+from graphlink.read.nccl.records import Communicator, Dump
 
 log: Final = logging.getLogger("graphlink")
 
@@ -33,9 +33,15 @@ def read_dumps(files: Mapping[Path, str], members: Mapping[str, tuple[int, ...]]
     for path, name in files.items():
         log.info("reading %s", name)
         dump = read_dump(path)
-        named = tuple(c if c.ranks else msgspec.structs.replace(c, ranks=members.get(c.key)) for c in dump.communicators)
-        dumps.append(replace(dump, path=name, communicators=named))
+        dumps.append(replace(dump, path=name, communicators=tuple(_with_members(one, members) for one in dump.communicators)))
     return tuple(dumps)
+
+
+def _with_members(one: Communicator, members: Mapping[str, tuple[int, ...]]) -> Communicator:
+    ranks = members.get(one.key)
+    if one.ranks or ranks is None:
+        return one
+    return msgspec.structs.replace(one, size=len(ranks), ranks=ranks)
 
 
 def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int) -> SideFiles | None:

@@ -59,11 +59,6 @@ def test_a_matched_kernel_and_a_host_row_have_what_is_recorded_of_them() -> None
     }
 
 
-def test_of_a_call_that_only_receives_what_it_received_counts() -> None:
-    proxies = [Proxy(0, 0, False, bytes=40), Proxy(0, 1, False, bytes=2)]
-    assert attributes(side_files([dump([RING], proxies=proxies)], OPS, [(1, 0, 0)]))[KERNEL]["nccl_wire_bytes"] == 42
-
-
 def test_of_several_files_that_know_a_call_nccls_own_comes_first() -> None:
     recorder = dump(
         [{"seq": 3, "communicator": 0, "algorithm": ""}], kind=DumpKind.FLIGHT_RECORDER, communicators=[Communicator("0", ranks=(0, 1))]
