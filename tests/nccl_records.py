@@ -71,9 +71,7 @@ def dump(
         communicators=tuple(communicators),
         calls=called,
         kernels=_table(KernelChannels, kernels, strings),
-        proxies=replace(
-            _table(ProxyOps, [p._asdict() for p in proxies], strings), sends=np.array([p.sends for p in proxies], np.bool_)
-        ),
+        proxies=replace(_table(ProxyOps, [p._asdict() for p in proxies], strings), sends=np.array([p.sends for p in proxies], np.bool_)),
         steps=replace(_table(Steps, [s._asdict() for s in steps], strings), state=np.array([s.state for s in steps], np.uint8)),
         events=2 * len(called.rank),
         paired=len(called.rank),

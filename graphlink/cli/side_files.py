@@ -92,7 +92,8 @@ def pair(dumps: Collection[DumpHead], ranks: Sequence[Inputs]) -> Paired:
     for k, trace in enumerate(traces):
         places[trace.number].append(k)
     of_rank: list[list[DumpHead]] = [[] for _ in ranks]
-    untold, lone = [], []
+    untold: list[str] = []
+    lone: list[str] = []
     for dump, numbers in zip(dumps, told, strict=True):
         mine = [k for number in sorted(numbers) for k in places.get(number, ())]
         if not mine and len(ranks) == 1 and (not numbers or traces[0].number is None):

@@ -13,7 +13,7 @@ from graphlink.annotate.nccl.records import DumpClock, NcclJoin
 from graphlink.emit.details import Texts
 from graphlink.emit.perfetto import Arg, Track
 from graphlink.emit.slices import Slices, flat, lanes
-from graphlink.model import I64, NOWHERE, Bool, DeviceRows
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows
 from graphlink.read.nccl.records import Dump, State
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}
@@ -42,7 +42,7 @@ class _Found:
     end_ns: I64
     name: list[str]
     communicator: list[str]
-    numbers: dict[str, I64]
+    numbers: dict[str, I32 | I64]
 
 
 def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, first_track: int, texts: Texts) -> ChannelRows:
@@ -121,7 +121,9 @@ def _kernels(calls: _Calls, clock: DumpClock) -> list[_Found]:
         if offset_ns is not None:
             start, end = (np.where(own != 0, own + offset_ns, known) for own, known in ((begins, start), (ends, end)))
     shown = np.flatnonzero((start != 0) & calls.own[kernels.call])
-    return [_found(calls, kernels.call[shown], kernels.channel[shown], 0, start[shown], end[shown], None, {})]
+    call = kernels.call[shown]
+    names = [calls.function[c] for c in call.tolist()]
+    return [_found(calls, call, kernels.channel[shown], np.zeros(len(shown), np.int64), start[shown], end[shown], names, {})]
 
 
 def _steps(calls: _Calls, clock: DumpClock) -> list[_Found]:
@@ -131,24 +133,29 @@ def _steps(calls: _Calls, clock: DumpClock) -> list[_Found]:
     shown = np.flatnonzero((steps.start_ns != 0) & (steps.end_ns != 0) & calls.own[proxies.call[steps.proxy]])
     proxy = steps.proxy[shown]
     names = [STATES[State(k)] for k in steps.state[shown].tolist()]
-    numbers = {"peer": proxies.peer[proxy], "step": steps.step[shown], "bytes": proxies.bytes[proxy]}
+    numbers: dict[str, I32 | I64] = {"peer": proxies.peer[proxy], "step": steps.step[shown], "bytes": proxies.bytes[proxy]}
     role = np.where(proxies.sends[proxy], 1, 2)
     start, end = steps.start_ns[shown] + clock.offset_ns, steps.end_ns[shown] + clock.offset_ns
     return [_found(calls, proxies.call[proxy], proxies.channel[proxy], role, start, end, names, numbers)]
 
 
 def _found(
-    calls: _Calls, call: I64, channel: I64, role: I64 | int, start_ns: I64, end_ns: I64, names: list[str] | None, numbers: dict[str, I64]
+    calls: _Calls,
+    call: I32,
+    channel: I32,
+    role: I64,
+    start_ns: I64,
+    end_ns: I64,
+    names: list[str],
+    numbers: dict[str, I32 | I64],
 ) -> _Found:
-    """Of slices of ``call``s; without ``names`` they are called as those."""
-    of = call.tolist()
     return _Found(
         channel=channel.astype(np.int64),
-        role=np.broadcast_to(np.asarray(role, np.int64), channel.shape),
+        role=role,
         start_ns=start_ns,
         end_ns=end_ns,
-        name=names if names is not None else [calls.function[c] for c in of],
-        communicator=[calls.communicator[c] for c in of],
+        name=names,
+        communicator=[calls.communicator[c] for c in call.tolist()],
         numbers={**numbers, "nccl_seq": calls.seq[call], "correlation": calls.correlation[call]},
     )
 

@@ -132,7 +132,10 @@ def test_they_may_lie_in_a_folder_beside_that_of_the_traces(tmp_path: Path, besi
     kineto(tmp_path / "traces" / "kineto_0.json", info(0, 1))
     plugin(tmp_path / "nccl" / "d.json" if beside else tmp_path / "d.json")
     found = of_folders([str(tmp_path)], None)
-    assert ([one.kineto.name for one in found.ranks if one.kineto], [dump.path.name for dump in found.dumps]) == (["kineto_0.json"], ["d.json"])
+    assert ([one.kineto.name for one in found.ranks if one.kineto], [dump.path.name for dump in found.dumps]) == (
+        ["kineto_0.json"],
+        ["d.json"],
+    )
     assert found.missing == ()
 
 

@@ -34,7 +34,12 @@ def times(group: str, ops: int = 1, **ns: int) -> NcclTimes:
 
 FIRST = Nccl(
     files=[file("a.json"), file("b.log", LOOSE, "inspector")],
-    join=[line("dp", 10), line("dp", 8, file=1, mismatch="AllReduce of 4, ALL_REDUCE of 8"), line(None, 0, ops=0), line("pp", 0, file=None)],
+    join=[
+        line("dp", 10),
+        line("dp", 8, file=1, mismatch="AllReduce of 4, ALL_REDUCE of 8"),
+        line(None, 0, ops=0),
+        line("pp", 0, file=None),
+    ],
     times=[times("dp", 9, peer_ns=3_000_000, wire_ns=1_500_000, other_ns=20)],
 )
 SECOND = Nccl(files=[file("c.json")], join=[line("dp", 9, mismatch="late")], times=[times("dp", 8, peer_ns=1), times("pp", gpu_ns=5)])
@@ -42,7 +47,10 @@ SECOND = Nccl(files=[file("c.json")], join=[line("dp", 9, mismatch="late")], tim
 
 def test_a_rank_prints_its_files_its_join_table_and_its_times() -> None:
     assert rank_rows(FIRST) == [
-        ("NCCL", "a.json (plugin): 1,310 events, 20 calls, left out: idle 3; its clock fits to 1.2 us, 31 of 32 kernel starts in their kernel"),
+        (
+            "NCCL",
+            "a.json (plugin): 1,310 events, 20 calls, left out: idle 3; its clock fits to 1.2 us, 31 of 32 kernel starts in their kernel",
+        ),
         ("NCCL", "b.log (inspector): 1,310 events, 20 calls; its clock is tied to nothing"),
         ("  joined", "group dp: 10 of 10 calls, of 10 ops"),
         ("  joined", "group dp: 8 of 10 calls (before 2), of 10 ops (after 2); first mismatch: AllReduce of 4, ALL_REDUCE of 8"),
@@ -62,7 +70,10 @@ def test_over_ranks_lines_of_a_group_and_kind_of_file_add_up() -> None:
         (None, "pp", None, 0, 10, 0, {}, {"after": 10}, None),
     ]
     assert found.times == [times("dp", 17, peer_ns=3_000_001, wire_ns=1_500_000, other_ns=20), times("pp", gpu_ns=5)]
-    assert run_rows(found)[:2] == [("NCCL", "3 side files of 2 ranks"), ("  joined", "group dp: 19 of 20 calls (before 1), of 20 ops (after 1); first mismatch: rank 3: late")]
+    assert run_rows(found)[:2] == [
+        ("NCCL", "3 side files of 2 ranks"),
+        ("  joined", "group dp: 19 of 20 calls (before 1), of 20 ops (after 1); first mismatch: rank 3: late"),
+    ]
 
 
 def test_of_many_lines_the_first_are_printed_and_the_rest_counted() -> None:

@@ -187,7 +187,9 @@ class _Held:
             return came(i) if waits[i] else "from one kernel to the next" if handed[i] else holds.texts[evidence[i]]
 
         self._add(parts, step, late, middle, then, held)
-        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._came_last(NOWHERE, int(exchange[i])))
+        self._add(
+            parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._came_last(NOWHERE, int(exchange[i]))
+        )
 
     def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
         """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""

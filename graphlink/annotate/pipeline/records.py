@@ -20,7 +20,6 @@ import numpy as np
 
 from graphlink.model import I32, I64, U8, Bool
 
-
 UNTOLD: Final = int(np.iinfo(np.int64).min)
 
 

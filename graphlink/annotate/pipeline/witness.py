@@ -1,7 +1,7 @@
 """What NCCL's proxies tell of the communication of a rank: how long it waited for its peer, whether that one was recorded or not.
 
-A call that receives waited until the first step's data had come from any peer; one that only sends, until a peer first took some. What comes
-after may hold more waiting (a ring goes on when its slowest member does), so this never takes a transfer for a wait.
+A call that receives waited until the first data had come from any peer; one that only sends, until a peer first took some. What comes after
+may hold more waiting (a ring goes on when its slowest member does): no transfer is taken for a wait.
 """
 
 from __future__ import annotations

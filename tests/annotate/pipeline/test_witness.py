@@ -22,6 +22,7 @@ from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
 
 WORDS = "NCCL: 2.800 ms waiting for the peer, 0.200 ms on the wire"
 STALL, EXPOSED, STRAGGLER = Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION, Cause.STRAGGLER_WAIT
+TIED = replace(CLOCK, offset_ns=1_000)
 ALONE = "F1 of stage 1 waited for a peer that was not recorded"
 
 
@@ -34,7 +35,9 @@ def run(kind: CommKind, told: Witness | None, cause: Cause = Cause.UNKNOWN) -> S
     phase = np.array([Phase.F, Phase.B, Phase.F, Phase.B], np.uint8)
     start, end = MS * i64(10, 11, 15, 16), MS * i64(11, 12, 16, 17)
     zero = np.zeros(4, np.int64)
-    ranges = Ranges(phase, zero, zero + 1, zero, i64(0, 0, 1, 1), start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",))
+    ranges = Ranges(
+        phase, zero, zero + 1, zero, i64(0, 0, 1, 1), start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",)
+    )
     group, ordinal = (0, 0) if kind != CommKind.UNKNOWN else (NOWHERE, NOWHERE)
     exchanges = Exchanges(
         *(MS * i64(12), MS * i64(15), np.array([kind], np.uint8), i64(NOWHERE if kind == CommKind.COLLECTIVE else 0), i64(0), i64(4)),
@@ -89,7 +92,9 @@ def test_where_the_host_was_late_only_the_transfer_is_communication() -> None:
 def test_where_all_sides_were_recorded_they_decide() -> None:
     own = run(CommKind.COLLECTIVE, came(14_800_000))
     moved = replace(own.exchanges, start_ns=own.exchanges.start_ns + 2 * MS)  # the other comes 2 ms later: 1 ms is transfer
-    other = replace(run(CommKind.COLLECTIVE, None), rank=0, previous=NOWHERE, exchanges=moved, ranges=replace(own.ranges, stage=own.ranges.stage - 1))
+    other = replace(
+        run(CommKind.COLLECTIVE, None), rank=0, previous=NOWHERE, exchanges=moved, ranges=replace(own.ranges, stage=own.ranges.stage - 1)
+    )
     found = analyse([other, own])
     assert found is not None
     mine = (found.idle.rank == 1) & np.isin(found.idle.cause, (STRAGGLER, EXPOSED))
@@ -106,7 +111,7 @@ def test_the_run_s_clock_moves_what_is_told_and_not_what_is_not() -> None:
         assert told.came_ns.tolist() == [want]
 
 
-def told_of(steps: list[tuple[bool, State, int, int]], clock: DumpClock = replace(CLOCK, offset_ns=1_000)) -> tuple[int, str]:
+def told_of(steps: list[tuple[bool, State, int, int]], clock: DumpClock = TIED) -> tuple[int, str]:
     """``steps`` of one matched call: sends, state, start, end on the dump's clock."""
     proxies = [Proxy(0, k, sends) for k, (sends, *_) in enumerate(steps)]
     made = dump([{}], proxies=proxies, steps=[Step(k, 0, *rest) for k, (_, *rest) in enumerate(steps)])
