@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from graphlink.annotate.nccl.noted import SideFiles
+from graphlink.annotate.nccl.ops import ops_of
 from graphlink.annotate.nccl.records import DumpClock
 from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.analyse import analyse
 from graphlink.annotate.pipeline.common import on_run_clock
 from graphlink.annotate.pipeline.exchanges import Found
 from graphlink.annotate.pipeline.records import UNTOLD, Cause, Exchanges, Holds, Phase, Ranges, StageRun, StepSpans, Witness
+from graphlink.annotate.pipeline.stagerun import stage_run
 from graphlink.annotate.pipeline.witness import witness
 from graphlink.annotate.ranks.records import Clock
 from graphlink.model import NOWHERE, CommKind
 from graphlink.read.nccl.records import State
+from graphlink.run import job
+from graphlink.testing import PipelineTraining, pipeline_run
 from tests.annotate.pipeline.test_causes import MS, NO_EXCHANGES
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
 
 WORDS = "NCCL: 2.800 ms waiting for the peer, 0.200 ms on the wire"
 STALL, EXPOSED, STRAGGLER = Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION, Cause.STRAGGLER_WAIT
+TRANSFER_NS = 200_000
 TIED = replace(CLOCK, offset_ns=1_000)
 ALONE = "F1 of stage 1 waited for a peer that was not recorded"
 
@@ -136,3 +143,34 @@ def test_ops_that_are_no_exchange_tell_nothing() -> None:
     files = side_files([dump([{}])], ops([{"row": 0}, {"row": 0, "on_host": True}]), [(0, 0, 0)], [(0, 1, 0, 0, 0, 0), (1, 0, 1, 0, 0, 0)])
     found = witness(files, Found(NO_EXCHANGES, np.array([NOWHERE], np.int32), np.array([2], np.int32)))
     assert (found.exchange.tolist(), found.words) == ([2], ("NCCL: 0.000 ms waiting for the peer",))
+
+
+def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_path: Path) -> None:
+    """Of each receive the last ``TRANSFER_NS`` are the transfer: until then no data had come."""
+    true = pipeline_run(PipelineTraining("1F1B", transfer_ns=TRANSFER_NS, visible=True, kernels=2))
+    path = true.write(tmp_path)[1]
+    prepared = job.prepare(job.Inputs(kineto=path), job.Options(timeline="none"))
+    of = ops_of(prepared.linked, prepared.comm)
+    receives = [k for k in range(len(of.row)) if of.strings[of.function[k]] == "recv"]
+    steps = [Step(n, 0, State.RECEIVE, int(of.start_ns[k]), int(of.end_ns[k]) - TRANSFER_NS) for n, k in enumerate(receives)]
+    made = dump([{}] * len(receives), proxies=[Proxy(n, 0, False) for n in range(len(receives))], steps=steps)
+    split = [(k, 0, 0, 0, int(of.end_ns[k] - of.start_ns[k]), 0) for k in receives]
+    files = side_files([made], of, [(k, 0, n) for n, k in enumerate(receives)], split)
+
+    def idle(nccl: SideFiles | None) -> dict[Cause, int]:
+        staged = stage_run(prepared.built.graph, prepared.linked, prepared.comm, 1, (), nccl)
+        found = analyse([staged.run])
+        assert found is not None
+        out = dict.fromkeys((STALL, EXPOSED), 0)
+        for cause, ns in zip(found.idle.cause.tolist(), (found.idle.end_ns - found.idle.start_ns).tolist(), strict=True):
+            out[Cause(cause)] = out.get(Cause(cause), 0) + ns
+        return out
+
+    without, told, want = idle(None), idle(files), true.idle_ns(rank=1)
+    assert told[STALL] == pytest.approx(want["dependency_stall"], abs=5_000)
+    assert told[EXPOSED] == pytest.approx(want["exposed_communication"], abs=5_000)
+    assert without[EXPOSED] == 0 < TRANSFER_NS < told[EXPOSED]
+    assert without[STALL] == told[STALL] + told[EXPOSED]
+    assert {cause: ns for cause, ns in told.items() if cause not in (STALL, EXPOSED)} == {
+        cause: ns for cause, ns in without.items() if cause not in (STALL, EXPOSED)
+    }
