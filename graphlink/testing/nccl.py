@@ -78,7 +78,7 @@ def write_nccl(run: ClusterRun, folder: str | Path, profile: NcclProfile) -> tup
             text = writer.text(side)
             path = folder / name
             path.write_bytes(text if profile.cut is None else text[: int(len(text) * profile.cut)])
-            files.append(TrueFile(path, tuple(sorted({call.rank for call in part})), _truth(side, steady=writer.steady)))
+            files.append(TrueFile(path, tuple(sorted({call.rank for call in part})), tuple(ranks), _truth(side, steady=writer.steady)))
     return tuple(files)
 
 

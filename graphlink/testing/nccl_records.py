@@ -67,8 +67,9 @@ class TrueCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrueFile:
-    """``ranks``: whose calls are in it."""
+    """``ranks``: whose calls are in it; ``process``: the ranks of the process that wrote it."""
 
     path: Path
     ranks: tuple[int, ...]
+    process: tuple[int, ...]
     calls: tuple[TrueCall, ...]

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphlink.annotate.nccl.sides import CallSide, OpSide, may_meet
+from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet, of_unit, units
 from graphlink.model import I64
 
 
 class SeqPairs(NamedTuple):
     """``call``, ``op`` meet; ``differs``: (call, op) of one number that cannot be the same."""
 
-    group: int
+    unit: Unit
     call: I64
     op: I64
     differing_call: I64
@@ -26,7 +26,7 @@ def by_sequence(calls: CallSide, ops: OpSide, lane: int) -> SeqPairs | None:
     Messages are numbered apart from collectives. A number that a side has twice pairs nothing. O(n log n).
     """
     own = np.flatnonzero((calls.lane == lane) & (calls.seq >= 0))
-    found = [_in_group(calls, ops, own, group) for group in np.flatnonzero(calls.may_be[lane]).tolist()]
+    found = [_in_unit(calls, ops, own, unit) for unit in units(calls, ops, lane)]
     found.sort(key=lambda one: -len(one.call))
     if not found or not len(found[0].call) or len(found[0].differing_call) >= len(found[0].call):
         return None
@@ -35,14 +35,14 @@ def by_sequence(calls: CallSide, ops: OpSide, lane: int) -> SeqPairs | None:
     return found[0]
 
 
-def _in_group(calls: CallSide, ops: OpSide, own: I64, group: int) -> SeqPairs:
-    theirs = np.flatnonzero((ops.group == group) & (ops.seq >= 0) & ops.known)
+def _in_unit(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> SeqPairs:
+    theirs = np.flatnonzero(of_unit(ops, unit) & (ops.seq >= 0) & ops.known)
     left, left_at = _once(2 * calls.seq[own] + calls.message[own], own)
     right, right_at = _once(2 * ops.seq[theirs] + ops.message[theirs], theirs)
     _, i, j = np.intersect1d(left, right, assume_unique=True, return_indices=True)
     call, op = left_at[i], right_at[j]
     same = may_meet(calls, ops, call, op)
-    return SeqPairs(group, call[same], op[same], call[~same], op[~same])
+    return SeqPairs(unit, call[same], op[same], call[~same], op[~same])
 
 
 def _once(number: I64, at: I64) -> tuple[I64, I64]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from graphlink.annotate.nccl.lanes import units_of
 from graphlink.annotate.nccl.shift import (
     WIDE_NS,
+    MayMeet,
     Shift,
     Timeline,
     candidates,
     evidence_bits,
     from_pairs,
     needed_bits,
+    of_calls,
     overlap,
     settled,
     shifted,
     timeline,
 )
-from graphlink.annotate.nccl.sides import CallSide, OpSide, may_meet
+from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet
 from graphlink.model import I64, NOWHERE, Bool
 
 NO_TIMES: Final = "no times"
@@ -29,23 +32,24 @@ NO_RUN: Final = "no common run"
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
 RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
-AGREE: Final = 0.9  # share of pairs that a second witness must confirm; of a lane's pairs that must be of one group
+AGREE: Final = 0.9  # share of pairs that a second witness must confirm
 TAIL: Final = 3  # times the reach: a pair that nothing else comes near
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """Pairs, or why there are none. ``host``, ``gpu``: the shifts of the two clocks as far as they are known. ``group``: of each lane,
-    NOWHERE where it is not sure. ``clash_call``, ``clash_op`` stand at one time and cannot be the same."""
+    """Pairs, or why there are none. ``host``, ``gpu``: the shifts of the two clocks as far as they are known. ``unit``: of each lane;
+    ``unsure``: lanes of which it is not. ``clash_call``, ``clash_op`` stand at one time and cannot be the same."""
 
     call: I64
     op: I64
     why: str
     host: Shift | None = None
     gpu: Shift | None = None
-    group: I64 | None = None
-    clash_call: I64 | None = None
-    clash_op: I64 | None = None
+    unit: dict[int, Unit] = field(default_factory=dict)
+    unsure: frozenset[int] = frozenset()
+    clash_call: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    clash_op: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class _Option(NamedTuple):
@@ -168,33 +172,30 @@ def _place(of: I64, wanted: I64) -> I64:
 
 
 def _laid(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, host: Shift | None, gpu: Shift | None) -> Laid:
-    """What meets under a shift, once each lane has the one group that most of its pairs are of."""
-    group = _groups(calls, ops, line.call[shift.left], line.op[shift.right])
-    only = np.arange(len(ops.groups)) == group[:, None]
-    settled_calls = replace(calls, may_be=calls.may_be & (only | (group == NOWHERE)[:, None]))
+    """What meets under a shift, once each lane has the one unit that most of its pairs are of."""
+    unit = units_of(calls, ops, line, shift)
+    met = np.unique(calls.lane[line.call[shift.left]]).tolist()
+    unsure = frozenset(k for k in met if k not in unit and calls.lanes[k].communicator != NOWHERE)
+    group, peer = np.full((2, len(calls.lanes)), NOWHERE, np.int64)
+    for k, one in unit.items():
+        group[k], peer[k] = one
+    anywhere = np.array([lane.communicator == NOWHERE for lane in calls.lanes], np.bool_)
+    line = of_calls(line, ~np.isin(calls.lane[line.call], list(unsure)))
 
     def meet(call: I64, op: I64) -> Bool:
-        return may_meet(settled_calls, ops, call, op)
+        lane = calls.lane[call]
+        there = (ops.group[op] == group[lane]) & ((peer[lane] == NOWHERE) | (peer[lane] == ops.peer[op]))
+        met: Bool = may_meet(calls, ops, call, op) & (there | anywhere[lane])
+        return met
 
     left, right = _filled(line, shift, meet)
     clash = shifted(line, shift.offset_ns, shift.reach_ns, lambda call, op: ~meet(call, op))
     free = ~np.isin(clash.left, left) & ~np.isin(clash.right, right)
-    return Laid(
-        line.call[left], line.op[right], "", host, gpu, group, line.call[clash.left[free]], line.op[clash.right[free]]
-    )  # fmt: skip
+    free &= ops.group[line.op[clash.right]] == group[calls.lane[line.call[clash.left]]]
+    return Laid(line.call[left], line.op[right], "", host, gpu, unit, unsure, line.call[clash.left[free]], line.op[clash.right[free]])
 
 
-def _groups(calls: CallSide, ops: OpSide, call: I64, op: I64) -> I64:
-    """Of each lane the group of its pairs."""
-    count = np.zeros((len(calls.lanes), len(ops.groups)), np.int64)
-    np.add.at(count, (calls.lane[call], ops.group[op]), 1)
-    best, total = count.argmax(axis=1), count.sum(axis=1)
-    sure = (total > 0) & (count.max(axis=1) >= AGREE * total)
-    found: I64 = np.where(sure, best, NOWHERE)
-    return found
-
-
-def _filled(line: Timeline, shift: Shift, meet) -> tuple[I64, I64]:  # type: ignore[no-untyped-def]
+def _filled(line: Timeline, shift: Shift, meet: MayMeet) -> tuple[I64, I64]:
     """Pairs of a shift, and those a little farther apart that are much nearer to each other than to any other call or op."""
     wide = shifted(line, shift.offset_ns, TAIL * shift.reach_ns, meet, around=2)
     at = line.call_ns + shift.offset_ns

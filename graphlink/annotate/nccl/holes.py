@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.annotate.nccl.sides import CallSide, OpSide, may_meet
+from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet, of_unit
 from graphlink.model import I64, NOWHERE
 
 
-def fill_holes(calls: CallSide, ops: OpSide, op_of: I64, lane: int, group: int) -> tuple[I64, I64]:
-    """Further pairs of a lane and its group. ``op_of``: the op of each call so far. Of collectives only: messages have no numbers.
+def fill_holes(calls: CallSide, ops: OpSide, op_of: I64, lane: int, unit: Unit) -> tuple[I64, I64]:
+    """Further pairs of a lane and its unit. ``op_of``: the op of each call so far. Of collectives only: messages have no numbers.
 
     A hole is filled where numbers run on without a gap from one met call to the next and the trace has as many ops of that function
     between theirs, each of which the call may be. O(n log n).
@@ -18,7 +18,7 @@ def fill_holes(calls: CallSide, ops: OpSide, op_of: I64, lane: int, group: int) 
     own = np.flatnonzero((calls.lane == lane) & (calls.seq >= 0) & ~calls.message)
     for function in np.unique(calls.function[own]).tolist():
         call = own[calls.function[own] == function]
-        op = np.flatnonzero((ops.group == group) & (ops.function == function))
+        op = np.flatnonzero(of_unit(ops, unit) & (ops.function == function))
         met = np.flatnonzero(op_of[call] != NOWHERE)
         place = np.searchsorted(op, op_of[call[met]])
         holes = np.flatnonzero((np.diff(met) > 1) & (np.diff(met) == np.diff(place)) & (np.diff(calls.seq[call[met]]) == np.diff(met)))

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.nccl.bylength import by_length
 from graphlink.annotate.nccl.byseq import by_sequence
 from graphlink.annotate.nccl.bytime import Laid, by_time
 from graphlink.annotate.nccl.clocks import dump_clock
@@ -67,8 +68,17 @@ def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) 
             if pairs is not None:
                 outcome.meet(pairs.call, pairs.op)
                 outcome.clash(pairs.differing_call, pairs.differing_op, DIFFERS)
-                outcome.rule[k], outcome.group[k] = "seq", pairs.group
+                outcome.rule[k], outcome.unit[k] = "seq", pairs.unit
                 continue
+        if lane.kind is DumpKind.INSPECTOR and not calls.host_ns[own].any():
+            told = by_length(calls, ops, k)
+            if told is None:
+                outcome.leave(own, AMBIGUOUS)
+            else:
+                outcome.meet(told.call, told.op)
+                outcome.rule[k], outcome.unit[k] = "run", told.unit
+                outcome.leave(own[outcome.op[own] == NOWHERE], AMBIGUOUS)
+            continue
         rest[_clock_of(dumps[lane.dump], lane.dump)].append(k)
     laid: dict[int, Laid] = {}
     for lanes in rest.values():
@@ -79,6 +89,7 @@ def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) 
             continue
         _take(calls, ops, one, lanes, outcome)
         laid |= dict.fromkeys((calls.lanes[k].dump for k in lanes), one)
+    outcome.part_rivals()
     return laid
 
 
@@ -90,16 +101,14 @@ def _clock_of(dump: Dump, k: int) -> tuple[object, ...]:
 
 def _take(calls: CallSide, ops: OpSide, laid: Laid, lanes: Sequence[int], outcome: Outcome) -> None:
     """The pairs of lanes laid by time, if each lane has one group; then what the numbers tell of calls without times."""
-    assert laid.group is not None and laid.clash_call is not None and laid.clash_op is not None
     outcome.meet(laid.call, laid.op)
     outcome.clash(laid.clash_call, laid.clash_op, DIFFERS)
     for k in lanes:
         own = np.flatnonzero(calls.lane == k)
         outcome.rule[k] = "time"
-        group = int(laid.group[k])
-        if group != NOWHERE:
-            outcome.group[k] = group
-            outcome.meet(*fill_holes(calls, ops, outcome.op, k, group))
-        elif calls.lanes[k].communicator != NOWHERE:
-            outcome.part(own, AMBIGUOUS)
+        if k in laid.unit:
+            outcome.unit[k] = laid.unit[k]
+            outcome.meet(*fill_holes(calls, ops, outcome.op, k, laid.unit[k]))
+        elif k in laid.unsure:
+            outcome.leave(own, AMBIGUOUS)
         outcome.leave(own[(outcome.op[own] == NOWHERE) & (calls.host_ns[own] == 0)], NO_TIME)

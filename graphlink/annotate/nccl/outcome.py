@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.annotate.nccl.lanes import rivals
 from graphlink.annotate.nccl.records import JoinedGroup
-from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide
+from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, Unit, of_unit
 from graphlink.model import I64, NOWHERE
 from graphlink.read.nccl.records import DumpKind
 
@@ -30,7 +31,7 @@ Reasons = NDArray[np.object_]
 @dataclass(slots=True)
 class Outcome:
     """``op``: of each call, or NOWHERE; ``why``: of calls and ops that are left, "" = by their place among those that met. ``rule``,
-    ``group``, ``mismatch`` (call, op): of lanes."""
+    ``unit``, ``mismatch`` (call, op): of lanes."""
 
     calls: CallSide
     ops: OpSide
@@ -38,7 +39,7 @@ class Outcome:
     why: Reasons
     op_why: Reasons
     rule: dict[int, str] = field(default_factory=dict)
-    group: dict[int, int] = field(default_factory=dict)
+    unit: dict[int, Unit] = field(default_factory=dict)
     mismatch: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
@@ -59,6 +60,13 @@ class Outcome:
         self.op[call] = NOWHERE
         self.why[call] = why
 
+    def part_rivals(self) -> None:
+        """Lanes that claim what another has."""
+        met = np.bincount(self.calls.lane[self.op != NOWHERE], minlength=len(self.calls.lanes))
+        for k in rivals(self.calls.lanes, self.unit, met):
+            self.part(np.flatnonzero(self.calls.lane == k), AMBIGUOUS)
+            del self.unit[k]
+
     def clash(self, call: I64, op: I64, why: str) -> None:
         """Pairs that stand at one place and are not the same; the first of a lane is what its line of the table shows."""
         several = self.calls.message[call] & ~self.ops.message[op]
@@ -74,14 +82,12 @@ def table(calls: CallSide, ops: OpSide, outcome: Outcome, codes: Codes) -> tuple
     beside: set[int] = set()
     for k, lane in enumerate(calls.lanes):
         own = np.flatnonzero(calls.lane == k)
-        g = outcome.group.get(k)
+        unit = outcome.unit.get(k)
         whole = lane.communicator == NOWHERE and k in outcome.rule
-        theirs = np.arange(len(ops.group)) if whole else np.flatnonzero(ops.group == (NOWHERE if g is None else g))
-        if lane.pair:
-            theirs = theirs[ops.message[theirs] & (ops.first[theirs] == (lane.member == 0))]
-        beside.update(range(len(ops.groups)) if whole else () if g is None else (g,))
+        theirs = np.arange(len(ops.group)) if whole else np.flatnonzero(of_unit(ops, unit)) if unit else np.zeros(0, np.int64)
+        beside.update(range(len(ops.groups)) if whole else (unit.group,) if unit else ())
         met = own[outcome.op[own] != NOWHERE]
-        group = None if g is None else ops.groups[g]
+        group = ops.groups[unit.group] if unit else None
         why = outcome.op_why[theirs]
         if lane.kind is not DumpKind.FLIGHT_RECORDER:
             why = np.where(np.isin(ops.function[theirs], [codes.of(name) for name in _OF_MESSAGES]), SEVERAL, why)

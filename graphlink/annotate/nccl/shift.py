@@ -7,7 +7,7 @@ hardly be chance: intervals count as evidence by how rarely the trace itself rep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -53,6 +53,11 @@ def timeline(call: I64, call_ns: I64, op: I64, op_ns: I64, kind: I64) -> Timelin
     return Timeline(call[left], call_ns[left], op[right], op_ns[right], kind[right])
 
 
+def of_calls(line: Timeline, kept: Bool) -> Timeline:
+    """With some of the calls."""
+    return replace(line, call=line.call[kept], call_ns=line.call_ns[kept])
+
+
 def candidates(line: Timeline, may_meet: MayMeet) -> I64:
     """Offsets under which most of some anchors have a counterpart, the best first. O(n log n) in what is voted on."""
     n, m = len(line.call), len(line.op)
@@ -87,6 +92,8 @@ def candidates(line: Timeline, may_meet: MayMeet) -> I64:
 def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, around: int = 0) -> Shift:
     """What meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many farther ones are looked at,
     either way, where the nearest may not."""
+    if not len(line.call):
+        return Shift(offset_ns, reach_ns, line.call, line.call, 0)
     at = line.call_ns + offset_ns
     to_op = _nearest(at, line.op_ns)
     to_call = _nearest(line.op_ns, at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,6 +242,30 @@ def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], groups: Sequence[Group
             fits = fits and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
             table[k, g] = fits and (not recorder or named[g] or not any(named))
     return table
+
+
+class Unit(NamedTuple):
+    """What a lane is laid beside: a group, or of a pair's lane its messages with one peer (a place in the group)."""
+
+    group: int
+    peer: int  # NOWHERE = the whole group
+
+
+def units(calls: CallSide, ops: OpSide, lane: int) -> list[Unit]:
+    """All that a lane may be."""
+    one = calls.lanes[lane]
+    if not one.pair:
+        return [Unit(group, NOWHERE) for group in np.flatnonzero(calls.may_be[lane]).tolist()]
+    way = ops.message & (ops.peer >= 0) & (ops.first == (one.member == 0))
+    return [Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()]
+
+
+def of_unit(ops: OpSide, unit: Unit) -> Bool:
+    """Its ops."""
+    own: Bool = ops.group == unit.group
+    if unit.peer != NOWHERE:
+        own &= ops.message & (ops.peer == unit.peer)
+    return own
 
 
 def may_meet(calls: CallSide, ops: OpSide, call: I64, op: I64) -> Bool:

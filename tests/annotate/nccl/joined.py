@@ -70,6 +70,6 @@ def join_run(run: ClusterRun, folder: Path, profile: NcclProfile, *, ranks: Sequ
 def join_rank(folder: Path, files: Sequence[TrueFile], rank: int) -> Joined:
     trace = read_kineto(folder / "kineto" / f"kineto_{rank}.json")
     linked = link(trace, None, match_hosts(trace, None))
-    own = tuple(file for file in files if rank in file.ranks)
+    own = tuple(file for file in files if rank in file.process)
     dumps = tuple(read_dump(file.path) for file in own)
     return Joined(rank, linked, own, dumps, join(ops_of(linked, communication(linked)), dumps, rank))
