@@ -20,6 +20,7 @@ from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.read.columns import Strings, ints, loose, to_int_or_none
 from graphlink.read.nccl.entry_values import NOTHING, elements, first_text, listed_groups, ns_of_ms, text_of
+from graphlink.read.nccl.looks import PICKLE
 from graphlink.read.nccl.names import function_of, rank_in_name
 from graphlink.read.nccl.pickled import MOST_BYTES, Refused, load
 from graphlink.read.nccl.records import Calls, Clock, Communicator, Dump, DumpKind, KernelChannels, ProxyOps, Steps
@@ -27,7 +28,6 @@ from graphlink.read.nccl.tables import message_bytes, narrow, natural, table
 from graphlink.read.source import open_source
 from graphlink.read.stream import ArrayReader, gc_paused
 
-PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _PEER: Final = re.compile(r"\S*:?(?:send (\d{1,7})->(\d{1,7})|recv (\d{1,7})<-(\d{1,7}))")
 _OF_OUTPUT: Final = frozenset({"reducescatter", "scatter", "recv"})
 _MOST_ENTRY_BYTES: Final = 1 << 22  # of JSON

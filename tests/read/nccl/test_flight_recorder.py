@@ -137,6 +137,16 @@ def test_a_recorder_that_recorded_nothing_still_lists_groups(tmp_path: Path) -> 
     assert (dump.events, [group.key for group in dump.communicators]) == (0, ["0", "5"])
 
 
+def test_early_recorders_wrote_a_bare_list_and_one_sequence_number(tmp_path: Path) -> None:
+    early = [
+        {"profiling_name": "nccl:all_reduce", "pg_id": 2, "seq_id": seq, "input_sizes": [[4]], "input_dtypes": ["Half"]} for seq in (8, 9)
+    ]
+    (tmp_path / "x").write_bytes(pickle.dumps(early, 2))
+    dump = read_dump(tmp_path / "x")
+    assert ([group.key for group in dump.communicators], dump.calls.seq.tolist(), dump.calls.bytes.tolist()) == (["2"], [8, 9], [8, 8])
+    assert dump.warnings == ("its version is not said: 2.x is known, other fields may be missing",)
+
+
 def test_what_is_no_entry_is_counted(tmp_path: Path) -> None:
     for write in (WRITERS["json"], WRITERS["pickle 2"]):
         (tmp_path / "x").write_bytes(write(WHOLE | {"entries": [ENTRIES[0], 7, None, {"profiling_name": 3}], "version": "1.0"}))
