@@ -10,7 +10,7 @@ import msgspec
 SHOWN: Final = 12  # lines of a sort that are printed
 TIMES: Final = {
     "gpu_ns": "waiting for the GPU",
-    "peer_ns": "for the peer",
+    "peer_ns": "waiting for the peer",
     "wire_ns": "on the wire",
     "receive_ns": "waiting for data",
     "other_ns": "none of these",

@@ -56,7 +56,7 @@ def test_a_rank_prints_its_files_its_join_table_and_its_times() -> None:
         ("  joined", "group dp: 8 of 10 calls (before 2), of 10 ops (after 2); first mismatch: AllReduce of 4, ALL_REDUCE of 8"),
         ("  joined", "communicator 77: 0 of 10 calls (before 10), of 0 ops"),
         ("  joined", "group pp: 0 of 0 calls, of 10 ops (after 10)"),
-        ("  time", "group dp, 9 ops: 3.000 ms for the peer, 1.500 ms on the wire, 0.000 ms none of these"),
+        ("  time", "group dp, 9 ops: 3.000 ms waiting for the peer, 1.500 ms on the wire, 0.000 ms none of these"),
     ]
 
 
