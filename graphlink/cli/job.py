@@ -216,7 +216,7 @@ def _found(arguments: argparse.Namespace) -> Found:
     else:
         found = of_files(arguments.kineto, arguments.et, rank)
     if found.ranks:
-        paired = pair({head.path: head for head in (*found.dumps, *given(unfold(arguments.nccl)))}.values(), found.ranks)
+        paired = pair(found.dumps, given(unfold(arguments.nccl)), found.ranks)
         found = replace(found, ranks=paired.ranks, missing=(*found.missing, *paired.missing))
     if of_several and arguments.rank is not None and not found.exports:
         found = _only(found, arguments.rank)

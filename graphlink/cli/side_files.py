@@ -80,8 +80,10 @@ def _inside(folder: Path) -> list[Path]:
         raise unreadable(folder, problem) from None
 
 
-def pair(dumps: Collection[DumpHead], ranks: Sequence[Inputs]) -> Paired:
-    """``ranks`` with their side files. Linear in files, ranks, and communicators of files."""
+def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Paired:
+    """``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and communicators of files."""
+    only_found = {dump.path for dump in found} - {dump.path for dump in named}
+    dumps = {dump.path: dump for dump in (*found, *named)}.values()
     if not dumps:
         return Paired(tuple(ranks), ())
     traces = _traces(ranks)
@@ -104,7 +106,12 @@ def pair(dumps: Collection[DumpHead], ranks: Sequence[Inputs]) -> Paired:
             (lone if numbers else untold).append(str(dump.path))
     members = _members(dumps, told) | {key: tuple(range(world or 0)) for key in whole}
     paired = tuple(
-        replace(one, nccl=tuple(dump.path for dump in mine), members=_members_of(mine, members))
+        replace(
+            one,
+            nccl=tuple(dump.path for dump in mine),
+            found=frozenset(dump.path for dump in mine if dump.path in only_found),
+            members=_members_of(mine, members),
+        )
         for one, mine in zip(ranks, of_rank, strict=True)
     )
     said = []

@@ -43,6 +43,7 @@ def here(inputs: Inputs) -> Iterator[Inputs]:
                 kineto=copies.get(inputs.kineto, inputs.kineto),
                 et=copies.get(inputs.et, inputs.et),
                 nccl=tuple(copies.get(path, path) for path in inputs.nccl),
+                found=frozenset(copies.get(path, path) for path in inputs.found),
                 remote=fetched,
             )
 

@@ -70,9 +70,10 @@ class Inputs:
 
     ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing. ``place``: which (process, device) of an
     nsys export, in the order of ``read_report``. ``stored`` is its trace, left by ``store`` so that an export of several ranks is read
-    once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``nccl``: side files of NCCL; ``members``:
-    global ranks of communicators, by their keys, as the side files of all ranks together tell. ``remote``: of files on other file
-    systems what they are; they are fetched before they are read (``graphlink.run.fetch``).
+    once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``nccl``: side files of NCCL, of which
+    ``found`` were found, not named: it is no error if one cannot be read. ``members``: global ranks of communicators, by their keys, as
+    the side files of all ranks together tell. ``remote``: of files on other file systems what they are; they are fetched before they
+    are read (``graphlink.run.fetch``).
     """
 
     kineto: Path | None = None
@@ -84,6 +85,7 @@ class Inputs:
     rank: int | None = None
     expected_rank: int | None = None
     nccl: tuple[Path, ...] = ()
+    found: frozenset[Path] = frozenset()
     members: tuple[tuple[str, tuple[int, ...]], ...] = ()
     remote: tuple[tuple[Path, Remote], ...] = ()
 
@@ -227,7 +229,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         log.info("reading %s", inputs.et)
         et = read_host(inputs.et, keep_json=options.linked)
     members = dict(inputs.members)
-    dumps = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, members)
+    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, members, inputs.found)
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     match = match_hosts(trace, et)
     if inputs.nsys is not None:
@@ -258,6 +260,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         *linked.warnings,
         *comm.warnings,
         *built.warnings,
+        *unread,
         *nccl.warnings(files),
         *staged.warnings,
         *(f"check: {finding}" for finding in findings),

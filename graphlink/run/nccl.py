@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from graphlink.annotate.nccl.noted import SideFiles
 from graphlink.annotate.nccl.ops import ops_of
 from graphlink.annotate.nccl.records import NcclJoin
 from graphlink.emit import summary_nccl as told
+from graphlink.errors import InputError
 from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.read.nccl.read import read_dump
 from graphlink.read.nccl.records import Communicator, Dump
@@ -23,18 +24,28 @@ from graphlink.read.nccl.records import Communicator, Dump
 log: Final = logging.getLogger("graphlink")
 
 
-def read_dumps(files: Mapping[Path, str], members: Mapping[str, tuple[int, ...]]) -> tuple[Dump, ...]:
-    """The side files of a rank, by path what they are called. ``members``: of communicators, which the files of all ranks together tell.
+def read_dumps(
+    files: Mapping[Path, str], members: Mapping[str, tuple[int, ...]], found: Collection[Path]
+) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
+    """The side files of a rank, and warnings of those of ``found`` that cannot be read.
+
+    ``files``: by path what they are called; ``members``: of communicators, as the files of all ranks together tell.
 
     Raises:
-        InputError: one cannot be read, or is none.
+        InputError: another one cannot be read.
     """
-    dumps = []
+    dumps, unread = [], []
     for path, name in files.items():
         log.info("reading %s", name)
-        dump = read_dump(path)
+        try:
+            dump = read_dump(path)
+        except InputError as problem:
+            if path not in found:
+                raise
+            unread.append(f"{name} is left out: {problem.what}")
+            continue
         dumps.append(replace(dump, path=name, communicators=tuple(_with_members(one, members) for one in dump.communicators)))
-    return tuple(dumps)
+    return tuple(dumps), tuple(unread)
 
 
 def _with_members(one: Communicator, members: Mapping[str, tuple[int, ...]]) -> Communicator:

@@ -46,7 +46,7 @@ def head(
 
 def paired(given_ranks: Iterable[Inputs], *dumps: DumpHead) -> list[list[str]]:
     """By rank the names of its files; all files are of some."""
-    found = pair(dumps, list(given_ranks))
+    found = pair((), dumps, list(given_ranks))
     assert found.missing == ()
     return [[path.name for path in one.nccl] for one in found.ranks]
 
@@ -61,12 +61,12 @@ def test_the_own_rank_comes_before_the_name_and_that_before_the_process(tmp_path
 
 def test_a_process_tells_only_where_no_other_has_its_number(tmp_path: Path) -> None:
     two = ranks(tmp_path, 2)
-    found = pair([head("a", pid=100, host="n0"), head("b", pid=100, host="n1")], two)
+    found = pair((), [head("a", pid=100, host="n0"), head("b", pid=100, host="n1")], two)
     assert [one.nccl for one in found.ranks] == [(), ()]
     assert found.missing == ("left aside, as nothing tells of which rank these side files of NCCL are: a, b",)
     assert paired(two, head("a", pid=100, host="n0"), head("c", pid=100, host="n0")) == [["a", "c"], []]
     same = [Inputs(kineto=kineto(tmp_path / f"s{r}.json", info(r, 2), pid=5), expected_rank=r) for r in range(2)]
-    assert len(pair([head("a", pid=5)], same).missing) == 1
+    assert len(pair((), [head("a", pid=5)], same).missing) == 1
 
 
 def test_a_rank_in_a_communicator_of_all_is_a_global_rank(tmp_path: Path) -> None:
@@ -75,21 +75,21 @@ def test_a_rank_in_a_communicator_of_all_is_a_global_rank(tmp_path: Path) -> Non
     dumps = [head(f"w{r}", ("9", r)) for r in range(4)]
     assert paired(four, *dumps) == [["w0"], ["w1"], ["w2"], ["w3"]]
     assert paired(four, head("s", ("8", 2), sizes={"8": 4})) == [[], [], ["s"], []]
-    assert len(pair([head("h", ("7", 0)), head("i", ("7", 1))], four).missing) == 1
-    assert len(pair([head("t", ("6", 1), sizes={"6": 2})], four).missing) == 1
+    assert len(pair((), [head("h", ("7", 0)), head("i", ("7", 1))], four).missing) == 1
+    assert len(pair((), [head("t", ("6", 1), sizes={"6": 2})], four).missing) == 1
 
 
 def test_a_file_of_several_ranks_of_a_process_goes_to_each(tmp_path: Path) -> None:
     one = head("all", *(("9", r) for r in range(4)), pid=1)
     assert paired(ranks(tmp_path, 4), one) == [["all"]] * 4
-    found = pair([one], ranks(tmp_path, 4))
+    found = pair((), [one], ranks(tmp_path, 4))
     assert [r.members for r in found.ranks] == [(("9", (0, 1, 2, 3)),)] * 4
 
 
 def test_what_nothing_tells_of_is_that_of_a_single_rank(tmp_path: Path) -> None:
     single = ranks(tmp_path, 4, 1)
     assert paired(single, head("a", ("7", 3)), head("b")) == [["a", "b"]]
-    found = pair([head("mine", rank=0), head("other", rank=3)], single)
+    found = pair((), [head("mine", rank=0), head("other", rank=3)], single)
     assert [path.name for path in found.ranks[0].nccl] == ["mine"]
     assert found.missing == ("left aside, as no Kineto trace is of the rank of these side files of NCCL: other",)
     unknown = ranks(tmp_path, None, 1, told=False)  # nothing tells its number
@@ -100,10 +100,10 @@ def test_the_files_of_all_ranks_tell_the_members_of_a_communicator(tmp_path: Pat
     dumps = [head(f"d_rank_{r}", ("70", r // 2), ("71" if r % 2 else "72", r // 2)) for r in range(4)]
     dumps[0] = head("d_rank_0", ("72", 0), ("5", 0))  # "70" has two ranks 1; of "5" one is missing
     dumps.append(head("f_rank_1", ("5", 2)))
-    found = pair(dumps, ranks(tmp_path, 4))
+    found = pair((), dumps, ranks(tmp_path, 4))
     assert [dict(one.members) for one in found.ranks] == [{"72": (0, 2)}, {"71": (1, 3)}, {"72": (0, 2)}, {"71": (1, 3)}]
     sized = [head(f"d_rank_{r}", ("6", r), sizes={"6": 3}) for r in range(2)]
-    assert [one.members for one in pair(sized, ranks(tmp_path, 2)).ranks] == [(), ()]
+    assert [one.members for one in pair((), sized, ranks(tmp_path, 2)).ranks] == [(), ()]
 
 
 def plugin(path: Path, rank: int = 0, key: int = 5) -> Path:
@@ -179,3 +179,19 @@ def test_a_side_file_under_the_flag_of_a_trace_is_refused(graphlink: Run, traces
 @pytest.mark.parametrize("other", [["--nsys", "a.sqlite"], ["--paddle-logs", "logs"]])
 def test_side_files_are_for_kineto_traces(graphlink: Run, other: list[str]) -> None:
     assert graphlink(*other, "--nccl", "a.json").status == 2
+
+
+def test_a_damaged_file_is_an_error_where_it_is_named_and_a_warning_where_it_is_found(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+    for path in traces.iterdir():
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / path.name).write_bytes(path.read_bytes())
+    damaged = tmp_path / "run" / "nccl_trace_rank_1"
+    damaged.write_bytes(b"\x80\x02cos\nsystem\n(S'touch /tmp/profiling_name'\ntR.")
+    ran = graphlink(tmp_path / "run", "--out", tmp_path / "out", "--jobs", "1", "--no-timeline")
+    assert ran.status == 0, ran.err
+    first, second = json.loads((tmp_path / "out" / "summary.json").read_text())["ranks"]
+    assert ("nccl" in first, "nccl" in second) == (False, False)
+    assert [text for text in second["warnings"] if text.startswith(f"{damaged} is left out: ")]
+    named = graphlink(tmp_path / "run", "--nccl", damaged, "--out", tmp_path / "out", "--jobs", "1", "--no-timeline", "--force")
+    assert named.status == 3
+    assert str(damaged) in named.err
