@@ -35,6 +35,7 @@ examples:
   graphlink --kineto kineto_0.json
   graphlink --et 'et_*.json' --kineto 'kineto_*.json' --out out
   graphlink traces/ --out out
+  graphlink --kineto kineto_0.json --nccl nccl_dumps/ --out out
   graphlink 'hosts/*' --strict --out out
   graphlink --nsys run.sqlite --out out
   graphlink --paddle-logs log_dir --out out
@@ -107,6 +108,14 @@ def link_parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="FILE",
         help="nsys sqlite exports instead of Kineto: files or quoted globs, repeatable; a rank is a (process, device)",
+    )
+    inputs.add_argument(
+        "--nccl",
+        action="append",
+        default=[],
+        nargs="+",
+        metavar="FILE",
+        help="side files of NCCL or the Flight Recorder beside Kineto: files, folders of them or quoted globs, repeatable",
     )
     inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
     inputs.add_argument(
@@ -215,9 +224,12 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.et = [name for names in arguments.et for name in names]
     arguments.kineto = [name for names in arguments.kineto for name in names]
     arguments.nsys = [name for names in arguments.nsys for name in names]
+    arguments.nccl = [name for names in arguments.nccl for name in names]
     if arguments.nsys and (arguments.et or arguments.kineto):
         other = "--et" if arguments.et else "--kineto"
         raise UsageError(f"{other} cannot be given with --nsys: an export is a recording of its own", todo="give one or the other")
+    if arguments.nsys and arguments.nccl:
+        raise UsageError("--nccl cannot be given with --nsys: side files are joined with Kineto traces", todo="leave one out")
     if arguments.nsys and arguments.strict:
         raise UsageError("--strict is not for --nsys: an export says neither its partners nor how many there are")
     if arguments.folder and (arguments.et or arguments.kineto or arguments.nsys):
@@ -238,7 +250,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _check_paddle(arguments: argparse.Namespace) -> None:
     if not arguments.paddle_logs:
         raise UsageError("--paddle-logs: names no folder")
-    traces = ((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto"), (arguments.nsys, "--nsys"))
+    traces = (
+        *((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto")),
+        *((arguments.nsys, "--nsys"), (arguments.nccl, "--nccl")),
+    )
     for given, name in traces:
         if given:
             raise UsageError(f"--paddle-logs and {name}: give one of them")
