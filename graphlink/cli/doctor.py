@@ -17,6 +17,7 @@ from graphlink.errors import InputError, UsageError
 if TYPE_CHECKING:
     from graphlink.doctor.diagnose import Given
     from graphlink.doctor.records import Finding
+    from graphlink.read.nccl.heads import DumpHead
 
 MOST_TOLD: Final = 8  # lines of what else was said of a finding
 WIDTH: Final = 8
@@ -70,53 +71,58 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def _given(names: Sequence[str], scratch: Path) -> Given:
     """Folders and files as the main job pairs them. Traces of nsys exports lie in ``scratch`` then."""
-    from graphlink.cli.inputs import Found, of_files, of_folders, unfold
+    from graphlink.cli.inputs import of_files, of_folders, unfold
     from graphlink.cli.nsys import ranks_of
     from graphlink.cli.pairing import NOT_RECORDED, WITHOUT_ET
+    from graphlink.cli.side_files import Paired, pair
     from graphlink.doctor.diagnose import Given
     from graphlink.engine.engines import RunsOn
 
     paths = unfold(names)
     folders = {path: _inside(path) for path in paths if path.is_dir()}
     files = _by_kind([path for path in paths if path not in folders])
-    dumps = [*files.dumps, *(dump for inside in folders.values() for dump in inside.dumps)]
     searched = [str(path) for path, inside in folders.items() if not inside.dumps or inside.others]
-    found = [of_folders(searched, None)] if searched else []
+    parts = [of_folders(searched, None)] if searched else []
     bare: tuple[Path, ...] = ()
     if files.devices:  # a single pair is one as given; more are paired by rank
-        found.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
+        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
     else:
         bare = tuple(files.hosts)
-    if files.exports:
-        found.append(Found(exports=tuple(files.exports)))
-    ranks = [one for part in found for one in part.ranks]
-    exports = [export for part in found for export in part.exports]
-    if exports:
-        ranks += ranks_of(exports, None, scratch, RunsOn(None))
-    said = [text for part in found for text in (*part.warnings, *part.missing)]
-    passed_over = tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED))
-    return Given(tuple(ranks), bare, tuple(dict.fromkeys(dumps)), passed_over)
+    ranks = [one for part in parts for one in part.ranks]
+    inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
+    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Paired((), ())
+    exports = [*files.exports, *(export for part in parts for export in part.exports)]
+    of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
+    said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]
+    return Given(
+        ranks=(*paired.ranks, *of_exports),
+        bare=bare,
+        dumps=tuple(dict.fromkeys([*(dump.path for dump in files.dumps), *inside])),
+        found=frozenset(inside),
+        passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
     """Side files in a folder, and whether there are others that may be recordings."""
 
-    dumps: list[Path]
+    dumps: list[DumpHead]
     others: bool
 
 
 def _inside(folder: Path) -> _Inside:
     from graphlink.cli.inputs import is_looked_into
-    from graphlink.read.nccl.heads import read_dump_head
+    from graphlink.cli.side_files import heads_of, may_be_side_file
     from graphlink.read.source import unreadable
 
     try:
-        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as problem:
         raise unreadable(folder, problem) from None
-    dumps = [path for path in files if read_dump_head(path) is not None]
-    return _Inside(dumps, any(is_looked_into(path.name) for path in files if path not in dumps))
+    dumps = heads_of([path for path in files if may_be_side_file(path.name)])
+    of_dumps = {dump.path for dump in dumps}
+    return _Inside(dumps, any(is_looked_into(path.name) for path in files if path not in of_dumps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class _Files:
     devices: list[Path] = field(default_factory=list)
     hosts: list[Path] = field(default_factory=list)
     exports: list[Path] = field(default_factory=list)
-    dumps: list[Path] = field(default_factory=list)
+    dumps: list[DumpHead] = field(default_factory=list)
 
 
 def _by_kind(paths: Sequence[Path]) -> _Files:
@@ -142,8 +148,9 @@ def _by_kind(paths: Sequence[Path]) -> _Files:
     files = _Files()
     of_kind = {kinds.KINETO.name: files.devices, kinds.ET.name: files.hosts, kinds.NSYS.name: files.exports}
     for path in paths:
-        if read_dump_head(path) is not None:
-            files.dumps.append(path)
+        head = read_dump_head(path)
+        if head is not None:
+            files.dumps.append(head)
             continue
         kind = looks_like(path)
         if kind == kinds.CHAKRA.name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,19 +14,21 @@ from graphlink.emit.diagnosis import Diagnosis, Told
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
-from graphlink.read.nccl.read import read_dump
 from graphlink.run.job import Inputs
+from graphlink.run.nccl import read_dumps
 from graphlink.run.ranks import Failed, naming_limits, naming_lost
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL;
-    ``passed_over``: what pairing had to say."""
+    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which
+    ``found`` were found in folders, not named; ``passed_over``: what pairing had to say.
+    """
 
     ranks: tuple[Inputs, ...] = ()
     bare: tuple[Path, ...] = ()
     dumps: tuple[Path, ...] = ()
+    found: frozenset[Path] = frozenset()
     passed_over: tuple[str, ...] = ()
 
 
@@ -60,19 +62,18 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Finding]:
     if rows:
         findings += ranks_lacking(rows)
     findings += map(examine_alone, given.bare)
-    findings += _of_dumps(given.dumps, alone=not examined)
-    if given.passed_over:
-        findings.append(Finding(LEFT_ASIDE, 0.0, told=given.passed_over))
-    return merged(findings)
-
-
-def _of_dumps(paths: Sequence[Path], *, alone: bool) -> Iterator[Finding]:
-    for path in paths:
+    passed_over = list(given.passed_over)
+    for path in given.dumps:
         with naming_limits(str(path)):
-            dump = read_dump(path)
-        yield from dump_lacking(dump)
-        if alone:
-            yield Finding(ALONE, figures={"calls": len(dump.calls.seq)}, files=(str(path),))
+            dumps, unread = read_dumps({path: str(path)}, {}, given.found)
+        passed_over += unread
+        for dump in dumps:
+            findings += dump_lacking(dump)
+            if not examined:
+                findings.append(Finding(ALONE, figures={"calls": len(dump.calls.seq)}, files=(dump.path,)))
+    if passed_over:
+        findings.append(Finding(LEFT_ASIDE, 0.0, told=tuple(passed_over)))
+    return merged(findings)
 
 
 def _examine(inputs: Inputs) -> Examined | Failed:

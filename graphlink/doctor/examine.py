@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphlink.annotate.communication import communication
+from graphlink.annotate.nccl.members import known_groups
+from graphlink.annotate.nccl.noted import SideFiles
 from graphlink.annotate.pipeline.stagerun import stage_run
 from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
 from graphlink.doctor.et import OTHER_RUN, alone, et_lacking, without_et
 from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
+from graphlink.doctor.nccl import join_lacking
 from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import PIPELINE
 from graphlink.doctor.records import Finding
@@ -22,6 +25,7 @@ from graphlink.link.match import match_hosts
 from graphlink.model import Communication, HostMatch, HostTrace, Linked, Trace
 from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
+from graphlink.run import nccl
 from graphlink.run.job import Inputs, trace_of
 from graphlink.run.state import RankRows
 
@@ -49,7 +53,9 @@ def examine(inputs: Inputs) -> Examined:
     if other_run:
         et = None
     linked = link(trace, et, match)
-    comm = communication(linked)
+    members = dict(inputs.members)
+    dumps, _ = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, members, inputs.found)
+    comm = communication(linked, known_groups(linked, dumps, members) if dumps else ())
     findings = [
         *other_run,
         *rows_lacking(linked, nsys=inputs.nsys is not None),
@@ -68,8 +74,11 @@ def examine(inputs: Inputs) -> Examined:
             findings += without_et(linked, comm)
     rank = next((r for r in (inputs.rank, trace.rank, inputs.expected_rank) if r is not None), 0)
     rows = None
+    files = nccl.joined(dumps, linked, comm, rank)
+    if files is not None:
+        findings += join_lacking(files.join)
     if len(trace.host.start_ns) or len(trace.device.start_ns):
-        more, rows = _graph_lacking(linked, comm, rank, nsys=inputs.nsys is not None)
+        more, rows = _graph_lacking(linked, comm, rank, files, nsys=inputs.nsys is not None)
         findings += more
     named = [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings]
     return Examined(rank, tuple(named), rows)
@@ -86,13 +95,15 @@ def _matched(trace: Trace, et: HostTrace | None, *, nsys: bool) -> tuple[HostMat
     return (replace(match, method="nsys") if nsys else match), []
 
 
-def _graph_lacking(linked: Linked, comm: Communication, rank: int, *, nsys: bool) -> tuple[list[Finding], RankRows]:
+def _graph_lacking(
+    linked: Linked, comm: Communication, rank: int, files: SideFiles | None, *, nsys: bool
+) -> tuple[list[Finding], RankRows]:
     trace = linked.trace
     options = BuildOptions(sync="cuda")
     found = find(linked, options)
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
-    staged = stage_run(built.graph, linked, comm, rank)
+    staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:
         findings.append(Finding(PIPELINE, 0.0, told=staged.warnings))
     members = [r for g in comm.groups for r in g.ranks or ()]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.nccl.records import NcclJoin
 from graphlink.doctor.environment import ENOUGH, INSPECTOR_BYTES, POOLS, WANTED_MASK
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.model import I64, NOWHERE, Bool
@@ -27,7 +29,7 @@ ALONE = Kind(
 MISSING = Kind(
     "nccl-calls-missing",
     Level.LOST,
-    "{missing} calls are not in the dump, by the numbers of those that are",
+    "{missing} calls or more are not in the dump, by the numbers of those that are",
     "their kernels have no algorithm, channels or steps; {between} of them lie between calls that are there, so order alone tells nothing",
     "larger rings, and the recorder on before the steps",
 )
@@ -93,7 +95,14 @@ BROKEN = Kind(
     "{events} events are left out",
     "a dump that was written to its end: destroy the communicators, or stop the profiler, before the process ends",
 )
-KINDS: Final = (ALONE, MISSING, NO_KERNELS, NO_STOP, NO_STEPS, NO_NUMBERS, NO_TIMES, NO_DURATION, LARGE_ONLY, BROKEN)
+UNMATCHED = Kind(
+    "nccl-unmatched",
+    Level.NOTE,
+    "{left} of {ops} communication ops have no call in the side files",
+    "they have no algorithm, channels or steps from there",
+    "the recorder on before the steps and off after them, with rings that hold all of them",
+)
+KINDS: Final = (ALONE, UNMATCHED, MISSING, NO_KERNELS, NO_STOP, NO_STEPS, NO_NUMBERS, NO_TIMES, NO_DURATION, LARGE_ONLY, BROKEN)
 # Words in the readers' reasons for what is damaged. The others are rows of kinds that no join needs.
 _DAMAGED: Final = ("cut off", "no event", "no object", "longer than", "without a", "neither begin", "end before they begin", "another zero")
 
@@ -129,6 +138,18 @@ def _found(dump: Dump) -> Iterator[Finding]:
     if damaged or dump.warnings:
         events = sum(damaged.values())
         yield Finding(BROKEN, events / max(dump.events, 1), {"events": events}, damaged, dump.warnings)
+
+
+def join_lacking(join: NcclJoin) -> Iterator[Finding]:
+    """What of a rank's communication its side files do not know. The join table of ``summary.json`` has the same numbers."""
+    reasons: Counter[str] = Counter()
+    for group in join.groups:
+        reasons.update({why: count for why, count in group.ops_left.items() if count})
+    ops = len(join.ops.row)
+    left = ops - len(np.unique(join.op))
+    if left:
+        told = (*(group.mismatch for group in join.groups if group.mismatch), *join.warnings)
+        yield Finding(UNMATCHED, left / ops, {"left": left, "ops": ops}, dict(reasons), told)
 
 
 def _counted(kind: Kind, lacking: Bool) -> Iterator[Finding]:

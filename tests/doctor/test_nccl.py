@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from graphlink.cli.inputs import of_folders
+from graphlink.cli.side_files import heads_of, pair
 from graphlink.doctor.diagnose import Given, findings_of
+from graphlink.doctor.examine import examine
 from graphlink.doctor.nccl import dump_lacking, missing_calls
 from graphlink.doctor.records import Finding
 from graphlink.read.nccl.read import read_dump
+from graphlink.testing import ClusterTraining, cluster_run
+from graphlink.testing.nccl import write_nccl
+from graphlink.testing.nccl_records import NcclProfile
 
 Event = dict[str, Any]
 
@@ -150,3 +156,19 @@ def test_side_files_alone_make_no_graph(tmp_path: Path) -> None:
     path = plugin(tmp_path, collective(1))
     (finding,) = findings_of([], Given(dumps=(path,)))
     assert (finding.kind.name, finding.figures, finding.files) == ("nccl-alone", {"calls": 1}, (str(path),))
+
+
+def test_ops_without_a_call_are_counted_over_ranks(tmp_path: Path) -> None:
+    run = cluster_run(ClusterTraining(data=2, tensor=2, steps=4, layers=1))
+    run.write(tmp_path, et=True)
+    write_nccl(run, tmp_path, NcclProfile(kind="plugin", last=4, kernel_channels=True))
+    heads = heads_of(sorted(tmp_path.glob("*.json")))
+    ranks = pair(heads, [], of_folders([str(tmp_path)], None).ranks).ranks
+    found = {f.kind.name: f for f in findings_of([examine(one) for one in ranks], Given(ranks, dumps=tuple(head.path for head in heads)))}
+    lost = sum(len(columns.kind) for columns in run.ranks.values()) - 4 * len(heads)
+    unmatched = found["nccl-unmatched"]
+    assert lost <= unmatched.figures["left"] <= lost + len(heads)
+    assert sum(unmatched.parts.values()) == unmatched.figures["left"]
+    counted = found["nccl-calls-missing"].figures["missing"]
+    assert lost - len(heads) <= counted <= lost  # numbers from 0 hide one a file
+    assert unmatched.ranks == (0, 1, 2, 3)
