@@ -38,7 +38,7 @@ def diagnose(given: Given) -> tuple[list[int], list[Finding]]:
     Each rank is read in a process of its own, as many at a time as memory allows.
 
     Raises:
-        InputError: a file cannot be read.
+        InputError: a file cannot be read, or two recordings are of one rank.
     """
     inputs = given.ranks
     estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
@@ -48,7 +48,12 @@ def diagnose(given: Given) -> tuple[list[int], list[Finding]]:
         if isinstance(outcome, Failed):
             raise InputError(outcome.text)
         examined.append(outcome)
-    return sorted(one.rank for one in examined), findings_of(examined, given)
+    first: dict[int, str] = {}
+    for one, recording in zip(examined, inputs, strict=True):
+        other = first.setdefault(one.rank, recording.name)
+        if other != recording.name:
+            raise InputError(f"is of rank {one.rank}, as is {other}", path=recording.name, todo="look at one run at a time")
+    return sorted(first), findings_of(examined, given)
 
 
 def findings_of(examined: Sequence[Examined], given: Given) -> list[Finding]:

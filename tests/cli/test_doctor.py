@@ -114,6 +114,13 @@ def test_what_is_no_recording_is_refused_in_one_message(name: str, content: byte
     assert len(ran.err.splitlines()) <= 5
 
 
+def test_two_recordings_of_a_rank_are_refused(graphlink: Run, tmp_path: Path) -> None:
+    folder, other = write_run(tmp_path / "run"), write_run(tmp_path / "other", ranks=(0,))
+    ran = graphlink("doctor", folder, other / "kineto_0.json")
+    assert (ran.status, ran.out) == (1, "")
+    assert "is of rank 0, as is" in ran.err
+
+
 def test_what_is_not_there_is_an_error(graphlink: Run, tmp_path: Path) -> None:
     assert graphlink("doctor", tmp_path / "none.json").status == 1
     assert graphlink("doctor", tmp_path).status == 1
