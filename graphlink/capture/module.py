@@ -28,9 +28,18 @@ class CaptureModule(ModuleType):
         *,
         steps: int | None = None,
         schedule: Callable[[int], Any] | None = None,
+        execution_trace: bool = True,
         sync: bool = True,
         sync_timeout_s: float = 60.0,
         hooks: Sequence[str] | None = None,
     ) -> session.Capture:
         """A ``Capture``, which see for the arguments."""
-        return session.Capture(folder, steps=steps, schedule=schedule, sync=sync, sync_timeout_s=sync_timeout_s, hooks=hooks)
+        return session.Capture(
+            folder,
+            steps=steps,
+            schedule=schedule,
+            execution_trace=execution_trace,
+            sync=sync,
+            sync_timeout_s=sync_timeout_s,
+            hooks=hooks,
+        )

@@ -17,13 +17,22 @@ def start(
     *,
     steps: int | None = None,
     schedule: Callable[[int], Any] | None = None,
+    execution_trace: bool = True,
     sync: bool = True,
     sync_timeout_s: float = 60.0,
     hooks: Sequence[str] | None = None,
 ) -> Capture:
     """Begin to record into ``folder``. An earlier recording is ended and written first."""
     dump()
-    capture = Capture(folder, steps=steps, schedule=schedule, sync=sync, sync_timeout_s=sync_timeout_s, hooks=hooks)
+    capture = Capture(
+        folder,
+        steps=steps,
+        schedule=schedule,
+        execution_trace=execution_trace,
+        sync=sync,
+        sync_timeout_s=sync_timeout_s,
+        hooks=hooks,
+    )
     _captures[:] = [capture]
     return capture.start()
 

@@ -24,10 +24,11 @@ class Recording:
     ``hooks``: names; of those that are not ``asked`` for, it is no news that they are not there.
     """
 
-    def __init__(self, folder: Path, hooks: Sequence[str], *, asked: bool, sync_timeout_s: float | None):
+    def __init__(self, folder: Path, hooks: Sequence[str], *, asked: bool, execution_trace: bool, sync_timeout_s: float | None):
         self.folder = folder
         self.warnings: list[str] = []
         self._hooks, self._asked, self._sync_timeout_s = Hooks(hooks), asked, sync_timeout_s
+        self._execution_trace = execution_trace
         self._window = Window()
         self._spent_ns: dict[str, int] = {}
         self._together: Meeting | None = None
@@ -50,10 +51,8 @@ class Recording:
             self._place = place = here()
             writable(self.folder)
             self._find_older(place)
-            try:
-                self._window.register(self.folder / f"et_{place.rank}.json")
-            except (RuntimeError, OSError, GraphlinkError) as error:
-                self.warnings.append(f"no execution trace: {error}")
+            if self._execution_trace:
+                self._register(self.folder / f"et_{place.rank}.json")
             self._hooks.start(self.folder, place)
         if self._sync_timeout_s is not None:
             with self._spending("together"):
@@ -106,6 +105,12 @@ class Recording:
         self._window.drop()
         self._hooks.stop()
         self._release()
+
+    def _register(self, et: Path) -> None:
+        try:
+            self._window.register(et)
+        except (RuntimeError, OSError, GraphlinkError) as error:
+            self.warnings.append(f"no execution trace: {error}")
 
     def _release(self) -> None:
         if self in _running:

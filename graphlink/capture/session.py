@@ -26,9 +26,10 @@ _windows: dict[Path, int] = {}  # begun in a folder by this process
 class Capture:
     """Records into ``folder``, the same on all ranks, while it is a context, or from ``start`` to ``stop``.
 
-    ``steps`` or ``schedule`` say which steps; without them all are recorded. ``sync``: ranks begin together, and wait for each other at
-    most ``sync_timeout_s``. ``hooks``: recorders to start and stop with it, by name; by default those that are there.
-    ``reports``: one for each window that was written.
+    ``steps`` or ``schedule`` say which steps; without them all are recorded. ``execution_trace``: without it, host ops are slowed down far
+    less, and what only that file has is missing. ``sync``: ranks begin together, and wait for each other at most ``sync_timeout_s``.
+    ``hooks``: recorders to start and stop with it, by name; by default those that are there. ``reports``: one for each window that was
+    written.
 
     UsageError is raised for wrong arguments only. Any other failure is logged, once, and ends the recording, never the training.
     """
@@ -39,6 +40,7 @@ class Capture:
         *,
         steps: int | None = None,
         schedule: Callable[[int], Any] | None = None,
+        execution_trace: bool = True,
         sync: bool = True,
         sync_timeout_s: float = 60.0,
         hooks: Sequence[str] | None = None,
@@ -46,6 +48,7 @@ class Capture:
         self.folder = Path(folder)
         self.reports: list[Report] = []
         self._phase_of = schedule_of(steps, schedule)
+        self._execution_trace = execution_trace
         self._sync_timeout_s = sync_timeout_s if sync else None
         self._hooks = DEFAULT if hooks is None else check_names(hooks)
         self._asked = hooks is not None
@@ -120,7 +123,9 @@ class Capture:
         if self._recording is None:
             count = _windows[self.folder] = _windows.get(self.folder, 0) + 1
             folder = self.folder if count == 1 else self.folder / f"window_{count}"
-            self._recording = Recording(folder, self._hooks, asked=self._asked, sync_timeout_s=self._sync_timeout_s)
+            self._recording = Recording(
+                folder, self._hooks, asked=self._asked, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s
+            )
             self._recording.prepare()
         return self._recording
 

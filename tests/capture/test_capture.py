@@ -151,3 +151,10 @@ def test_wrong_arguments_are_refused_before_the_training(tmp_path: Path) -> None
         graphlink.capture(tmp_path, hooks=["nvtx"])
     with pytest.raises(UsageError):
         graphlink.capture(tmp_path, steps=0)
+
+
+def test_kineto_alone_if_asked(tmp_path: Path, train: Train) -> None:
+    with graphlink.capture(tmp_path, execution_trace=False) as capture:
+        train()
+    assert set(capture.reports[0].bytes) == {"kineto_0.json"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["capture.0.json", "kineto_0.json"]

@@ -1,0 +1,50 @@
+"""The programs of ``fixtures/capture``, recorded here and now: from the training loop to the replay of all ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphlink import cli
+from tests.capture import truths
+
+pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "fixtures" / "capture"
+
+
+def record(program: str, *arguments: str | Path) -> str:
+    command = [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), *map(str, arguments)]
+    ran = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_four_ranks_go_from_the_training_loop_to_a_replay_of_all(tmp_path: Path) -> None:
+    record("ddp", tmp_path / "out")
+    truths.hold_ddp(tmp_path / "out")
+    assert cli.main([str(tmp_path / "out"), "--out", str(tmp_path / "graphs")]) == 0
+    truths.hold_replay(json.loads((tmp_path / "graphs" / "summary.json").read_text()))
+
+
+def test_a_thread_that_hands_over_is_recorded(tmp_path: Path) -> None:
+    record("dataloader", tmp_path)
+    truths.hold(tmp_path)
+    (one,) = truths.ranks(tmp_path)
+    assert len(set(one.graph.tid[one.graph.kind == truths.NodeKind.HOST_OP].tolist())) == 2
+
+
+def test_without_a_gpu_its_programs_say_so(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert "needs a GPU" in record("gpu", "eager", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
