@@ -100,11 +100,14 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
         mine = [k for number in sorted(numbers) for k in places.get(number, ())]
         if not mine and len(ranks) == 1 and (not numbers or traces[0].number is None):
             mine = [0]
+        if not _names_rank(dump):
+            mine = [k for k in mine if None in (dump.pid, traces[k].pid) or dump.pid == traces[k].pid]
         for k in mine:
             of_rank[k].append(dump)
         if not mine:
             (lone if numbers else untold).append(str(dump.path))
-    members = _members(dumps, told) | {key: tuple(range(world or 0)) for key in whole}
+    everyone = world is not None and set().union(*told) >= set(range(world))
+    members = (_members(dumps, told) if everyone else {}) | {key: tuple(range(world or 0)) for key in whole}
     paired = tuple(
         replace(
             one,
@@ -116,9 +119,11 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
     )
     said = []
     if untold:
-        said.append(f"left aside, as nothing tells of which rank these side files of NCCL are: {few(untold)}")
+        said.append(
+            f"left aside, as nothing tells of which rank these side files of NCCL are, or they are of other processes: {few(untold)}"
+        )
     if lone:
-        said.append(f"left aside, as no Kineto trace is of the rank of these side files of NCCL: {few(lone)}")
+        said.append(f"left aside, as no Kineto trace is of the rank and process of these side files of NCCL: {few(lone)}")
     return Paired(paired, tuple(said))
 
 
@@ -164,11 +169,15 @@ def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
 
 def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> set[int]:
     """The global ranks that a side file is of, by the first that tells; none where nothing does."""
-    named = named_rank(dump.path)
-    for number in (dump.rank, named, pids.get(dump.pid) if dump.pid is not None else None):
+    for number in (dump.rank, named_rank(dump.path), pids.get(dump.pid) if dump.pid is not None else None):
         if number is not None:
             return {number}
     return {own for communicator, own in _own(dump) if communicator.key in whole}
+
+
+def _names_rank(dump: DumpHead) -> bool:
+    """Whether the file or its name says its rank: then its process tells nothing more."""
+    return dump.rank is not None or named_rank(dump.path) is not None
 
 
 def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
@@ -177,20 +186,19 @@ def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
 
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
-    """Of communicators each of whose ranks is known, the global ranks in its order."""
+    """Of communicators the global ranks in its order, where each rank that made calls is known; side files of all ranks are given."""
     place: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes: dict[str, int] = {}
     for dump, numbers in zip(dumps, told, strict=True):
         own = Counter(communicator.key for communicator, _ in _own(dump))
         for communicator, rank in _own(dump):
-            if len(numbers) == 1 and own[communicator.key] == 1:
-                place[communicator.key][rank] |= numbers
+            place[communicator.key][rank] |= numbers if own[communicator.key] == 1 else set()
             if communicator.size:
                 sizes[communicator.key] = communicator.size
     out = {}
     for key, ranks in place.items():
         members = tuple(number for k in sorted(ranks) for number in ranks[k])
-        if set(ranks) == set(range(sizes.get(key, len(ranks)))) and len(members) == len(set(members)) == len(ranks):
+        if set(ranks) == set(range(sizes.get(key, len(ranks)))) and len(members) == len(set(members)) == len(ranks) > 1:
             out[key] = members
     return out
 

@@ -228,8 +228,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     if inputs.et is not None:
         log.info("reading %s", inputs.et)
         et = read_host(inputs.et, keep_json=options.linked)
-    members = dict(inputs.members)
-    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, members, inputs.found)
+    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     match = match_hosts(trace, et)
     if inputs.nsys is not None:
@@ -238,7 +237,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
     linked = link(trace, et, match)
-    comm = communication(linked, known_groups(linked, dumps, members) if dumps else ())
+    comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     log.info("finding dependencies")
     built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
     nodes = len(built.graph.kind)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from graphlink.annotate.nccl.join import join
@@ -19,17 +18,13 @@ from graphlink.emit import summary_nccl as told
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE, Communication, Linked
 from graphlink.read.nccl.read import read_dump
-from graphlink.read.nccl.records import Communicator, Dump
+from graphlink.read.nccl.records import Dump
 
 log: Final = logging.getLogger("graphlink")
 
 
-def read_dumps(
-    files: Mapping[Path, str], members: Mapping[str, tuple[int, ...]], found: Collection[Path]
-) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
-    """The side files of a rank, and warnings of those of ``found`` that cannot be read.
-
-    ``files``: by path what they are called; ``members``: of communicators, as the files of all ranks together tell.
+def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
+    """The side files of a rank, and warnings of those of ``found`` that cannot be read. ``files``: by path what they are called.
 
     Raises:
         InputError: another one cannot be read.
@@ -44,15 +39,8 @@ def read_dumps(
                 raise
             unread.append(f"{name} is left out: {problem.what}")
             continue
-        dumps.append(replace(dump, path=name, communicators=tuple(_with_members(one, members) for one in dump.communicators)))
+        dumps.append(replace(dump, path=name))
     return tuple(dumps), tuple(unread)
-
-
-def _with_members(one: Communicator, members: Mapping[str, tuple[int, ...]]) -> Communicator:
-    ranks = members.get(one.key)
-    if one.ranks or ranks is None:
-        return one
-    return msgspec.structs.replace(one, size=len(ranks), ranks=ranks)
 
 
 def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int) -> SideFiles | None:

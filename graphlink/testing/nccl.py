@@ -18,7 +18,7 @@ from graphlink.testing.cluster_kineto import process_id
 from graphlink.testing.cluster_records import TrueClock
 from graphlink.testing.cluster_rows import rank_rows
 from graphlink.testing.dialects import EPOCH_NS
-from graphlink.testing.nccl_calls import NcclCall, communicator_hash, nccl_calls
+from graphlink.testing.nccl_calls import NcclCall, nccl_calls
 from graphlink.testing.nccl_records import NcclProfile, TrueCall, TrueFile, TrueStep
 from graphlink.testing.nccl_steps import ProxyOp, proxy_ops
 
@@ -92,7 +92,7 @@ class Writer:
 
 
 def _recorded(run: ClusterRun, rank: int, profile: NcclProfile) -> list[NcclCall]:
-    calls = nccl_calls(run, rank, jitter_ns=profile.jitter_ns)
+    calls = nccl_calls(run, rank, jitter_ns=profile.jitter_ns, pairs=profile.message_pairs)
     ended_ns = EPOCH_NS + run.times[rank].steps[-1].end_ns - EPOCH_NS
     low, high = EPOCH_NS + profile.began * ended_ns, EPOCH_NS + profile.ended * ended_ns
     calls = [call for call in calls if low <= call.api_ns <= high and call.bytes >= profile.min_bytes]
@@ -103,8 +103,8 @@ def _recorded(run: ClusterRun, rank: int, profile: NcclProfile) -> list[NcclCall
         left: dict[int, int] = {}
         surviving = []
         for call in reversed(calls):
-            left[call.group] = left.get(call.group, profile.last) - 1
-            if left[call.group] >= 0:
+            left[call.communicator] = left.get(call.communicator, profile.last) - 1
+            if left[call.communicator] >= 0:
                 surviving.append(call)
         calls = surviving[::-1]
     return calls
@@ -131,7 +131,7 @@ def _truth(side: Side, *, steady: bool) -> tuple[TrueCall, ...]:
         found.append(
             TrueCall(
                 rank=call.rank,
-                communicator=communicator_hash(side.run, call.group),
+                communicator=call.communicator,
                 function=call.function,
                 seq=call.seq,
                 kernel=None if call.grouped else kernels[call.rank].get(call.op),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from graphlink.testing.cluster_kineto import elements, process_id
+from graphlink.testing.cluster_kineto import elements
 from graphlink.testing.cluster_machine import CALL_NS
 from graphlink.testing.cluster_program import ROW_ELEMS, ClusterGroup, Op, rank_ops
 from graphlink.testing.cluster_records import (
@@ -30,11 +29,13 @@ LAUNCH_NS = 6_000  # from the begin of a communication call on the host to its l
 
 
 class NcclCall(NamedTuple):
-    """One call of one rank. Times are true ns since the epoch; the host ones, ``api_ns`` and ``launch_ns``, of the NCCL call and of the
+    """One call of one rank. ``communicator``: its 64-bit hash, the same on all of its ``size`` members. Times are true ns since the epoch; the host ones, ``api_ns`` and ``launch_ns``, of the NCCL call and of the
     launch in it. ``op``: position in the rank's ops; ``grouped``: one of several calls that share that op's kernel."""
 
     rank: int
     group: int
+    communicator: int
+    size: int
     op: int
     function: str  # as NCCL spells it; Send, Recv
     member: int  # rank in the communicator
@@ -50,8 +51,9 @@ class NcclCall(NamedTuple):
     grouped: bool
 
 
-def nccl_calls(run: ClusterRun, rank: int, *, jitter_ns: int = 1_500) -> list[NcclCall]:
-    """All calls of a rank as issued; ``jitter_ns``: of the host between NCCL's call and its launch. Linear."""
+def nccl_calls(run: ClusterRun, rank: int, *, jitter_ns: int = 1_500, pairs: bool = False) -> list[NcclCall]:
+    """All calls of a rank as issued; ``jitter_ns``: of the host between NCCL's call and its launch. ``pairs``: messages go through a
+    communicator of their two ranks, as PyTorch makes them unless they are batched. Linear."""
     ops = rank_ops(run.training, run.groups, rank)
     times = run.times[rank]
     rng = np.random.default_rng([run.training.seed, 5, rank])
@@ -63,15 +65,24 @@ def nccl_calls(run: ClusterRun, rank: int, *, jitter_ns: int = 1_500) -> list[Nc
             continue
         launch_ns = EPOCH_NS + int(times.issue_ns[at]) + len(op.waits) * CALL_NS + LAUNCH_NS
         ns = (launch_ns - early_ns[at], launch_ns, EPOCH_NS + int(times.start_ns[at]), EPOCH_NS + int(times.end_ns[at]))
+        members = run.groups[op.group].members
         parts = _parts(op, run.groups[op.group], rank)
         for function, peer, count in parts:
             seq = NOWHERE
             if op.kind == COLLECTIVE and not op.splits[0]:
                 seq = turns.get((op.group, function), 0)
                 turns[op.group, function] = seq + 1
-            member = run.groups[op.group].members.index(rank)
-            size = count * op.elem_bytes
-            found.append(NcclCall(rank, op.group, at, function, member, peer, count, TYPES[op.elem_bytes], size, seq, *ns, len(parts) > 1))
+            member, size, pair = members.index(rank), len(members), (0, 0)
+            if pairs and op.kind != COLLECTIVE:
+                pair = (min(member, peer), max(member, peer))
+                member, peer, size = int(member > peer), int(member < peer), 2
+            hash_ = communicator_hash(run, op.group, pair)
+            sent = count * op.elem_bytes
+            found.append(
+                NcclCall(
+                    rank, op.group, hash_, size, at, function, member, peer, count, TYPES[op.elem_bytes], sent, seq, *ns, len(parts) > 1
+                )
+            )
     return found
 
 
@@ -90,12 +101,7 @@ def _parts(op: Op, group: ClusterGroup, rank: int) -> list[tuple[str, int, int]]
     return [(FUNCTIONS[op.type], NOWHERE, got_elems if op.type == REDUCE_SCATTER else sent_elems)]
 
 
-def communicator_hash(run: ClusterRun, group: int) -> int:
-    """64 bit, the same on all members."""
-    low, high = np.random.default_rng([run.training.seed, 6, group]).integers(1 << 32, size=2).tolist()
+def communicator_hash(run: ClusterRun, group: int, pair: tuple[int, int] = (0, 0)) -> int:
+    """Of a group, or of two places in it."""
+    low, high = np.random.default_rng([run.training.seed, 6, group, *pair]).integers(1 << 32, size=2).tolist()
     return int(high) << 32 | int(low) | 1 << 63
-
-
-def processes(run: ClusterRun, ranks: Sequence[int], *, ranks_a_process: int = 1) -> dict[int, int]:
-    """The process id of each rank."""
-    return {rank: process_id(rank - rank % ranks_a_process) for rank in ranks}

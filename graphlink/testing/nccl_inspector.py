@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.testing.cluster import host_name
 from graphlink.testing.cluster_records import NOWHERE
 from graphlink.testing.nccl import Side
-from graphlink.testing.nccl_calls import NcclCall, communicator_hash
+from graphlink.testing.nccl_calls import NcclCall
 from graphlink.testing.nccl_steps import CHANNELS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _text(side: Side, *, verbose: bool) -> bytes:
     turns: dict[tuple[int, int, str], int] = {}
     lines = []
     for call, timed, noise in zip(side.calls, side.timed, noise_ns, strict=True):
-        key = (call.rank, call.group, call.function)
+        key = (call.rank, call.communicator, call.function)
         turns[key] = turns.get(key, -1) + 1
         lines.append(json.dumps(_object(side, call, noise, turns[key], verbose=verbose, timed=timed)) + "\n")
     return "".join(lines).encode()
@@ -68,10 +68,9 @@ def _object(side: Side, call: NcclCall, noise_ns: int, turn: int, *, verbose: bo
             f"{sort}_stop_ts": us(call.api_ns + 700),
             "kernel_events": channels,
         }
-    size = len(side.run.groups[call.group].members)
     return {
         "header": {
-            "id": hex(communicator_hash(side.run, call.group)), "comm_name": "unknown", "rank": call.member, "n_ranks": size, "nnodes": 1,
+            "id": hex(call.communicator), "comm_name": "unknown", "rank": call.member, "n_ranks": call.size, "nnodes": 1,
         },
         "metadata": {
             "inspector_output_format_version": "v4.0", "git_rev": "", "rec_mechanism": "profiler_plugin",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphlink.testing.cluster_records import NOWHERE
 from graphlink.testing.nccl import Side
-from graphlink.testing.nccl_calls import NcclCall, communicator_hash
+from graphlink.testing.nccl_calls import NcclCall
 from graphlink.testing.nccl_steps import CHANNELS, ProxyOp
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ def plugin_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterat
     """A file a communicator and rank."""
     parts: dict[tuple[int, int], list[NcclCall]] = {}
     for call in calls:
-        parts.setdefault((call.group, call.rank), []).append(call)
-    for (group, _), part in parts.items():
-        yield f"nccl_{communicator_hash(run, group)}_{part[0].member}_{pid}.json", part
+        parts.setdefault((call.communicator, call.rank), []).append(call)
+    for (communicator, _), part in parts.items():
+        yield f"nccl{pid}_{communicator}_{part[0].member}.json", part
 
 
 def plugin_old(side: Side) -> bytes:
@@ -67,8 +67,7 @@ class _Writer:
         args = f'"count": {call.elems}, "datatype": {q}{call.type}{q}, {root}"GraphCaptured":0, "Stream": {q}{stream}{q}'
         line, api = self.begin(call.function, f"{cat}_API", call.api_ns - 300 if collective else None, args)
         yield line
-        hash_ = communicator_hash(self.side.run, call.group)
-        args = f'"CommHash": {hash_}, "Rank": {call.member}, "Count": {call.elems}, "Datatype": "{call.type}", "nChannels": {CHANNELS}'
+        args = f'"CommHash": {call.communicator}, "Rank": {call.member}, "Count": {call.elems}, "Datatype": "{call.type}", "nChannels": {CHANNELS}'
         if collective:
             args = f'"SeqNum": {call.seq}, {args}, "Algorithm": "RING", "Protocol": "LL"'
         else:

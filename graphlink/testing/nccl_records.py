@@ -18,7 +18,8 @@ class NcclProfile:
     the file ends after that share of its bytes. ``ranks_a_process``: ranks that share a process, and with it pid, clock and file.
     ``min_bytes``: smaller messages are not recorded. ``steady_ns``: what the plugin's clock shows as the run begins, if it began before.
     ``gpu_off_ns``: the clock of a GPU is off by up to so much. ``kernel_channels``, ``proxy_steps``: recorded, too. ``jitter_ns``: of the
-    host between NCCL's call and its launch. ``network_states``: steps of each proxy op.
+    host between NCCL's call and its launch. ``network_states``: steps of each proxy op. ``message_pairs``: messages have
+    communicators of their two ranks.
     """
 
     kind: str = "plugin"
@@ -36,6 +37,7 @@ class NcclProfile:
     proxy_steps: bool = False
     jitter_ns: int = 1_500
     network_states: int = 2
+    message_pairs: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -43,11 +43,10 @@ class ProxyOp(NamedTuple):
 
 def proxy_ops(run: ClusterRun, profile: NcclProfile, call: NcclCall) -> tuple[ProxyOp, ...]:
     """A collective sends to the next member and receives from the one before, on each channel; a message goes one way."""
-    size = len(run.groups[call.group].members)
     rng = np.random.default_rng([run.training.seed, 11, call.rank, call.op])
     ways = []
     if call.peer == NOWHERE:
-        ways = [(True, (call.member + 1) % size), (False, (call.member - 1) % size)]
+        ways = [(True, (call.member + 1) % call.size), (False, (call.member - 1) % call.size)]
     elif call.peer != call.member:
         ways = [(call.function == "Send", call.peer)]
     found = []

@@ -63,7 +63,9 @@ def test_a_process_tells_only_where_no_other_has_its_number(tmp_path: Path) -> N
     two = ranks(tmp_path, 2)
     found = pair((), [head("a", pid=100, host="n0"), head("b", pid=100, host="n1")], two)
     assert [one.nccl for one in found.ranks] == [(), ()]
-    assert found.missing == ("left aside, as nothing tells of which rank these side files of NCCL are: a, b",)
+    assert found.missing == (
+        "left aside, as nothing tells of which rank these side files of NCCL are, or they are of other processes: a, b",
+    )
     assert paired(two, head("a", pid=100, host="n0"), head("c", pid=100, host="n0")) == [["a", "c"], []]
     same = [Inputs(kineto=kineto(tmp_path / f"s{r}.json", info(r, 2), pid=5), expected_rank=r) for r in range(2)]
     assert len(pair((), [head("a", pid=5)], same).missing) == 1
@@ -80,7 +82,7 @@ def test_a_rank_in_a_communicator_of_all_is_a_global_rank(tmp_path: Path) -> Non
 
 
 def test_a_file_of_several_ranks_of_a_process_goes_to_each(tmp_path: Path) -> None:
-    one = head("all", *(("9", r) for r in range(4)), pid=1)
+    one = head("all", *(("9", r) for r in range(4)))
     assert paired(ranks(tmp_path, 4), one) == [["all"]] * 4
     found = pair((), [one], ranks(tmp_path, 4))
     assert [r.members for r in found.ranks] == [(("9", (0, 1, 2, 3)),)] * 4
@@ -91,19 +93,27 @@ def test_what_nothing_tells_of_is_that_of_a_single_rank(tmp_path: Path) -> None:
     assert paired(single, head("a", ("7", 3)), head("b")) == [["a", "b"]]
     found = pair((), [head("mine", rank=0), head("other", rank=3)], single)
     assert [path.name for path in found.ranks[0].nccl] == ["mine"]
-    assert found.missing == ("left aside, as no Kineto trace is of the rank of these side files of NCCL: other",)
+    assert found.missing == ("left aside, as no Kineto trace is of the rank and process of these side files of NCCL: other",)
     unknown = ranks(tmp_path, None, 1, told=False)  # nothing tells its number
     assert paired(unknown, head("x_rank_3")) == [["x_rank_3"]]
 
 
+def test_a_file_of_another_process_is_not_joined_but_where_it_says_the_rank(tmp_path: Path) -> None:
+    single, two = ranks(tmp_path, 4, 1), ranks(tmp_path, 2)
+    assert paired(single, head("own", pid=100)) == [["own"]]
+    assert paired(single, head("d_rank_0", pid=777), head("e", rank=0, pid=778)) == [["d_rank_0", "e"]]
+    assert len(pair((), [head("other", ("7", 0), pid=101)], single).missing) == 1
+    assert len(pair((), [head("w", ("9", 0), pid=777, sizes={"9": 2})], two).missing) == 1  # a rank 0, of another run
+
+
 def test_the_files_of_all_ranks_tell_the_members_of_a_communicator(tmp_path: Path) -> None:
-    dumps = [head(f"d_rank_{r}", ("70", r // 2), ("71" if r % 2 else "72", r // 2)) for r in range(4)]
-    dumps[0] = head("d_rank_0", ("72", 0), ("5", 0))  # "70" has two ranks 1; of "5" one is missing
-    dumps.append(head("f_rank_1", ("5", 2)))
+    dumps = [head(f"d_rank_{r}", ("70", r // 2), ("71" if r % 2 else "72", r // 2)) for r in range(4)]  # of "70" ranks are there twice
+    dumps.append(head("f_rank_1", ("5", 0), ("6", 0), sizes={"6": 2}))  # others may have been in "5", and were in "6"
+    dumps.append(head("g_rank_2", ("4", 1)))
     found = pair((), dumps, ranks(tmp_path, 4))
     assert [dict(one.members) for one in found.ranks] == [{"72": (0, 2)}, {"71": (1, 3)}, {"72": (0, 2)}, {"71": (1, 3)}]
-    sized = [head(f"d_rank_{r}", ("6", r), sizes={"6": 3}) for r in range(2)]
-    assert [one.members for one in pair((), sized, ranks(tmp_path, 2)).ranks] == [(), ()]
+    some = pair((), dumps[:3], ranks(tmp_path, 4))
+    assert [one.members for one in some.ranks] == [()] * 4  # the file of the last rank may be missing
 
 
 def plugin(path: Path, rank: int = 0, key: int = 5) -> Path:

@@ -137,19 +137,26 @@ def test_jobs_of_single_ranks_and_join_are_the_same(graphlink: Run, cluster: tup
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
 @pytest.mark.parametrize("trace", ["dlrm8-v100/kineto_0.json", "simple-add-a100/kineto_0.json", "resnet-ddp2-a100/kineto_0.json"])
-def test_a_real_dump_beside_a_trace_of_another_run_is_all_unmatched_and_named(graphlink: Run, trace: str) -> None:
+def test_a_real_dump_beside_a_trace_of_another_run_is_all_unmatched_and_named(graphlink: Run, trace: str, tmp_path: Path) -> None:
     dump = TRACES / "nccl" / "nccl_trace_p2p_4rank.json"
     found = next(path for path in sorted((TRACES / trace).parent.glob(f"{Path(trace).name}*")))
-    done = graphlink("--kineto", found, "--nccl", dump)
+    aside = graphlink("--kineto", found, "--nccl", dump, "--no-timeline")
+    assert aside.status == 0, aside.err
+    assert any(text.startswith("left aside") and text.endswith(str(dump)) for text in aside.summary["warnings"])
+    assert "nccl" not in aside.rank
+    without = (aside.folder / "trace.0.et").read_bytes()
+    said = tmp_path / "dump_rank_0.json"
+    said.write_bytes(dump.read_bytes())
+    done = graphlink("--kineto", found, "--nccl", said, "--force")
     assert done.status == 0, done.err
     nccl = done.rank["nccl"]
     (file,) = nccl["files"]
-    assert (file["path"], file["kind"], file["events"], file["calls"]) == (str(dump), "plugin", 310, 8)
+    assert (file["path"], file["kind"], file["events"], file["calls"]) == (str(said), "plugin", 310, 8)
     assert nccl["times"] == []
     lines = [line for line in nccl["join"] if line["file"] == 0]
     assert {line["communicator"] for line in lines} == {"12715772615376301750"}
     assert sum(line["calls"] for line in lines) == 8 == sum(sum(line["calls_left"].values()) for line in lines)
     assert sum(line["matched"] for line in nccl["join"]) == 0
-    assert not any(name.startswith("nccl_") for a in read(done.folder / "trace.0.et").attributes for name in a)
+    assert (done.folder / "trace.0.et").read_bytes() == without
     assert "communicator 12715772615376301750: 0 of 2 calls" in done.out
     assert not any(name.startswith("NCCL channel") for name in rows_of(done.folder / "timeline.perfetto-trace"))

@@ -20,7 +20,7 @@ from graphlink.annotate.nccl.clocks import dump_clock
 from graphlink.annotate.nccl.holes import fill_holes
 from graphlink.annotate.nccl.outcome import AMBIGUOUS, DIFFERS, NO_GROUP, NO_TIME, OTHER_RANK, Outcome, table
 from graphlink.annotate.nccl.records import NcclJoin, Ops
-from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side
+from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side, units
 from graphlink.annotate.nccl.split import split_ops
 from graphlink.model import NOWHERE
 from graphlink.read.nccl.records import Clock, Dump, DumpKind
@@ -58,10 +58,11 @@ def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> NcclJoin:
 def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) -> dict[int, Laid]:
     """By sequence where there is one to go by, else by time; returns what is known of the clock of each dump."""
     rest: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    own_keys = {lane.key for k, lane in enumerate(calls.lanes) if units(calls, ops, k)}
     for k, lane in enumerate(calls.lanes):
         own = np.flatnonzero(calls.lane == k)
-        if not calls.may_be[k].any():
-            outcome.leave(own, OTHER_RANK if lane.of_other_rank else NO_GROUP)
+        if not units(calls, ops, k):
+            outcome.leave(own, OTHER_RANK if lane.key in own_keys else NO_GROUP)
             continue
         if lane.kind is DumpKind.FLIGHT_RECORDER:
             pairs = by_sequence(calls, ops, k)

@@ -163,9 +163,11 @@ def evidence_bits(line: Timeline, shift: Shift) -> float:
     """
     kind = line.kind
     context = np.zeros(len(kind), np.int64)
+    kinds = int(kind.max(initial=0)) + 2
     for back in range(CONTEXT + 1):
-        shifted_kind = np.concatenate([np.full(min(back, len(kind)), NOWHERE), kind[: len(kind) - back]])
-        context = np.unique(np.stack([context, shifted_kind]), axis=1, return_inverse=True)[1].reshape(-1)
+        before = np.full(len(kind), NOWHERE, np.int64)
+        before[back:] = kind[: max(len(kind) - back, 0)]
+        context = np.unique(context * kinds + before + 1, return_inverse=True)[1].reshape(-1)
     since = np.diff(line.op_ns, prepend=line.op_ns[:1])
     order = np.lexsort((since, context))
     span = int(since.max(initial=0)) + 4 * shift.reach_ns + 1

@@ -67,7 +67,6 @@ class Lane:
     kind: DumpKind
     key: str
     pair: bool  # two members that only send and receive: PyTorch makes such for messages that are not batched
-    of_other_rank: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +166,10 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
         lane = lane.reshape(-1)
         for k, (communicator, member) in enumerate(pairs.tolist()):
             known = dump.communicators[communicator] if communicator != NOWHERE else None
-            pair = known is not None and known.size == 2 and bool(message[lane == k].all())
-            others = len(pairs) > 1 or dump.rank not in (None, rank)
-            lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair, others))
+            own = lane == k
+            alone = known is not None and known.size in (2, None) and member in (0, 1) and dump.kind is not DumpKind.FLIGHT_RECORDER
+            pair = alone and bool((message[own] & (calls.peer[own] == 1 - member)).all())
+            lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
         barrier = function == codes.of(BARRIER)
         dtype = np.array(
             [codes.of("" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0]) for text in dump.strings], np.int64
@@ -189,8 +189,8 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
             "gpu_ns": _gpu_starts(dump),
             "exec_ns": calls.exec_ns,
         })  # fmt: skip
-    names = parts[0] if parts else ()
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    none = {name: np.zeros(0, np.bool_ if name == "message" else np.int64) for name in CallSide.__dataclass_fields__}
+    columns = {name: np.concatenate([none[name], *(part[name] for part in parts)]) for name in none if name not in ("lanes", "may_be")}
     return CallSide(tuple(lanes), _may_be(dumps, lanes, groups, rank), **columns)
 
 
