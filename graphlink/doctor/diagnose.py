@@ -70,7 +70,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Finding]:
     passed_over = list(given.passed_over)
     for path in given.dumps:
         with naming_limits(str(path)):
-            dumps, unread = read_dumps({path: str(path)}, {}, given.found)
+            dumps, unread = read_dumps({path: str(path)}, given.found)
         passed_over += unread
         for dump in dumps:
             findings += dump_lacking(dump)

@@ -53,9 +53,8 @@ def examine(inputs: Inputs) -> Examined:
     if other_run:
         et = None
     linked = link(trace, et, match)
-    members = dict(inputs.members)
-    dumps, _ = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, members, inputs.found)
-    comm = communication(linked, known_groups(linked, dumps, members) if dumps else ())
+    dumps, _ = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
+    comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     findings = [
         *other_run,
         *rows_lacking(linked, nsys=inputs.nsys is not None),

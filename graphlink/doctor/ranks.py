@@ -93,7 +93,6 @@ LEFT_ASIDE = Kind(
     "files were passed over or taken otherwise than named",
     "as said",
     "one folder a run, with a Kineto trace and an execution trace a rank, numbered alike",
-    by_capture=True,
 )
 NO_RANGES = Kind(
     "no-pipeline-ranges",

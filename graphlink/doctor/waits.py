@@ -10,6 +10,7 @@ import numpy as np
 
 from graphlink.depend.build import Found
 from graphlink.depend.calls import Role
+from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.model import Bool, Built, FoundBy, Linked, SyncKind
@@ -80,9 +81,9 @@ LONE_ROWS = Kind(
 HOST_COMM = Kind(
     "host-comm",
     Level.INFERRED,
-    "{comms} operations of gloo: nothing records who waited for them",
+    "{comms} operations of gloo, and who waited for them is not all recorded",
     "waits are inferred where the next row begins soon after one ended; {late} operations were pending {late_ms} ms that stay host time",
-    "NCCL on GPUs, whose kernels show it; with gloo nothing does",
+    f"a record_function('{WAIT_RANGE}') around each wait for gloo (graphlink.capture does so for those in Python); NCCL's kernels show it",
 )
 KINDS: Final = (NO_SYNC, NO_HIP_SYNC, NO_NSYS_SYNC, GAPS, NO_RECORDS, SOME_RECORDS, NO_NSYS_RECORDS, LONE_ROWS, HOST_COMM)
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
@@ -92,7 +93,7 @@ def waits_lacking(linked: Linked, found: Found, built: Built, comms: int, *, nsy
     """``comms``: host-side communication ops; ``nsys``: of an export, else of a Kineto trace."""
     trace, role = linked.trace, found.cuda.role
     calls, syncs = trace.calls, trace.syncs
-    if comms:
+    if comms and (built.untold.comms or WAIT_RANGE not in trace.strings):
         late, late_ns = built.untold.comms, built.untold.comms_ns
         yield Finding(HOST_COMM, _share(late_ns, span_of(trace)), {"comms": comms, "late": late, "late_ns": late_ns})
     if not len(trace.device.start_ns):

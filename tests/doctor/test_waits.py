@@ -56,3 +56,15 @@ def test_gloo_is_a_matter_of_inference(tmp_path: Path) -> None:
     (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
     found = diagnosed(tmp_path)["host-comm"]
     assert found.figures == {"comms": 1, "late": 1, "late_ns": 89_500}
+
+
+def test_recorded_waits_for_gloo_leave_nothing_to_infer(tmp_path: Path) -> None:
+    op = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "args": {"Input Dims": [[1]], "Record function id": 1}}
+    events = [
+        op | {"name": "c10d::recv_", "ts": 0.5, "dur": 10},
+        gloo("gloo:recv", 5, 100),
+        gloo("graphlink::wait", 20, 101),
+        op | {"name": "aten::mm", "ts": 5_000, "dur": 10},
+    ]
+    (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
+    assert "host-comm" not in diagnosed(tmp_path)
