@@ -121,7 +121,7 @@ class FlightRecorder:
         return f"{len(self._bytes):,} bytes"
 
     def dump(self, folder: Path, place: Place) -> str:
-        if b"entries" not in self._bytes:
+        if b"profiling_name" not in self._bytes:
             return "nothing: it holds no collective"
         path = folder / f"flight_recorder_{place.rank}.{'json' if self._json else 'pickle'}"
         if self._json:

@@ -92,10 +92,9 @@ def mapped_libraries(*starts: str) -> list[Path]:
 def plugin_library(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The profiler plugin that NCCL has loaded: ``NCCL_PROFILER_PLUGIN`` is a path, or X for ``libnccl-profiler-X.so``."""
     name = environ.get("NCCL_PROFILER_PLUGIN", "")
-    if not name:
-        return None
-    loaded = mapped_libraries(Path(name).name, f"libnccl-profiler-{name}.so")
-    return loaded[0] if loaded else (Path(name) if Path(name).is_file() else None)
+    if not name or Path(name).is_file():
+        return Path(name) if name else None
+    return next(iter(mapped_libraries(f"libnccl-profiler-{name}.so")), None)
 
 
 def _recorder(torch: Any) -> list[Feature]:

@@ -79,8 +79,8 @@ class Window:
         with _quiet():
             if self._observer is not None:
                 self._observer.start()
-            self._started = True
             self._profiler.start_trace()
+            self._started = True
 
     def begin_step(self, step: int) -> None:
         import torch

@@ -109,13 +109,20 @@ def test_flight_recorder_is_written_as_pytorch_gives_it(
 ) -> None:
     if not hasattr(torch._C, "_distributed_c10d"):
         pytest.skip("this PyTorch has no torch.distributed")
-    body = json.dumps({"version": "2.10", "entries": []}).encode()
+    body = json.dumps({"version": "2.10", "entries": [{"profiling_name": "nccl:all_reduce"}]}).encode()
     for other in hooks_of.FLIGHT_DUMPS:
         monkeypatch.delattr(torch._C._distributed_c10d, other, raising=False)
     monkeypatch.setattr(torch._C._distributed_c10d, name, lambda: body, raising=False)
     with graphlink.capture(tmp_path, hooks=["flight_recorder"]):
         train()
     assert (tmp_path / f"flight_recorder_0.{ending}").read_bytes() == body
+
+
+def test_an_empty_flight_recorder_leaves_no_file(tmp_path: Path, train: Train) -> None:
+    with graphlink.capture(tmp_path, hooks=["flight_recorder"]):
+        train()
+    assert not list(tmp_path.glob("flight_recorder*"))
+    assert told(tmp_path)["warnings"] == []
 
 
 def test_nsys_is_told_where_the_window_is(tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

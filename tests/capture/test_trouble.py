@@ -125,10 +125,13 @@ def test_another_observer_costs_only_the_execution_trace(tmp_path: Path, train: 
 def test_an_error_of_the_profiler_ends_the_recording_only(
     tmp_path: Path, train: Train, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    start = torch.profiler._KinetoProfile.start_trace
+
+    def fails_once(profiler: object) -> None:
+        monkeypatch.setattr(torch.profiler._KinetoProfile, "start_trace", start)
         raise RuntimeError("CUPTI")
 
-    monkeypatch.setattr(torch.profiler._KinetoProfile, "start_trace", fails)
+    monkeypatch.setattr(torch.profiler._KinetoProfile, "start_trace", fails_once)
     with graphlink.capture(tmp_path, steps=2) as capture:
         assert steps(capture, train) == 5
     assert said() == ["the recording is off: CUPTI"]
