@@ -14,11 +14,12 @@ class Groups:
 
     In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks where the group
     has as many members as the world (size recorded, or told by the number of splits of an all_to_all), and all ranks where a
-    recording without sizes names this one group only. Kineto holds where both describe a group.
+    recording without sizes names this one group only. Kineto holds where both describe a group, and both before what other files
+    ``told``.
     """
 
-    def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm]) -> None:
-        described = (*(et.process_groups if et else ()), *trace.process_groups)
+    def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], told: tuple[ProcessGroup, ...] = ()) -> None:
+        described = (*told, *(et.process_groups if et else ()), *trace.process_groups)
         self.found: list[ProcessGroup] = []
         self.assumed: set[str] = set()
         self._index: dict[tuple[str, tuple[int, ...]], int] = {}

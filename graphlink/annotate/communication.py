@@ -29,6 +29,7 @@ from graphlink.model import (
     Communication,
     DeviceKind,
     Linked,
+    ProcessGroup,
     Trace,
 )
 
@@ -47,15 +48,15 @@ class _Calls:
     disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
-def communication(linked: Linked) -> Communication:
-    """The communication ops of one rank; O(n log n) in its rows.
+def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
+    """The communication ops of one rank; O(n log n) in its rows. ``known``: groups that other files describe, for those that it does not.
 
     ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes count once; copies
     and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and bytes from the ``c10d`` op in which it
     began. Nothing is raised: what is not known is UNKNOWN, with a warning that counts it.
     """
     calls = _recorded_calls(linked)
-    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()))
+    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(linked.trace, groups)
     device_row, device_node = _device_nodes(linked, calls, typed)
     host_row, host_node = _host_nodes(linked, calls, typed)
@@ -68,7 +69,18 @@ def communication(linked: Linked) -> Communication:
     ]
     warnings += [f"communication without parameters or group, kept as computation: {n} x {name}" for name, n in typed.unknown.items()]
     warnings += [f"further kernels of one call, kept as computation: {n} x {name}" for name, n in typed.doubled.items()]
-    return Communication(device_row, device_node, host_row, host_node, tuple(groups.found), tuple(warnings))
+    return Communication(
+        device_row,
+        device_node,
+        host_row,
+        host_node,
+        tuple(groups.found),
+        tuple(warnings),
+        unknown=typed.unknown,
+        unlisted=typed.unlisted,
+        assumed=tuple(sorted(groups.assumed)),
+        differing=calls.disagreeing,
+    )
 
 
 def _recorded_calls(linked: Linked) -> _Calls:
@@ -130,11 +142,15 @@ class _Typing:
     def __init__(self, trace: Trace, groups: Groups) -> None:
         self.rank, self.groups = trace.rank, groups
         self.unknown: dict[str, int] = {}
+        self.unlisted: dict[str, int] = {}
         self.doubled: dict[str, int] = {}
 
     def node(self, comm: Comm) -> CommNode:
         kind, group = kind_of(comm.name), self.groups.index(comm)
         size = size_bytes(comm, self.groups.size(comm))
+        if group is None and kind is not CommKind.UNKNOWN and size is not None:
+            name = comm.pg_desc or comm.pg_name or "(unnamed)"
+            self.unlisted[name] = self.unlisted.get(name, 0) + 1
         if kind is CommKind.UNKNOWN or group is None or size is None:
             return self.leave(comm.name)
         if kind is CommKind.COLLECTIVE:
@@ -184,7 +200,47 @@ def _chakra_name(name: str) -> str:
     return name if kind is CommKind.UNKNOWN else kind.name
 
 
+@dataclass(frozen=True, slots=True)
+class CommRow:
+    """What was recorded of a communication kernel or host row. ``comms``: the calls that it stands for, none where nothing tells.
+
+    ``told``: the name of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for the same call.
+    """
+
+    row: int
+    comms: tuple[Comm, ...]
+    told: str
+    further: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommRows:
+    """All communication of a rank by row."""
+
+    device: tuple[CommRow, ...]
+    host: tuple[CommRow, ...]
+
+
+def comm_rows(linked: Linked) -> CommRows:
+    """As ``communication`` takes it, before it is typed; O(n log n) in rows."""
+    calls = _recorded_calls(linked)
+    return CommRows(tuple(_device_rows(linked, calls)), tuple(_host_rows(linked, calls)))
+
+
 def _device_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
+    found = _device_rows(linked, calls)
+    nodes = []
+    for one in found:
+        if not one.comms:
+            nodes.append(typed.leave(one.told))
+        elif one.further:
+            nodes.append(typed.further(one.comms[0]))
+        else:
+            nodes.append(typed.node(one.comms[0]) if len(one.comms) == 1 else typed.coalesced(list(one.comms)))
+    return np.array([one.row for one in found], np.int32), tuple(nodes)
+
+
+def _device_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     trace, device = linked.trace, linked.trace.device
     op = _launching_ops(linked)
     in_call = np.zeros(len(trace.host.tid) + 1, np.bool_)  # the last entry stands for NOWHERE
@@ -196,22 +252,21 @@ def _device_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, t
     ranges = _range_names(linked, rows)
     bare = rows[~(own | in_call[op])[rows]]
     coalesced = waiting_calls(linked, calls.host, op, bare.tolist())
-    nodes, begun = [], set()
+    found, begun = [], set()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
         comm = calls.device.get(row)
         if host_row in calls.host:
             comm = _merged(comm, calls.host[host_row]) if comm is not None else calls.host[host_row]
+        told = text or _kernel_name(trace, row)
         if row in coalesced:
-            nodes.append(typed.coalesced(coalesced[row]))
+            found.append(CommRow(row, tuple(coalesced[row]), told))
         elif comm is None:
-            nodes.append(typed.leave(text or _kernel_name(trace, row)))
-        elif host_row in begun:
-            nodes.append(typed.further(comm))
+            found.append(CommRow(row, (), told))
         else:
-            nodes.append(typed.node(comm))
+            found.append(CommRow(row, (comm,), told, host_row in begun))
             begun.update({host_row} - {NOWHERE})
-    return rows.astype(np.int32), tuple(nodes)
+    return found
 
 
 def _launching_ops(linked: Linked) -> I32:
@@ -246,6 +301,11 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
 
 
 def _host_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
+    found = _host_rows(linked, calls)
+    return np.array([one.row for one in found], np.int32), tuple(typed.node(one.comms[0]) for one in found)
+
+
+def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     """Gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
     trace, host = linked.trace, linked.trace.host
     rows = np.flatnonzero(_starting(trace.strings, (HOST_RANGES,))[host.name] & host.annotation & linked.crossing)
@@ -253,14 +313,14 @@ def _host_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tup
     wanted[list(calls.host)] = True
     around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
     around = innermost(host, Nesting(linked.parent, linked.crossing), around, wanted, host.start_ns[rows])
-    nodes = []
+    found = []
     for row, op in zip(rows.tolist(), around.tolist(), strict=True):
         name = trace.strings[host.name[row]]
         comm = calls.host.get(row, calls.host.get(op))
         if comm is None or kind_of(comm.name) is not kind_of(name):
             comm = Comm(name)
-        nodes.append(typed.node(_merged(comm, _inputs(linked, row))))
-    return rows.astype(np.int32), tuple(nodes)
+        found.append(CommRow(row, (_merged(comm, _inputs(linked, row)),), name))
+    return found
 
 
 def _inputs(linked: Linked, row: int) -> Comm:

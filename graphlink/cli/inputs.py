@@ -13,10 +13,12 @@ from typing import Final
 
 from graphlink.cli.names import is_named_as_recording, is_trace_name, named_rank
 from graphlink.cli.pairing import few, holes, pair
+from graphlink.cli.side_files import heads_of, may_be_side_file
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
 from graphlink.read.heads import Head, read_heads
 from graphlink.read.looks import looks_like
+from graphlink.read.nccl.heads import DumpHead
 from graphlink.read.paddle import is_worker_log
 from graphlink.read.source import unreadable
 from graphlink.run.job import Inputs
@@ -28,7 +30,7 @@ _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Ranks of Kineto traces, or nsys exports where there is no Kineto trace.
+    """Ranks of Kineto traces, or nsys exports where there is no Kineto trace; and the side files of NCCL in the folders.
 
     ``missing``: what is not there of the run, in words: ranks, and partners of files. ``warnings``: what else is worth saying, such as
     recordings that were left aside.
@@ -38,6 +40,7 @@ class Found:
     exports: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    dumps: tuple[DumpHead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class _Folder:
     hosts: tuple[Head, ...]
     databases: tuple[Path, ...]
     logs: tuple[Path, ...]
+    dumps: tuple[DumpHead, ...]
     strange: tuple[Path, ...]  # named as recordings are, and none
 
     def exports(self, *, needed: bool) -> tuple[Path, ...]:
@@ -81,7 +85,7 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> Foun
 
 
 def of_folders(names: Sequence[str], rank: int | None) -> Found:
-    """The recordings in folders, told by content and paired by rank over all of them.
+    """The recordings in folders, told by content and paired by rank over all of them; side files of NCCL are not paired yet.
 
     A folder that holds none itself is taken as a folder of folders, of a rank or host each.
 
@@ -92,7 +96,8 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
     folders = _contents(_folders(names))
     devices = [head for folder in folders for head in folder.devices]
     hosts = [head for folder in folders for head in folder.hosts]
-    empty = [str(folder.path) for folder in folders if not folder.has_traces()]
+    dumps = tuple(head for folder in folders for head in folder.dumps)
+    empty = [str(folder.path) for folder in folders if not folder.has_traces() and not folder.dumps]
     missing = (f"no recording was found in {few(empty)}",) if empty else ()
     strange = [str(path) for folder in folders for path in folder.strange]
     if strange:
@@ -104,16 +109,18 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
     warnings = _left_aside(folders, "Kineto traces", exports_too=True)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
         one = Inputs(kineto=devices[0].path, et=hosts[0].path if hosts else None, rank=rank, expected_rank=_told_rank(devices[0]))
-        return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])))
+        return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])), dumps)
     if rank is not None:
         raise UsageError("--rank is for a single pair, and the folder holds more", path=folders[0].path)
     paired = pair(devices, hosts)
-    return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing))
+    return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing), dumps)
 
 
 def is_looked_into(name: str) -> bool:
     """Whether a file of that name in a folder may be a recording of any kind."""
-    return not name.startswith(".") and (is_trace_name(name) or _SQLITE.search(name) is not None or is_worker_log(Path(name)))
+    return not name.startswith(".") and (
+        is_trace_name(name) or _SQLITE.search(name) is not None or is_worker_log(Path(name)) or may_be_side_file(name)
+    )
 
 
 def unfold(names: Iterable[str]) -> list[Path]:
@@ -160,7 +167,8 @@ def _contents(paths: Sequence[Path]) -> list[_Folder]:
     for folder in _looked_into(paths):
         searched = not folder.has_traces() and not folder.logs
         below = _looked_into([path for path in _inside(folder.path) if _is_folder(path)]) if searched else []
-        out |= {inner.path: inner for inner in below if inner.has_traces()} or {folder.path: folder}
+        held = {inner.path: inner for inner in below if inner.has_traces() or inner.dumps}
+        out |= held if held and not folder.dumps else held | {folder.path: folder}
     return list(out.values())
 
 
@@ -168,10 +176,20 @@ def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
     """The heads in all of them are read together: there may be many folders of one file."""
     files = {path: [file for file in _inside(path) if file.is_file()] for path in paths}
     heads = {head.path: head for head in read_heads([file for inner in files.values() for file in inner if is_trace_name(file.name)])}
-    return [_folder(path, inner, [heads[file] for file in inner if file in heads]) for path, inner in files.items()]
+    unknown = [file for inner in files.values() for file in inner if may_be_side_file(file.name) and not _is_kind(heads.get(file))]
+    dumps = {head.path: head for head in heads_of(unknown)}
+    return [
+        _folder(path, inner, [heads[file] for file in inner if file in heads], [dumps[file] for file in inner if file in dumps])
+        for path, inner in files.items()
+    ]
 
 
-def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head]) -> _Folder:
+def _is_kind(head: Head | None) -> bool:
+    return head is not None and head.kind is not None
+
+
+def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Sequence[DumpHead]) -> _Folder:
+    side_files = {dump.path for dump in dumps}
     for head in heads:
         log.debug("%s: %s", head.path, head.kind or "no trace")
     return _Folder(
@@ -180,7 +198,10 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head]) -> _Folder
         hosts=tuple(head for head in heads if head.kind == kinds.ET.name),
         databases=tuple(file for file in files if _SQLITE.search(file.name)),
         logs=tuple(file for file in files if is_worker_log(file)),
-        strange=tuple(head.path for head in heads if head.kind is None and is_named_as_recording(head.path)),
+        dumps=tuple(dumps),
+        strange=tuple(
+            head.path for head in heads if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)
+        ),
     )
 
 
@@ -219,6 +240,7 @@ def _left_aside(folders: Sequence[_Folder], taken: str, *, exports_too: bool) ->
         for kind, paths, option in (
             ("nsys export", folder.exports(needed=False) if exports_too else (), "--nsys"),
             ("Paddle worker log", folder.logs, "--paddle-logs"),
+            ("side file", () if exports_too else tuple(dump.path for dump in folder.dumps), "--nccl beside --kineto"),
         )
         if paths
     )

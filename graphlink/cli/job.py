@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import UNSET
+
 from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.cli.inputs import Found, of_files, of_folders, unfold
 from graphlink.cli.nsys import ranks_of
 from graphlink.cli.out import say
 from graphlink.cli.progress import reporting
+from graphlink.cli.side_files import given, pair
 from graphlink.cli.standins import Standins
 from graphlink.emit import bubbles, publish, summary, summary_run
 from graphlink.engine.engines import RunsOn, session
@@ -76,7 +79,7 @@ def join(arguments: argparse.Namespace) -> int:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose), session(_runs_on(arguments)):
             missing = _missing(stored, strict=arguments.strict)
             joined = join_ranks(stored, options, arguments.out, publication.beside, _runs_on(arguments))
-            told = run_told(joined.run, joined.path, [])
+            told = run_told(joined.run, joined.path, [], joined.result.ranks)
             whole = _summarised(joined.result, options, told, (*missing, *joined.run.warnings, *cut_short(joined.run)), publication.beside)
             publication.publish()
         _said(arguments, whole, 0)
@@ -134,14 +137,19 @@ def _complete(arguments: argparse.Namespace, out: Out, options: job.Options) -> 
         return None
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs, _ = _inputs(arguments, options, Path(folder))
-    asked = {(one.kineto and one.name_of(one.kineto), one.et and one.name_of(one.et)) for one in inputs}
-    same = asked == {(rank.inputs.kineto, rank.inputs.et) for rank in whole.ranks}
+    asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
+    same = asked == {_files_of(rank) for rank in whole.ranks}
     return whole if same and not _changed_since(Path(arguments.out) / summary.NAME, inputs) else None
+
+
+def _files_of(rank: summary.Rank) -> frozenset[str]:
+    side_files = [] if rank.nccl is UNSET else [file.path for file in rank.nccl.files]
+    return frozenset([*filter(None, (rank.inputs.kineto, rank.inputs.et)), *side_files])
 
 
 def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
     """Whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
-    local = [path for one in inputs for path in (one.kineto, one.et) if path is not None and one.remote_of(path) is None]
+    local = [path for one in inputs for path in one.files if one.remote_of(path) is None]
     if not published.is_file() or not local:
         return False
     told = [path.stat() for path in local]
@@ -186,6 +194,8 @@ def _inputs(arguments: argparse.Namespace, options: job.Options, folder: Path) -
         return found.ranks, warnings
     if options.linked:
         raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=found.exports[0])
+    if arguments.nccl:
+        raise UsageError("--nccl is for Kineto traces: side files are not joined with nsys exports", path=found.exports[0])
     if arguments.strict:
         raise UsageError(
             "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are", path=found.exports[0]
@@ -205,6 +215,9 @@ def _found(arguments: argparse.Namespace) -> Found:
         found = of_folders(arguments.folder, rank)
     else:
         found = of_files(arguments.kineto, arguments.et, rank)
+    if found.ranks:
+        paired = pair(found.dumps, given(unfold(arguments.nccl)), found.ranks)
+        found = replace(found, ranks=paired.ranks, missing=(*found.missing, *paired.missing))
     if of_several and arguments.rank is not None and not found.exports:
         found = _only(found, arguments.rank)
     return found
@@ -257,7 +270,7 @@ def _write(arguments: argparse.Namespace, options: job.Options, folder: Path) ->
     with standins.telling():
         beside = standins.graphs([name for name in arguments.folder if not _same_folder(name, out)])  # not with outputs of our own
     compared, others = compare(beside, {rank: folder / f"{options.name}.{rank}.et" for rank in joined.run.ranks})
-    told = run_told(joined.run, joined.path, compared)
+    told = run_told(joined.run, joined.path, compared, joined.result.ranks)
     whole = _summarised(
         joined.result, options, told, (*warnings, *map(standins.told, others), *joined.run.warnings, *cut_short(joined.run)), folder
     )

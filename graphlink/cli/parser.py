@@ -10,12 +10,13 @@ from graphlink.cli.astra import astra_parser
 from graphlink.cli.bubbles import bubbles_parser
 from graphlink.cli.check import check_parser
 from graphlink.cli.critical import critical_parser
+from graphlink.cli.doctor import doctor_parser
 from graphlink.cli.replay import replay_parser
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
 from graphlink.version import __version__
 
-VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles", "astra")
+VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles", "astra", "doctor")
 _DESCRIPTION = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
 _EPILOG = """verbs:
   graphlink [link] ...             link an execution trace (ET) and a Kineto trace: the main job, options above
@@ -26,6 +27,7 @@ _EPILOG = """verbs:
   graphlink critical-path DIR      print what holds a rank up, and what would be gained from whom
   graphlink bubbles DIR            print where the bubbles of a pipeline come from, and what another schedule would give
   graphlink check DIR|FILE.et      say what ASTRA-sim would make of any Chakra graph
+  graphlink doctor FILE|DIR ...    say what a recording lacks, what that costs, and how to record it
   graphlink astra DIR              write what ASTRA-sim needs beside the graphs, with the network that the run shows
 
 examples:
@@ -33,6 +35,7 @@ examples:
   graphlink --kineto kineto_0.json
   graphlink --et 'et_*.json' --kineto 'kineto_*.json' --out out
   graphlink traces/ --out out
+  graphlink --kineto kineto_0.json --nccl nccl_dumps/ --out out
   graphlink 'hosts/*' --strict --out out
   graphlink --nsys run.sqlite --out out
   graphlink --paddle-logs log_dir --out out
@@ -61,6 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments = critical_parser().parse_args(rest)
     elif verb == "bubbles":
         arguments = bubbles_parser().parse_args(rest)
+    elif verb == "doctor":
+        arguments = doctor_parser().parse_args(rest)
     elif verb == "astra":
         arguments = astra_parser().parse_args(rest)
     else:
@@ -68,7 +73,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         _check(arguments)
     arguments.verb = verb or "link"
     if arguments.verb not in ("link", "join"):
-        _refuse_urls(value for value in vars(arguments).values() if isinstance(value, str))
+        given = [value if isinstance(value, list) else [value] for value in vars(arguments).values()]
+        _refuse_urls(value for values in given for value in values if isinstance(value, str))
     return arguments
 
 
@@ -102,6 +108,14 @@ def link_parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="FILE",
         help="nsys sqlite exports instead of Kineto: files or quoted globs, repeatable; a rank is a (process, device)",
+    )
+    inputs.add_argument(
+        "--nccl",
+        action="append",
+        default=[],
+        nargs="+",
+        metavar="FILE",
+        help="side files of NCCL or the Flight Recorder beside Kineto: files, folders of them or quoted globs, repeatable",
     )
     inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
     inputs.add_argument(
@@ -210,9 +224,12 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.et = [name for names in arguments.et for name in names]
     arguments.kineto = [name for names in arguments.kineto for name in names]
     arguments.nsys = [name for names in arguments.nsys for name in names]
+    arguments.nccl = [name for names in arguments.nccl for name in names]
     if arguments.nsys and (arguments.et or arguments.kineto):
         other = "--et" if arguments.et else "--kineto"
         raise UsageError(f"{other} cannot be given with --nsys: an export is a recording of its own", todo="give one or the other")
+    if arguments.nsys and arguments.nccl:
+        raise UsageError("--nccl cannot be given with --nsys: side files are joined with Kineto traces", todo="leave one out")
     if arguments.nsys and arguments.strict:
         raise UsageError("--strict is not for --nsys: an export says neither its partners nor how many there are")
     if arguments.folder and (arguments.et or arguments.kineto or arguments.nsys):
@@ -233,7 +250,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _check_paddle(arguments: argparse.Namespace) -> None:
     if not arguments.paddle_logs:
         raise UsageError("--paddle-logs: names no folder")
-    traces = ((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto"), (arguments.nsys, "--nsys"))
+    traces = (
+        *((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto")),
+        *((arguments.nsys, "--nsys"), (arguments.nccl, "--nccl")),
+    )
     for given, name in traces:
         if given:
             raise UsageError(f"--paddle-logs and {name}: give one of them")

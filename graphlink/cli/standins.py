@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from graphlink.cli.inputs import Found, is_looked_into, unfold
+from graphlink.cli.side_files import may_be_side_file
 from graphlink.engine import files
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import HEAD_BYTES, at_once, read_head
@@ -43,9 +44,10 @@ class Standins:
         """
         both = [name for name in (*arguments.kineto, *arguments.et) if files.is_url(name)]
         self._add([one for name in both for one in (files.found(name) if files.is_pattern(name) else [files.remote(name)])])
+        self._add([one for name in filter(files.is_url, arguments.nccl) for one in _side_files(name)])
         for url in self._folders(arguments.folder):
             self._fill(url)
-        given = {option: [self._name(name) for name in getattr(arguments, option)] for option in ("kineto", "et", "folder")}
+        given = {option: [self._name(name) for name in getattr(arguments, option)] for option in ("kineto", "et", "nccl", "folder")}
         return argparse.Namespace(**{**vars(arguments), **given})
 
     def stood_for(self, found: Found) -> Found:
@@ -59,7 +61,7 @@ class Standins:
                 raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].url, todo="copy it here first")
         return replace(
             found,
-            ranks=tuple(replace(one, remote=self._behind(one.kineto, one.et)) for one in found.ranks),
+            ranks=tuple(replace(one, remote=self._behind(*one.files)) for one in found.ranks),
             warnings=tuple(map(self.told, found.warnings)),
             missing=tuple(map(self.told, found.missing)),
         )
@@ -84,8 +86,8 @@ class Standins:
         with telling(self.told):
             yield
 
-    def _behind(self, *paths: Path | None) -> tuple[tuple[Path, files.Remote], ...]:
-        return tuple((path, self._remotes[path]) for path in paths if path is not None and path in self._remotes)
+    def _behind(self, *paths: Path) -> tuple[tuple[Path, files.Remote], ...]:
+        return tuple((path, self._remotes[path]) for path in paths if path in self._remotes)
 
     def _folders(self, names: Sequence[str]) -> list[str]:
         urls = filter(files.is_url, names)
@@ -128,6 +130,12 @@ class Standins:
 
 def _recordings(url: str) -> list[files.Remote]:
     return [one for one in files.found(url) if is_looked_into(one.url.rpartition("/")[2])]
+
+
+def _side_files(name: str) -> list[files.Remote]:
+    if files.is_pattern(name) or files.is_folder(name):
+        return [one for one in files.found(name) if may_be_side_file(one.url.rpartition("/")[2])]
+    return [files.remote(name)]
 
 
 def _fetch_head(stand: tuple[Path, files.Remote]) -> None:

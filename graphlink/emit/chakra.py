@@ -12,10 +12,12 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.annotate.names import names
+from graphlink.annotate.nccl.noted import NcclNotes
 from graphlink.annotate.pipeline.notes import Notes
 from graphlink.annotate.pipeline.records import Cause, Phase
 from graphlink.annotate.ranks.records import GroupKey
 from graphlink.emit import attributes as attr
+from graphlink.emit import nccl_attributes
 from graphlink.emit.durations import micros, on_host
 from graphlink.emit.groups import GroupIds, key
 from graphlink.emit.groups import named as named_groups
@@ -110,13 +112,15 @@ def write_et(
     heading: Heading,
     notes: Notes | None = None,
     comm_wait_ns: I64 | None = None,
+    nccl: NcclNotes | None = None,
 ) -> int:
     """Writes the whole ``.et`` to ``out``, a block of nodes at a time, and returns the bytes written.
 
-    ``notes`` only where the rank is part of a pipeline, ``comm_wait_ns`` (one entry a node, written where > 0) only where other ranks tell.
+    ``notes`` only where the rank is part of a pipeline, ``comm_wait_ns`` (one entry a node, written where > 0) only where other ranks tell,
+    ``nccl`` only where side files do.
     """
     size = out.write(attr.framed(global_metadata(heading)))
-    for block in node_blocks(graph, linked, comm, plan, ids, notes, comm_wait_ns):
+    for block in node_blocks(graph, linked, comm, plan, ids, notes, comm_wait_ns, nccl):
         size += out.write(b"".join(map(attr.framed, block)))
     return size
 
@@ -146,6 +150,7 @@ def node_blocks(
     ids: GroupIds,
     notes: Notes | None = None,
     comm_wait_ns: I64 | None = None,
+    nccl: NcclNotes | None = None,
 ) -> Iterator[list[bytes]]:
     """Serialised ``Node`` messages in id order, some thousands a list."""
     named, tails, texts = names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
@@ -154,7 +159,9 @@ def node_blocks(
     columns = [*_int_columns(graph, linked), *_note_columns(notes)]
     if comm_wait_ns is not None:
         columns.append(attr.IntColumn("comm_wait_ns", comm_wait_ns, comm_wait_ns > 0))
-    noted = _noted(notes)
+    columns += nccl_attributes.int_columns(nccl, len(graph.kind))
+    noted = nccl_attributes.text_attributes(nccl)
+    noted |= {i: noted.get(i, b"") + text for i, text in _noted(notes).items()}
     for low in range(0, len(graph.kind), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.kind)))
         count = part.stop - low

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.emit import summary_nccl
 from graphlink.emit.summary_run import Run, run_table
 from graphlink.errors import InputError
 from graphlink.version import __version__
@@ -101,6 +102,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     sync: Sync
     communication: dict[str, int]  # communication nodes written, by type
     replaced: dict[str, int]  # communication ops written as something else than recorded, by what
+    nccl: summary_nccl.Nccl | UnsetType = UNSET  # absent without side files of NCCL
     replay: Replay
     critical_path: CriticalPath
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
@@ -268,6 +270,8 @@ def _rank_table(rank: Rank) -> str:
         rows.append(("communication", _counts(rank.communication)))
     if rank.replaced:
         rows.append(("  replaced", _counts(rank.replaced)))
+    if rank.nccl is not UNSET:
+        rows += summary_nccl.rank_rows(rank.nccl)
     rows += [
         ("recorded", f"{replay.measured_ns / 1e6:,.3f} ms"),
         (

@@ -6,6 +6,9 @@ from collections import Counter
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from graphlink.emit.summary_nccl import NcclRun, run_rows
 
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
@@ -177,6 +180,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     straggler: Straggler | None
     replay: RunReplay | None = None
     compared: list[Compared] = []
+    nccl: NcclRun | UnsetType = UNSET  # absent where no rank has side files of NCCL
 
 
 def run_table(run: Run) -> str:
@@ -194,6 +198,8 @@ def run_table(run: Run) -> str:
     )
     if run.groups:
         rows.append(("straggler", run.straggler.evidence if run.straggler else "no rank stands out"))
+    if run.nccl is not UNSET:
+        rows += run_rows(run.nccl)
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
     rows += [("compared", _compared(c)) for c in run.compared]

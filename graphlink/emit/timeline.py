@@ -15,12 +15,14 @@ import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.names import Names
+from graphlink.annotate.nccl.noted import SideFiles
 from graphlink.annotate.pipeline.records import Pipeline
 from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock
 from graphlink.annotate.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.emit import details, perfetto, pipeline_tracks, publish
 from graphlink.emit.groups import GroupIds
+from graphlink.emit.nccl_tracks import channel_rows
 from graphlink.emit.perfetto import NOTHING_ACROSS, Across, Arg, Flows, Process, Track
 from graphlink.emit.slices import Slices, flat
 from graphlink.emit.tracks import Lanes, lanes_of
@@ -59,6 +61,7 @@ class Shown:
     beside: Times | None = None
     clock: Clock | None = None
     across: Across = NOTHING_ACROSS
+    nccl: SideFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,8 @@ def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -
 
 
 def trace_of(shown: Shown) -> perfetto.Trace:
-    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, and the replay beside."""
+    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
+    channels."""
     graph, linked = shown.graph, shown.linked
     n, code, names = len(graph.kind), shown.names.code, (*shown.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
@@ -136,9 +140,16 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         parts.append(_replayed_slices(replayed, start_ns, shown.beside.end_ns, code, len(tracks)))
         processes.append(Process(f"rank {shown.rank} replayed", number=1))
         tracks += replayed.tracks
+    count = sum(len(p.track) for p in parts)
+    if shown.nccl is not None:
+        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, len(tracks), texts)
+        parts.append(_moved(channels.slices, len(tracks), len(names)))
+        args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
+        tracks += channels.tracks
+        names = (*names, *channels.names)
     slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.clock)
     node = np.concatenate([np.arange(n), shown.critical.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
-    has = np.concatenate([np.arange(n), np.arange(at[2], len(slices.track))])
+    has = np.concatenate([np.arange(n), np.arange(at[2], count)])
     return perfetto.Trace(
         rank=shown.rank,
         epoch_ns=graph.epoch_ns,
@@ -185,6 +196,11 @@ def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end
 def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
     node = shown.critical.node
     return flat(np.full(len(node), track, np.int32), shown.times.start_ns[node], shown.times.end_ns[node], code[node])
+
+
+def _moved(slices: Slices, tracks: int, names: int) -> Slices:
+    """``slices`` behind so many tracks and names."""
+    return replace(slices, track=slices.track + np.int32(tracks), name=slices.name + np.int32(names))
 
 
 def _replayed_slices(lanes: Lanes, start_ns: I64, end_ns: I64, code: I32, first_track: int) -> Slices:

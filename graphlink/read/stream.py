@@ -21,7 +21,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from graphlink.errors import InputError
-from graphlink.read.kinds import binary_kind
+from graphlink.read.kinds import NCCL, binary_kind
+from graphlink.read.nccl.looks import HEAD_BYTES, kind_of
 from graphlink.read.scan import guess_cut, scan, separator_at
 from graphlink.read.source import Source, open_source
 
@@ -30,6 +31,7 @@ MAX_ELEMENT_BYTES = 256 << 20
 MAX_AROUND_BYTES = 64 << 20  # text before or after the array
 _UNFINISHED = 16  # bytes at the end of a buffer that look malformed as the rest of a number is missing
 _MAX_HEADS = 100  # places that look like the array's start and are none
+_OF_TRACES = frozenset({"traceEvents", "nodes"})  # keys that whoever wants a trace looks for
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
@@ -175,7 +177,7 @@ class ArrayReader:
             if not skipped and text.startswith(_BOM):
                 text, skipped = text[len(_BOM) :], len(_BOM)
             begin = text.lstrip(_SPACE)[:1]
-            self._refuse_foreign(text, begin, surely=len(text) >= len(_BOM) or not more)
+            self._refuse_foreign(text, begin, keys, surely=len(text) >= len(_BOM) or not more)
             if begin == b"[":
                 self._begin(text, text.index(b"["), skipped)
                 return
@@ -198,8 +200,10 @@ class ArrayReader:
                 return True
         return False
 
-    def _refuse_foreign(self, text: bytes, begin: bytes, *, surely: bool) -> None:
+    def _refuse_foreign(self, text: bytes, begin: bytes, keys: Sequence[str], *, surely: bool) -> None:
         kind = binary_kind(text)
+        if kind is None and _OF_TRACES.issubset(keys) and kind_of(text[:HEAD_BYTES]) is not None:
+            kind = NCCL
         if kind is not None:
             raise InputError(f"is {kind.what}", path=self._source.path, todo=kind.todo)
         if surely and begin not in (b"", b"{", b"["):

@@ -38,7 +38,14 @@ def here(inputs: Inputs) -> Iterator[Inputs]:
             return text
 
         with telling(told):
-            yield replace(inputs, kineto=copies.get(inputs.kineto, inputs.kineto), et=copies.get(inputs.et, inputs.et), remote=fetched)
+            yield replace(
+                inputs,
+                kineto=copies.get(inputs.kineto, inputs.kineto),
+                et=copies.get(inputs.et, inputs.et),
+                nccl=tuple(copies.get(path, path) for path in inputs.nccl),
+                found=frozenset(copies.get(path, path) for path in inputs.found),
+                remote=fetched,
+            )
 
 
 @contextlib.contextmanager
@@ -54,8 +61,7 @@ def telling(told: Callable[[str], str]) -> Iterator[None]:
 def unpacked_size(inputs: Inputs) -> int:
     """Bytes of the rank's files once unpacked, as far as that can be told without fetching them."""
     total = 0
-    for path in (inputs.kineto, inputs.et, inputs.nsys):
-        if path is not None:
-            remote = inputs.remote_of(path)
-            total += unpacked_bytes(path, None if remote is None else remote.size_bytes)
+    for path in inputs.files:
+        remote = inputs.remote_of(path)
+        total += unpacked_bytes(path, None if remote is None else remote.size_bytes)
     return total

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import UNSET
 
 from graphlink.annotate.communication import communication
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.explain import explain
+from graphlink.annotate.nccl.members import known_groups
+from graphlink.annotate.nccl.noted import SideFiles
+from graphlink.annotate.nccl.noted import notes as nccl_notes
 from graphlink.annotate.pipeline.analyse import RankPipeline, analyse, rank_pipeline
 from graphlink.annotate.pipeline.notes import notes
 from graphlink.annotate.pipeline.records import Pipeline
@@ -43,6 +47,7 @@ from graphlink.read.kineto import read_kineto
 from graphlink.read.nsys import numbered, read_report
 from graphlink.read.nsys_places import Numbering, number
 from graphlink.replay.ideal import measured_ns, replay
+from graphlink.run import nccl
 
 log: Final = logging.getLogger("graphlink")
 
@@ -65,8 +70,10 @@ class Inputs:
 
     ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing. ``place``: which (process, device) of an
     nsys export, in the order of ``read_report``. ``stored`` is its trace, left by ``store`` so that an export of several ranks is read
-    once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``remote``: of files on other file
-    systems what they are; they are fetched before they are read (``graphlink.run.fetch``).
+    once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``nccl``: side files of NCCL, of which
+    ``found`` were found, not named: it is no error if one cannot be read. ``members``: global ranks of communicators, by their keys, as
+    the side files of all ranks together tell. ``remote``: of files on other file systems what they are; they are fetched before they
+    are read (``graphlink.run.fetch``).
     """
 
     kineto: Path | None = None
@@ -77,7 +84,15 @@ class Inputs:
     numbering: Numbering | None = None
     rank: int | None = None
     expected_rank: int | None = None
+    nccl: tuple[Path, ...] = ()
+    found: frozenset[Path] = frozenset()
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()
     remote: tuple[tuple[Path, Remote], ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All of them."""
+        return (*(path for path in (self.kineto, self.et, self.nsys) if path is not None), *self.nccl)
 
     @property
     def recording(self) -> Path:
@@ -128,6 +143,7 @@ class Prepared:
     built: Built
     plan: chakra.CommPlan
     staged: Staged
+    nccl: SideFiles | None
     folded: int  # host nodes that --host launches folded into others
     warnings: tuple[str, ...]
 
@@ -207,11 +223,12 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         UsageError: there is no such step.
     """
     steps = parse_steps(options.step)
-    trace = _trace(inputs)
+    trace = trace_of(inputs)
     et: HostTrace | None = None
     if inputs.et is not None:
         log.info("reading %s", inputs.et)
         et = read_host(inputs.et, keep_json=options.linked)
+    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
     log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
     match = match_hosts(trace, et)
     if inputs.nsys is not None:
@@ -220,7 +237,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
     linked = link(trace, et, match)
-    comm = communication(linked)
+    comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     log.info("finding dependencies")
     built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
     nodes = len(built.graph.kind)
@@ -233,20 +250,22 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     _refuse_errors(findings, inputs.recording)
     rank = _rank(inputs, trace.rank)
     plan = chakra.plan(built.graph, comm, rank, options.target)
+    files = nccl.joined(dumps, linked, comm, rank)
     log.info("looking for pipeline ranges")
-    staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules))
-    members = [r for g in comm.groups for r in g.ranks or ()]
-    world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for r in members))
+    staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules), files)
+    world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for g in comm.groups for r in g.ranks or ()))
     warnings = (
         *trace.warnings,
         *linked.warnings,
         *comm.warnings,
         *built.warnings,
+        *unread,
+        *nccl.warnings(files),
         *staged.warnings,
         *(f"check: {finding}" for finding in findings),
         *_rank_warnings(rank, trace.rank),
     )
-    return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, folded, tuple(dict.fromkeys(warnings)))
+    return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings)))
 
 
 def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -> RankResult:
@@ -269,8 +288,9 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
     noted = None
     if pipeline is not None:
         noted = notes(graph, pipeline.ranges_of(prepared.staged.of_device), pipeline.run, pipeline.idle, clock)
+    told = nccl_notes(graph, prepared.nccl) if prepared.nccl is not None else None
     with publish.writing(folder / files[0]) as out:
-        chakra.write_et(out, graph, prepared.linked, prepared.comm, plan, joined.ids, heading, noted, wait_ns)
+        chakra.write_et(out, graph, prepared.linked, prepared.comm, plan, joined.ids, heading, noted, wait_ns, told)
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
@@ -291,6 +311,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
             beside=times if options.timeline == "both" else None,
             clock=clock,
             across=perfetto.Across(joined.arrow.astype(np.int64), joined.arrow_id, joined.arrow_ends),
+            nccl=prepared.nccl,
         )
         with publish.writing(folder / timeline.part_name(rank)) as out:
             timeline.write(out, shown)
@@ -329,8 +350,12 @@ def store(trace: Trace, path: Path) -> None:
         pickle.dump(trace, out, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _trace(inputs: Inputs) -> Trace:
-    """What was recorded of the rank."""
+def trace_of(inputs: Inputs) -> Trace:
+    """What was recorded of the rank.
+
+    Raises:
+        InputError: the recording cannot be read.
+    """
     if inputs.kineto is not None:
         log.info("reading %s", inputs.kineto)
         return read_kineto(inputs.kineto)
@@ -413,6 +438,7 @@ def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_s
         sync=summary.Sync(found=sync.found, kept=sync.kept, rejected=sync.rejected, by_source=sync.by_source),
         communication=dict(sorted(types.items())),
         replaced=prepared.plan.replaced,
+        nccl=UNSET if prepared.nccl is None else nccl.summarised(prepared.nccl),
         replay=summary.Replay(
             measured_ns=measured,
             replayed_ns=replayed_ns,

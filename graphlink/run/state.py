@@ -54,6 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int  # of the recordings
     recordings: list[Recording]
     options: dict[str, Any]
+    members: list[tuple[str, list[int]]] = []  # of communicators, as the side files of all ranks told
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +95,7 @@ class State:
     def key(self, inputs: Inputs) -> str:
         """Of the names of the recordings and which rank is wanted of them: 16 hexadecimal digits."""
         named = [_name(inputs, p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]
+        named += [_name(inputs, p) for p in inputs.nccl]
         return hashlib.sha256(repr((named, inputs.place, inputs.rank, inputs.numbering)).encode()).hexdigest()[:16]
 
     def found(self, inputs: Inputs, options: Options) -> Stored | None:
@@ -103,7 +105,12 @@ class State:
             return None
         told = stored.manifest
         try:
-            same = told.graphlink == __version__ and told.options == plain(options) and told.recordings == recordings(inputs)
+            same = (
+                told.graphlink == __version__
+                and told.options == plain(options)
+                and told.recordings == recordings(inputs)
+                and told.members == _members(inputs)
+            )
         except OSError:  # a recording is gone: the job says so
             return None
         return stored if same else None
@@ -138,6 +145,7 @@ class State:
             unpacked_bytes=unpacked_size(inputs),
             recordings=recordings(inputs),
             options=plain(options),
+            members=_members(inputs),
         )
 
         def write(folder: Path) -> None:
@@ -209,15 +217,18 @@ class State:
 
 def recordings(inputs: Inputs) -> list[Recording]:
     out = []
-    for path in (inputs.kineto, inputs.et, inputs.nsys):
-        if path is not None:
-            remote = inputs.remote_of(path)
-            if remote is not None:
-                out.append(Recording(remote.url, remote.size_bytes, 0, remote.version))
-            else:
-                told = path.stat()
-                out.append(Recording(_name(inputs, path), told.st_size, told.st_mtime_ns))
+    for path in inputs.files:
+        remote = inputs.remote_of(path)
+        if remote is not None:
+            out.append(Recording(remote.url, remote.size_bytes, 0, remote.version))
+        else:
+            told = path.stat()
+            out.append(Recording(_name(inputs, path), told.st_size, told.st_mtime_ns))
     return out
+
+
+def _members(inputs: Inputs) -> list[tuple[str, list[int]]]:
+    return [(key, list(ranks)) for key, ranks in inputs.members]
 
 
 def _name(inputs: Inputs, path: Path) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from msgspec import UNSET
 
 from graphlink.annotate.commtypes import CollectiveType
 from graphlink.annotate.ranks.figures.apart import Apart
@@ -10,6 +13,8 @@ from graphlink.annotate.ranks.figures.measure import RankTotals, Totals
 from graphlink.annotate.ranks.figures.stragglers import Straggler
 from graphlink.annotate.ranks.records import Clock, GroupKey
 from graphlink.emit import summary_run as told
+from graphlink.emit.summary import Rank
+from graphlink.emit.summary_nccl import over_ranks
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.replay.across import CriticalAcross
 from graphlink.run.join import Run, told_conflict
@@ -18,13 +23,14 @@ _SHARDS = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCAT
 MESSAGE = "SEND"
 
 
-def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared]) -> told.Run:
-    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``, which ``cut_short`` tells."""
+def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared], ranks: Sequence[Rank]) -> told.Run:
+    """Linear in what is told; lists of findings are cut at ``summary_run.LISTED``, which ``cut_short`` tells. ``ranks``: by rank."""
     figures, meetings = run.figures, run.matching.meetings
     recorded = set(run.ranks).difference(run.silent)
     ids = run.group_ids
     collective = meetings.kind == CommKind.COLLECTIVE
     unmatched = run.matching.unmatched
+    side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
     return told.Run(
         world_size=run.world_size,
         ranks=len(run.ranks),
@@ -58,6 +64,7 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
         straggler=_straggler(figures.straggler),
         replay=_replay(path),
         compared=compared,
+        nccl=over_ranks(side_files) if side_files else UNSET,
     )
 
 

@@ -77,6 +77,8 @@ class _Simulation:
         rng = np.random.default_rng([training.seed, 1])
         self.scale = [1 + training.jitter * rng.random(len(mine)) for mine in ops]
         self.end_jitter = [rng.integers(0, training.end_jitter_ns, len(mine), endpoint=True).tolist() for mine in ops]
+        host = np.random.default_rng([training.seed, 12])
+        self.host_jitter_ns = [host.exponential(training.host_jitter_ns, len(mine)).astype(np.int64).tolist() for mine in ops]
         self.meetings = meetings
         self.meeting = [[NOWHERE] * len(mine) for mine in ops]
         self.transfer_ns: list[int] = []
@@ -146,7 +148,7 @@ class _Simulation:
             self.issue_ns[rank][i] = now_ns
             launched_ns = LAUNCHED_NS if op.group != NOWHERE else FILLER_LAUNCHED_NS
             self.release(rank, i, now_ns + len(op.waits) * CALL_NS + launched_ns)
-            now_ns += host_ns(op, self.kernels)
+            now_ns += host_ns(op, self.kernels) + self.host_jitter_ns[rank][i]
         self.steps[rank].append(Step(begin_ns, now_ns, 0))
 
     def release(self, rank: int, i: int, ns: int) -> None:

@@ -40,6 +40,7 @@ class ClusterTraining:
     A transfer takes ``alpha_ns`` plus its bytes at ``bytes_per_us``; each rank's kernel ends up to ``end_jitter_ns`` later.
     ``host_clock_offset_ns``, ``drift_ppm``: one a host, or one number: each host's by seed, that far off either way at most.
     ``events_per_rank``: so many rows a recorded rank has at least about; compute blocks are then cut into small kernels.
+    ``host_jitter_ns``: the host takes that much longer over an op on average, each time another while.
     ``address_names``: groups are named by an address of each process, not by the number that all ranks share.
     """
 
@@ -67,6 +68,7 @@ class ClusterTraining:
     host_clock_offset_ns: int | tuple[int, ...] = 0
     drift_ppm: float | tuple[float, ...] = 0.0
     events_per_rank: int = 0
+    host_jitter_ns: int = 0
     address_names: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class ClusterTraining:
             raise ValueError(f"no schedule is called {self.schedule!r}: {', '.join(SCHEDULES)}")
         if min(self.activation_bytes, self.gradient_bytes, self.expert_bytes) < 1024:
             raise ValueError("messages have 1,024 bytes or more")
-        if min(self.jitter, self.alpha_ns, self.end_jitter_ns, self.events_per_rank) < 0:
+        if min(self.jitter, self.alpha_ns, self.end_jitter_ns, self.events_per_rank, self.host_jitter_ns) < 0:
             raise ValueError("nothing takes less than no time")
         if self.straggler is not None and not (0 <= self.straggler[0] < self.world and self.straggler[1] > 0):
             raise ValueError(f"no rank of {self.world} straggles as {self.straggler}")

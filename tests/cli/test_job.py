@@ -146,8 +146,8 @@ def test_a_node_is_shown_with_its_edges_both_ways(graphlink: Run, traces: Path, 
     assert "99999999" in missing.err
 
 
-LINK_OPTIONS = """-h --help --version --et --kineto --nsys --paddle-logs --rank --strict --step --sync --hta-limit --gap-us --host --target
---out --range-rule --name --linked --timeline --no-timeline --force --jobs --engine --comm-time
+LINK_OPTIONS = """-h --help --version --et --kineto --nsys --nccl --paddle-logs --rank --strict --step --sync --hta-limit --gap-us --host
+--target --out --range-rule --name --linked --timeline --no-timeline --force --jobs --engine --comm-time
 --keep-unmatched --rank-job --resume --partial -q --quiet -v --verbose"""
 JOIN_OPTIONS = "-h --help --strict --force --comm-time --keep-unmatched --jobs --engine -q --quiet -v --verbose"
 

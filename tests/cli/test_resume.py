@@ -11,10 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from graphlink.annotate.ranks.comms import rank_comms
+from graphlink.run.job import Inputs, Options, prepare
+from graphlink.run.state import RankRows, State
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run
@@ -209,3 +213,19 @@ def test_a_job_of_a_recording_that_changed_since_is_not_joined(graphlink: Callab
     assert graphlink("link", "--rank-job", "--kineto", recording, "--out", out).status == 1  # type: ignore[attr-defined]
     ran = graphlink("join", out)
     assert ran.status == 1 and "holds no jobs of ranks to join" in ran.err  # type: ignore[attr-defined]
+
+
+def test_jobs_with_other_side_files_or_other_members_are_done_again(four: Path, tmp_path: Path) -> None:
+    dump = tmp_path / "d_rank_0.json"
+    dump.write_text("[]")
+    inputs = Inputs(kineto=four / "kineto_0.json", nccl=(dump,), members=(("7", (0, 1)),))
+    state, options = State(str(tmp_path / "out")), Options(timeline="none")
+    bare = replace(inputs, nccl=(), members=())
+    prepared = prepare(bare, options)
+    comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, 0, 4)
+    state.save(inputs, options, prepared, RankRows(comms, (), None, 1))
+    assert state.found(inputs, options) is not None
+    assert state.found(replace(inputs, members=(("7", (0, 2)),)), options) is None
+    assert state.found(bare, options) is None
+    dump.write_text("[ ]")
+    assert state.found(inputs, options) is None

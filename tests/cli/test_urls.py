@@ -377,3 +377,20 @@ def test_a_local_run_does_without_fsspec(three: Path, tmp_path: Path) -> None:
     code = "import sys; from graphlink.cli import main; status = main(sys.argv[1:]); sys.exit(status or 'fsspec' in sys.modules)"
     command = [sys.executable, "-c", code, "--kineto", str(three / "kineto_0.json"), "--out", str(tmp_path / "out"), "-q"]
     subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("named", ["nccl", "nccl/*", "nccl/nccl_trace_rank_?"])
+def test_side_files_of_nccl_by_url(graphlink: Run, three: Path, tmp_path: Path, named: str) -> None:
+    for rank in range(RANKS):
+        entry = {"record_id": 0, "profiling_name": "nccl:all_reduce", "process_group": ["0", "default_pg"], "collective_seq_id": 1}
+        config = {str(rank): {"0": {"desc": "default_pg", "ranks": str([*range(RANKS)])}}}
+        document = {"version": "2.10", "entries": [entry], "pg_config": config, "pg_status": {}}
+        (tmp_path / "nccl").mkdir(exist_ok=True)
+        (tmp_path / "nccl" / f"nccl_trace_rank_{rank}").write_text(json.dumps(document))
+    given = ("--nccl", f"file://{tmp_path}/{named}")
+    ran = graphlink("--kineto", f"file://{three}/kineto_*.json", *given, "--out", tmp_path / "out", "--jobs", "1", "--no-timeline", "-q")
+    assert (ran.status, ran.err) == (0, "")
+    ranks = json.loads((tmp_path / "out" / "summary.json").read_text())["ranks"]
+    assert [[file["path"] for file in rank["nccl"]["files"]] for rank in ranks] == [
+        [f"file://{tmp_path}/nccl/nccl_trace_rank_{rank}"] for rank in range(RANKS)
+    ]

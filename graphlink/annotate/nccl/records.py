@@ -30,13 +30,15 @@ class Ops:
     seq: I64
     peer: I32  # global rank
     stream: I64
+    issued_ns: I64  # when the host asked for it: start of the launching call, of a host row its own
     start_ns: I64
     end_ns: I64
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedGroup:
-    """One line of the join table: a communicator of a dump against a group of the trace.
+    """One line of the join table: a communicator of a dump against a group of the trace. ``dump`` is ``NOWHERE`` in the lines of groups
+    that no dump has calls of.
 
     ``calls`` and ``ops`` = what either side has; calls = matched + sum(calls_left), ops = matched + sum(ops_left). ``group`` is the name
     of the process group, None where no group of the trace fits. ``mismatch``: the first pair that should be one and is not, in words.
@@ -94,3 +96,18 @@ class NcclJoin:
     clocks: tuple[DumpClock, ...]  # one a dump
     split: Split
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What side files tell of matched ops, one entry an op in each column, ascending. Text columns hold positions in ``strings`` (entry 0
+    is ""), ``NOWHERE`` stands for what no file tells."""
+
+    strings: tuple[str, ...]
+    op: I32
+    communicator: I32  # text: its key
+    seq: I64  # NCCL's number, or PyTorch's where only a Flight Recorder has one
+    algorithm: I32  # text
+    protocol: I32  # text
+    channels: I32
+    wire_bytes: I64  # that the rank's proxies sent

@@ -3,7 +3,8 @@
 By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its last phase
 ``cooldown``. Between, what held the next work back (``holds.py``) decides, and other ranks tell the rest: of a communication the part
 before the producer on the peer ended is ``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the
-transfer ``exposed_communication``.
+transfer ``exposed_communication``. Of communication with a rank that was not recorded NCCL's own records tell until when it waited for
+its peer, where a side file has them.
 Where nothing recorded explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before
 has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which nothing is
 waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
@@ -22,7 +23,7 @@ from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.holds import LATENCY_NS
 from graphlink.annotate.pipeline.matching import Matched, matched
 from graphlink.annotate.pipeline.producers import Producers, producers
-from graphlink.annotate.pipeline.records import Cause, Idle, Phase, Spans, StageRun, Step
+from graphlink.annotate.pipeline.records import UNTOLD, Cause, Idle, Phase, Spans, StageRun, Step
 from graphlink.annotate.pipeline.stages import Pipes
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 
@@ -122,6 +123,11 @@ class _Held:
         passes = np.where(r.phase == Phase.OPT, _LATEST, r.start_ns)
         self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
         self.stalled = cache(self._stalled)
+        self.came_ns = np.full(len(run.exchanges.start_ns), UNTOLD)
+        self.words: dict[int, str] = {}
+        if run.witness is not None:
+            self.came_ns[run.witness.exchange] = run.witness.came_ns
+            self.words = dict(zip(run.witness.exchange.tolist(), run.witness.words, strict=True))
         both = [(s.start_ns, s.end_ns) for s in (run.work, run.optimizer)]
         self.busy = spans.union(*(np.concatenate(column) for column in zip(*both, strict=True)))
 
@@ -153,13 +159,17 @@ class _Held:
         arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
         talk = self._talk(exchange, x, y, produced)
         local = cause != Cause.UNKNOWN
-        middle = np.clip(np.where(local & ~talk.known, y, talk.transfer_ns), x, y)
-        alone = talk.receives & ~talk.known & ~local  # the peer was not recorded: waiting and transfer are not told apart
+        middle = np.clip(np.where(local & ~talk.known & ~talk.seen, y, talk.transfer_ns), x, y)
+        alone = talk.receives & ~talk.known & ~local  # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
         stall = np.where(talk.any, np.where(talk.collective, x, produced), arrives)
         stall = np.where(local, x, np.where(alone & ~made, y, stall))
         stall = np.clip(stall, x, middle)
         late = self._late_ns(talk.late_rank, stall, middle)
-        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), lambda i: self.stalled(int(following[i]), bool(alone[i])))
+
+        def stalled(i: int) -> str:
+            return self._with_words(self.stalled(int(following[i]), bool(alone[i])), int(exchange[i]))
+
+        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), stalled)
         evidence = _taken(holds.evidence, by, 0)
 
         def came(i: int) -> str:
@@ -177,7 +187,9 @@ class _Held:
             return came(i) if waits[i] else "from one kernel to the next" if handed[i] else holds.texts[evidence[i]]
 
         self._add(parts, step, late, middle, then, held)
-        self._add(parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._name(int(exchange[i])))
+        self._add(
+            parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._came_last(NOWHERE, int(exchange[i]))
+        )
 
     def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
         """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
@@ -186,12 +198,15 @@ class _Held:
         kind = _taken(ex.kind, exchange, CommKind.UNKNOWN)
         known = some & _taken(meeting.known, exchange, 0).astype(np.bool_)
         receives, unknown = some & (kind == CommKind.RECV), some & (kind == CommKind.UNKNOWN)
+        came = _taken(self.came_ns, exchange, UNTOLD)
+        seen = some & ~known & (came != UNTOLD)
         # Of unknown parameters it transfers once there is something to.
-        guess = np.where(receives, y, np.where(unknown, produced, x))
+        guess = np.where(seen, came, np.where(receives, y, np.where(unknown, produced, x)))
         transfer = np.where(known, _taken(meeting.transfer_from_ns, exchange, 0), guess)
         return _Talk(
             any=some,
             known=known,
+            seen=seen,
             receives=receives,
             collective=some & (kind == CommKind.COLLECTIVE),
             first=known & (kind == CommKind.COLLECTIVE) & (_taken(ex.ordinal, exchange, NOWHERE) == 0),
@@ -240,10 +255,14 @@ class _Held:
 
     def _came_last(self, rank: int, exchange: int) -> str:
         name = self._name(exchange)
-        return name if rank == NOWHERE else f"{name}: rank {rank} came last"
+        return self._with_words(name if rank == NOWHERE else f"{name}: rank {rank} came last", exchange)
 
     def _name(self, exchange: int) -> str:
         return "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
+
+    def _with_words(self, text: str, exchange: int) -> str:
+        words = self.words.get(exchange, "")
+        return f"{text}; {words}" if words else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +271,7 @@ class _Talk:
 
     any: Bool
     known: Bool  # all its sides were recorded
+    seen: Bool  # else NCCL's own records tell when its transfer began
     receives: Bool
     collective: Bool
     first: Bool  # of its group

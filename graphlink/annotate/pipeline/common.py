@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from graphlink.annotate.pipeline.records import Exchanges, Holds, Spans, StageRun, StepSpans
+from graphlink.annotate.pipeline.records import UNTOLD, Exchanges, Holds, Spans, StageRun, StepSpans, Witness
 from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock, Meetings, RankComms
 from graphlink.model import I64, NOWHERE, CommKind
@@ -32,7 +33,14 @@ def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
         holds=Holds(
             at(holds.start_ns)[held], at(holds.end_ns)[held], holds.cause[held], holds.exchange[held], holds.evidence[held], holds.texts
         ),
+        witness=None if run.witness is None else _witness_at(run.witness, at),
     )
+
+
+def _witness_at(witness: Witness, at: Callable[[I64], I64]) -> Witness:
+    came_ns = witness.came_ns.copy()
+    came_ns[came_ns != UNTOLD] = at(came_ns[came_ns != UNTOLD])
+    return replace(witness, came_ns=came_ns)
 
 
 def counted_alike(ex: Exchanges, comms: RankComms, meetings: Meetings, position: int) -> Exchanges:

@@ -14,8 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
+
+import numpy as np
 
 from graphlink.model import I32, I64, U8, Bool
+
+UNTOLD: Final = int(np.iinfo(np.int64).min)
 
 
 class Phase(IntEnum):
@@ -123,6 +128,18 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
+class Witness:
+    """What NCCL itself tells of the exchanges of a rank, one entry an exchange of which it tells something, ascending.
+
+    ``came_ns``: until when an exchange waited for its first peer, ``UNTOLD`` where nothing says so. ``words``: how its time divides.
+    """
+
+    exchange: I64
+    came_ns: I64
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StageRun:
     """All that pipeline analysis wants of one rank.
 
@@ -142,6 +159,7 @@ class StageRun:
     sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
     left_out: dict[str, int]  # ranges and device ops that belong to none, by reason
     warnings: tuple[str, ...]
+    witness: Witness | None = None  # None: there are no side files of NCCL
 
 
 @dataclass(frozen=True, slots=True)

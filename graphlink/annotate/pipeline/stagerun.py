@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.annotate.nccl.noted import SideFiles
 from graphlink.annotate.pipeline import spans
 from graphlink.annotate.pipeline.attribute import attribute
 from graphlink.annotate.pipeline.entries import Entries, named_entries
@@ -16,6 +17,7 @@ from graphlink.annotate.pipeline.infer import first_source, inferred_entries
 from graphlink.annotate.pipeline.late import Reasons, both, explained, reasons, receive_waits
 from graphlink.annotate.pipeline.records import Cause, Exchanges, Holds, Phase, Spans, StageRun
 from graphlink.annotate.pipeline.rules import STEP_MARK, Rule
+from graphlink.annotate.pipeline.witness import witness
 from graphlink.annotate.pipeline.work import Worked, device_work, host_work
 from graphlink.annotate.waits import before_on_thread, wait_slices
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, Graph, Linked
@@ -30,7 +32,9 @@ class Staged:
     warnings: tuple[str, ...]
 
 
-def stage_run(graph: Graph, linked: Linked, comm: Communication, rank: int, user: Sequence[Rule] = ()) -> Staged:
+def stage_run(
+    graph: Graph, linked: Linked, comm: Communication, rank: int, user: Sequence[Rule] = (), nccl: SideFiles | None = None
+) -> Staged:
     """Ranges by name, else inferred from communication and autograd; their work, and what held it back. O(n log n)."""
     device_rows = len(linked.trace.device.start_ns)
     nothing = np.full(device_rows, NOWHERE, np.int32)
@@ -79,6 +83,7 @@ def stage_run(graph: Graph, linked: Linked, comm: Communication, rank: int, user
         sees_causes=True,
         left_out=left_out,
         warnings=tuple(warnings),
+        witness=None if nccl is None else witness(nccl, found),
     )
     return Staged(run, of_device, tuple(warnings))
 

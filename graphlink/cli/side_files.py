@@ -1,0 +1,218 @@
+"""Which side files of NCCL there are, and of which ranks they are (docs/nccl.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from graphlink.cli.names import named_rank
+from graphlink.cli.pairing import few
+from graphlink.errors import InputError
+from graphlink.read.heads import Head, at_once, read_heads
+from graphlink.read.kinds import ET, KINETO, NSYS
+from graphlink.read.looks import looks_like
+from graphlink.read.nccl.heads import DumpHead, read_dump_head
+from graphlink.read.nccl.looks import read_kind
+from graphlink.read.nccl.records import Communicator
+from graphlink.read.source import unreadable
+from graphlink.run.job import Inputs
+
+_SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """``missing``: side files that are of no rank, in words."""
+
+    ranks: tuple[Inputs, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """What tells whose a side file is. ``number``: the rank as recorded, else as named or given, None where nothing tells."""
+
+    number: int | None
+    pid: int | None
+    world_size: int | None
+
+
+def may_be_side_file(name: str) -> bool:
+    """Whether a file of that name in a folder is looked into: the Flight Recorder's have no suffix."""
+    return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
+
+
+def heads_of(paths: Sequence[Path]) -> list[DumpHead]:
+    """Of those that are side files; of what cannot be read in a folder that is not known."""
+
+    def head_of(path: Path) -> DumpHead | None:
+        with contextlib.suppress(InputError):
+            return read_dump_head(path)
+        return None
+
+    return [head for head in at_once(head_of, paths) if head is not None]
+
+
+def given(paths: Iterable[Path]) -> list[DumpHead]:
+    """The heads of the files, and of what is in the folders, that ``--nccl`` names; each once.
+
+    Raises:
+        InputError: a file is no side file, or a folder holds none.
+    """
+    out: dict[Path, DumpHead] = {}
+    for path in paths:
+        found = heads_of(sorted(_inside(path))) if path.is_dir() else [head] if (head := read_dump_head(path)) else []
+        if not found:
+            raise _none(path)
+        out |= {head.path: head for head in found}
+    return list(out.values())
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_file() and may_be_side_file(path.name)]
+    except OSError as problem:
+        raise unreadable(folder, problem) from None
+
+
+def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Paired:
+    """``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and communicators of files."""
+    only_found = {dump.path for dump in found} - {dump.path for dump in named}
+    dumps = {dump.path: dump for dump in (*found, *named)}.values()
+    if not dumps:
+        return Paired(tuple(ranks), ())
+    traces = _traces(ranks)
+    world = max((t.world_size for t in traces if t.world_size), default=len(ranks) if len(ranks) > 1 else None)
+    pids, whole = _pids(traces, dumps), _whole(dumps, world)
+    told = [_of_ranks(dump, pids, whole) for dump in dumps]
+    places = defaultdict(list)
+    for k, trace in enumerate(traces):
+        places[trace.number].append(k)
+    of_rank: list[list[DumpHead]] = [[] for _ in ranks]
+    untold: list[str] = []
+    lone: list[str] = []
+    for dump, numbers in zip(dumps, told, strict=True):
+        mine = [k for number in sorted(numbers) for k in places.get(number, ())]
+        if not mine and len(ranks) == 1 and (not numbers or traces[0].number is None):
+            mine = [0]
+        if not _names_rank(dump):
+            mine = [k for k in mine if None in (dump.pid, traces[k].pid) or dump.pid == traces[k].pid]
+        for k in mine:
+            of_rank[k].append(dump)
+        if not mine:
+            (lone if numbers else untold).append(str(dump.path))
+    everyone = world is not None and set().union(*told) >= set(range(world))
+    members = (_members(dumps, told) if everyone else {}) | {key: tuple(range(world or 0)) for key in whole}
+    paired = tuple(
+        replace(
+            one,
+            nccl=tuple(dump.path for dump in mine),
+            found=frozenset(dump.path for dump in mine if dump.path in only_found),
+            members=_members_of(mine, members),
+        )
+        for one, mine in zip(ranks, of_rank, strict=True)
+    )
+    said = []
+    if untold:
+        said.append(
+            f"left aside, as nothing tells of which rank these side files of NCCL are, or they are of other processes: {few(untold)}"
+        )
+    if lone:
+        said.append(f"left aside, as no Kineto trace is of the rank and process of these side files of NCCL: {few(lone)}")
+    return Paired(paired, tuple(said))
+
+
+def _traces(ranks: Sequence[Inputs]) -> list[_Trace]:
+    """What may be a pipe is not looked into."""
+    paths = [one.recording for one in ranks if one.recording.is_file()]
+    heads = {head.path: head for head in read_heads(paths)}
+    out = []
+    for one in ranks:
+        head = heads.get(one.recording, Head(one.recording, None))
+        number = next((n for n in (head.rank, one.rank, one.expected_rank) if n is not None), None)
+        out.append(_Trace(number, head.pid, head.world_size))
+    return out
+
+
+def _pids(traces: Sequence[_Trace], dumps: Collection[DumpHead]) -> dict[int, int]:
+    """Of processes the rank, where no other trace and no other host has the pid: pids repeat over hosts."""
+    count = Counter(trace.pid for trace in traces)
+    hosts = defaultdict(set)
+    for dump in dumps:
+        hosts[dump.pid].add(dump.host)
+    return {
+        trace.pid: trace.number
+        for trace in traces
+        if trace.pid is not None and trace.number is not None and count[trace.pid] == 1 and len(hosts[trace.pid]) == 1
+    }
+
+
+def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
+    """Keys of the communicators that have all ranks of the run, so that a rank in one is a global rank."""
+    if world is None:
+        return frozenset()
+    sizes: dict[str, int] = {}
+    seen: dict[str, set[int]] = defaultdict(set)
+    for dump in dumps:
+        for communicator, own in _own(dump):
+            seen[communicator.key].add(own)
+            if communicator.size:
+                sizes[communicator.key] = communicator.size
+    everyone = set(range(world))
+    return frozenset(key for key, ranks in seen.items() if sizes.get(key, world) == world and (key in sizes or ranks == everyone))
+
+
+def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> set[int]:
+    """The global ranks that a side file is of, by the first that tells; none where nothing does."""
+    for number in (dump.rank, named_rank(dump.path), pids.get(dump.pid) if dump.pid is not None else None):
+        if number is not None:
+            return {number}
+    return {own for communicator, own in _own(dump) if communicator.key in whole}
+
+
+def _names_rank(dump: DumpHead) -> bool:
+    """Whether the file or its name says its rank: then its process tells nothing more."""
+    return dump.rank is not None or named_rank(dump.path) is not None
+
+
+def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
+    """Communicators with a rank in them that calls of the file are of."""
+    return [(member.communicator, member.rank) for member in dump.communicators if member.rank is not None]
+
+
+def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
+    """Of communicators the global ranks in its order, where each rank that made calls is known; side files of all ranks are given."""
+    place: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    sizes: dict[str, int] = {}
+    for dump, numbers in zip(dumps, told, strict=True):
+        own = Counter(communicator.key for communicator, _ in _own(dump))
+        for communicator, rank in _own(dump):
+            place[communicator.key][rank] |= numbers if own[communicator.key] == 1 else set()
+            if communicator.size:
+                sizes[communicator.key] = communicator.size
+    out = {}
+    for key, ranks in place.items():
+        members = tuple(number for k in sorted(ranks) for number in ranks[k])
+        if set(ranks) == set(range(sizes.get(key, len(ranks)))) and len(members) == len(set(members)) == len(ranks) > 1:
+            out[key] = members
+    return out
+
+
+def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    keys = sorted({member.communicator.key for dump in dumps for member in dump.communicators} & members.keys())
+    return tuple((key, members[key]) for key in keys)
+
+
+def _none(path: Path) -> InputError:
+    if path.is_dir():
+        return InputError("holds no side file of NCCL", path=path, todo="give the folder of the dumps, or the files")
+    name, what = looks_like(path), read_kind(path)
+    kind = next((kind for kind in (KINETO, ET, NSYS) if kind.name == name), None)
+    if kind is not None:
+        return InputError(f"is {kind.what}, not a side file of NCCL", path=path, todo=kind.todo)
+    return InputError(f"is {what or 'no side file of NCCL or the Flight Recorder'}", path=path, todo="docs/nccl.md says which are read")

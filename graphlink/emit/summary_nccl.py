@@ -1,0 +1,192 @@
+"""What ``summary.json`` says of the side files of NCCL of a rank (key ``nccl``), and of those of all ranks; and how it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+SHOWN: Final = 12  # lines of a sort that are printed
+TIMES: Final = {
+    "gpu_ns": "waiting for the GPU",
+    "peer_ns": "waiting for the peer",
+    "wire_ns": "on the wire",
+    "receive_ns": "waiting for data",
+    "other_ns": "none of these",
+}
+
+
+class NcclClock(msgspec.Struct, frozen=True, kw_only=True):
+    """trace = own + offset_ns; of the GPU's own clock gpu_offset_ns. None: nothing ties them. ``inside`` of ``checked`` kernel starts fall
+    into the span of their kernel.
+    """
+
+    offset_ns: int | None
+    residual_ns: int
+    gpu_offset_ns: int | None
+    inside: int
+    checked: int
+
+
+class NcclFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A side file. ``left_out``: events that are in no table, by reason."""
+
+    path: str
+    kind: str
+    events: int
+    calls: int
+    left_out: dict[str, int]
+    clock: NcclClock
+
+
+class NcclGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the join table: a communicator of a file against the group of the trace that fits. Either may be missing.
+
+    calls = matched + sum(calls_left), ops = matched + sum(ops_left).
+    """
+
+    file: int | None  # position in ``files``
+    communicator: str | None
+    group: str | None
+    ranks: list[int] | None
+    calls: int
+    ops: int
+    matched: int
+    calls_left: dict[str, int]
+    ops_left: dict[str, int]
+    rule: str
+    mismatch: str | None
+
+
+class NcclTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the matched ops of a group that have proxy steps: the five add up to the time that they ran."""
+
+    group: str
+    ops: int
+    gpu_ns: int
+    peer_ns: int
+    wire_ns: int
+    receive_ns: int
+    other_ns: int
+
+
+class Nccl(msgspec.Struct, frozen=True, kw_only=True):
+    files: list[NcclFile]
+    join: list[NcclGroup]
+    times: list[NcclTimes]
+
+
+class NcclRunGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of one group and kind of file, added up over ranks."""
+
+    kind: str | None  # None: groups that no file knows
+    group: str | None
+    communicator: str | None  # where there is no group
+    ranks: list[int] | None
+    calls: int
+    ops: int
+    matched: int
+    calls_left: dict[str, int]
+    ops_left: dict[str, int]
+    mismatch: str | None  # the first of the lowest rank that has one
+
+
+class NcclRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the ranks that have side files: ``files`` counts them."""
+
+    ranks: int
+    files: int
+    join: list[NcclRunGroup]
+    times: list[NcclTimes]
+
+
+def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
+    """``of_rank``: rank and what it says, by rank."""
+    lines: dict[tuple[str | None, str | None, str | None, tuple[int, ...] | None], list[tuple[int, NcclGroup]]] = {}
+    times: dict[str, list[NcclTimes]] = {}
+    for rank, one in of_rank:
+        for line in one.join:
+            named = line.communicator if line.group is None else None
+            ranks = None if line.ranks is None else tuple(line.ranks)
+            kind = None if line.file is None else one.files[line.file].kind
+            lines.setdefault((kind, line.group, named, ranks), []).append((rank, line))
+        for row in one.times:
+            times.setdefault(row.group, []).append(row)
+    return NcclRun(
+        ranks=len(of_rank),
+        files=sum(len(one.files) for _, one in of_rank),
+        join=[
+            NcclRunGroup(
+                kind=kind,
+                group=group,
+                communicator=named,
+                ranks=None if ranks is None else list(ranks),
+                calls=sum(line.calls for _, line in found),
+                ops=sum(line.ops for _, line in found),
+                matched=sum(line.matched for _, line in found),
+                calls_left=_added([line.calls_left for _, line in found]),
+                ops_left=_added([line.ops_left for _, line in found]),
+                mismatch=next((f"rank {rank}: {line.mismatch}" for rank, line in found if line.mismatch), None),
+            )
+            for (kind, group, named, ranks), found in lines.items()
+        ],
+        times=[
+            NcclTimes(group=group, ops=sum(row.ops for row in rows), **{name: sum(getattr(row, name) for row in rows) for name in TIMES})
+            for group, rows in times.items()
+        ],
+    )
+
+
+def rank_rows(nccl: Nccl) -> list[tuple[str, str]]:
+    """For the printed block of a rank: its files, its join table, and how the time inside communication divides."""
+    rows = [("NCCL", _file(file)) for file in nccl.files[:SHOWN]] + _more(len(nccl.files))
+    rows += [("  joined", _line(line)) for line in nccl.join[:SHOWN]] + _more(len(nccl.join))
+    return rows + [("  time", _time(row)) for row in nccl.times[:SHOWN]] + _more(len(nccl.times))
+
+
+def run_rows(nccl: NcclRun) -> list[tuple[str, str]]:
+    """For the printed block of all ranks."""
+    rows = [("NCCL", f"{nccl.files:,} side files of {nccl.ranks:,} rank{'s' * (nccl.ranks != 1)}")]
+    rows += [("  joined", _line(line)) for line in nccl.join[:SHOWN]] + _more(len(nccl.join))
+    return rows + [("  time", _time(row)) for row in nccl.times[:SHOWN]] + _more(len(nccl.times))
+
+
+def _file(file: NcclFile) -> str:
+    left = f", left out: {_counted(file.left_out)}" if file.left_out else ""
+    clock = file.clock
+    if clock.offset_ns is None and clock.gpu_offset_ns is None:
+        tied = "its clock is tied to nothing"
+    else:
+        tied = f"its clock fits to {clock.residual_ns / 1e3:,.1f} us"
+        tied += f", {clock.inside:,} of {clock.checked:,} kernel starts in their kernel" if clock.checked else ""
+    return f"{file.path} ({file.kind}): {file.events:,} events, {file.calls:,} calls{left}; {tied}"
+
+
+def _line(line: NcclGroup | NcclRunGroup) -> str:
+    name = f"communicator {line.communicator or '(unknown)'}" if line.group is None else f"group {line.group or '(unnamed)'}"
+    calls, ops = (f" ({_counted(left)})" if left else "" for left in (line.calls_left, line.ops_left))
+    first = f"; first mismatch: {line.mismatch}" if line.mismatch else ""
+    return f"{name}: {line.matched:,} of {line.calls:,} calls{calls}, of {line.ops:,} ops{ops}{first}"
+
+
+def _time(row: NcclTimes) -> str:
+    parts = sorted(((getattr(row, name), words) for name, words in TIMES.items()), key=lambda part: -part[0])
+    told = ", ".join(f"{ns / 1e6:,.3f} ms {words}" for ns, words in parts if ns)
+    return f"group {row.group or '(unnamed)'}, {row.ops:,} op{'s' * (row.ops != 1)}: {told or 'none'}"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {n:,}" for reason, n in counts.items())
+
+
+def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for one in counts:
+        for reason, n in one.items():
+            out[reason] = out.get(reason, 0) + n
+    return out
+
+
+def _more(count: int) -> list[tuple[str, str]]:
+    return [("  ...", f"and {count - SHOWN:,} more")] if count > SHOWN else []

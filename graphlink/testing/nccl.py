@@ -1,0 +1,143 @@
+"""Side files of a simulated cluster, as NCCL's profilers and PyTorch's Flight Recorder write them, with known truth.
+
+run = cluster_run(ClusterTraining(data=2, tensor=2, steps=6))
+files = write_nccl(run, "traces", NcclProfile(kind="plugin", last=8))
+files[0].calls[0].kernel  # correlation of the kernel that the first call in the file is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphlink.testing.cluster_kineto import process_id
+from graphlink.testing.cluster_records import TrueClock
+from graphlink.testing.cluster_rows import rank_rows
+from graphlink.testing.dialects import EPOCH_NS
+from graphlink.testing.nccl_calls import NcclCall, nccl_calls
+from graphlink.testing.nccl_records import NcclProfile, TrueCall, TrueFile, TrueStep
+from graphlink.testing.nccl_steps import ProxyOp, proxy_ops
+
+if TYPE_CHECKING:
+    from graphlink.testing.cluster import ClusterRun
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A file that is to be written: its calls in order, their begins (0 = not recorded), and what their proxies did."""
+
+    run: ClusterRun
+    profile: NcclProfile
+    pid: int
+    calls: tuple[NcclCall, ...]
+    timed: tuple[bool, ...]
+    proxies: tuple[tuple[ProxyOp, ...], ...]
+
+    def steady_us(self, true_ns: int) -> float:
+        """On the clock of the process: us since its profiler began."""
+        return (true_ns - self.zero_ns) / 1_000
+
+    @property
+    def zero_ns(self) -> int:
+        """When the profiler of the process began, in true ns since the epoch."""
+        late = np.random.default_rng([self.run.training.seed, 7, self.pid]).integers(1_000_000)
+        return EPOCH_NS - self.profile.steady_ns + int(late)
+
+    def gpu_ns(self, rank: int, true_ns: int) -> int:
+        """On the clock of a rank's GPU, in steps of 32 ns."""
+        off = np.random.default_rng([self.run.training.seed, 8, rank]).integers(self.profile.gpu_off_ns + 1)
+        return (true_ns + int(off)) // 32 * 32
+
+    def epoch_ns(self, rank: int, true_ns: int) -> int:
+        """The time of day of a rank's host, as its trace has it."""
+        return int(self.clock(rank).recorded(np.array([true_ns]))[0])
+
+    def clock(self, rank: int) -> TrueClock:
+        return self.run.ranks[rank].clock
+
+
+def write_nccl(run: ClusterRun, folder: str | Path, profile: NcclProfile) -> tuple[TrueFile, ...]:
+    """Write what ``profile`` records of all recorded ranks of ``run`` into a folder; linear in calls."""
+    from graphlink.testing.nccl_files import WRITERS
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = WRITERS[profile.kind]
+    processes: dict[int, list[int]] = {}
+    for rank in run.ranks:
+        processes.setdefault(process_id(rank - rank % profile.ranks_a_process), []).append(rank)
+    files = []
+    for pid, ranks in processes.items():
+        calls = [call for rank in ranks for call in _recorded(run, rank, profile)]
+        for name, part in writer.parts(run, pid, calls):
+            side = _side(run, profile, pid, part)
+            text = writer.text(side)
+            path = folder / name
+            path.write_bytes(text if profile.cut is None else text[: int(len(text) * profile.cut)])
+            files.append(TrueFile(path, tuple(sorted({call.rank for call in part})), tuple(ranks), _truth(side, steady=writer.steady)))
+    return tuple(files)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """``parts``: names of the files of a process, and the calls in each. ``steady``: whether its clock is the process's own."""
+
+    parts: Callable[[ClusterRun, int, Sequence[NcclCall]], Iterator[tuple[str, list[NcclCall]]]]
+    text: Callable[[Side], bytes]
+    steady: bool
+
+
+def _recorded(run: ClusterRun, rank: int, profile: NcclProfile) -> list[NcclCall]:
+    calls = nccl_calls(run, rank, jitter_ns=profile.jitter_ns, pairs=profile.message_pairs)
+    ended_ns = EPOCH_NS + run.times[rank].steps[-1].end_ns - EPOCH_NS
+    low, high = EPOCH_NS + profile.began * ended_ns, EPOCH_NS + profile.ended * ended_ns
+    calls = [call for call in calls if low <= call.api_ns <= high and call.bytes >= profile.min_bytes]
+    rng = np.random.default_rng([profile.seed, 9, rank])
+    kept = rng.random(len(calls)) >= profile.dropped
+    calls = [call for call, keep in zip(calls, kept.tolist(), strict=True) if keep]
+    if profile.last is not None:
+        left: dict[int, int] = {}
+        surviving = []
+        for call in reversed(calls):
+            left[call.communicator] = left.get(call.communicator, profile.last) - 1
+            if left[call.communicator] >= 0:
+                surviving.append(call)
+        calls = surviving[::-1]
+    return calls
+
+
+def _side(run: ClusterRun, profile: NcclProfile, pid: int, calls: Sequence[NcclCall]) -> Side:
+    rng = np.random.default_rng([profile.seed, 10, pid, len(calls)])
+    timed = (rng.random(len(calls)) >= profile.zero_times).tolist()
+    proxies = tuple(proxy_ops(run, profile, call) if profile.proxy_steps else () for call in calls)
+    return Side(run, profile, pid, tuple(calls), tuple(timed), proxies)
+
+
+def _truth(side: Side, *, steady: bool) -> tuple[TrueCall, ...]:
+    kernels = {
+        rank: {row.comm: row.correlation for row in rank_rows(side.run, rank).kernels if row.comm >= 0}
+        for rank in {call.rank for call in side.calls}
+    }
+    found = []
+    for call, proxies in zip(side.calls, side.proxies, strict=True):
+        true_ns = call.launch_ns
+        shown = side.epoch_ns(call.rank, true_ns)
+        own = true_ns - side.zero_ns if steady else shown
+        steps = tuple(TrueStep(state, start, end) for op in proxies for state, start, end in op.states())
+        found.append(
+            TrueCall(
+                rank=call.rank,
+                communicator=call.communicator,
+                function=call.function,
+                seq=call.seq,
+                kernel=None if call.grouped else kernels[call.rank].get(call.op),
+                offset_ns=shown - own,
+                steps=steps,
+                wire_bytes=sum(op.bytes for op in proxies if op.sends),
+            )
+        )
+    return tuple(found)

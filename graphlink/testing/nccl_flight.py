@@ -1,0 +1,64 @@
+"""Writes what PyTorch's Flight Recorder has of a rank: one entry an op as the framework was called, as JSON or as a pickle."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphlink.testing.cluster_kineto import DTYPES, elements, group_key
+from graphlink.testing.cluster_program import DESCRIPTIONS, rank_ops
+from graphlink.testing.cluster_records import COLLECTIVE, SEND
+from graphlink.testing.cluster_rows import names_of
+from graphlink.testing.nccl import Side
+from graphlink.testing.nccl_calls import NcclCall
+
+if TYPE_CHECKING:
+    from graphlink.testing.cluster import ClusterRun
+
+
+def flight_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterator[tuple[str, list[NcclCall]]]:
+    """A file a rank, and of several NCCL calls that are one op the first."""
+    for rank in sorted({call.rank for call in calls}):
+        seen: set[int] = set()
+        own = [call for call in calls if call.rank == rank]
+        first = [call for call in own if call.op not in seen and not seen.add(call.op)]  # type: ignore[func-returns-value]
+        yield f"nccl_trace_rank_{rank}", [call._replace(grouped=False) for call in first]
+
+
+def flight_json(side: Side) -> bytes:
+    return json.dumps(_document(side)).encode()
+
+
+def flight_pickle(side: Side) -> bytes:
+    return pickle.dumps(_document(side))
+
+
+def _document(side: Side) -> dict[str, Any]:
+    run, rank = side.run, side.calls[0].rank
+    config = {
+        group_key(run, rank, g)[1]: {"desc": DESCRIPTIONS[group.sort], "ranks": str(list(group.members))}
+        for g, group in enumerate(run.groups)
+        if rank in group.members
+    }
+    ops = rank_ops(run.training, run.groups, rank)
+    entries = []
+    for number, (call, timed) in enumerate(zip(side.calls, side.timed, strict=True)):
+        op, group = ops[call.op], run.groups[call.group]
+        taken, given = elements(op, len(group.members))
+        message = op.kind != COLLECTIVE
+        name = names_of(op).range
+        if message:
+            arrow = "->" if op.kind == SEND else "<-"
+            name = f"{name} {call.member}{arrow}{call.peer}"
+        dtype = DTYPES[op.elem_bytes]
+        entries.append({
+            "record_id": number, "pg_id": call.group, "process_group": (group_key(run, rank, call.group)[1], DESCRIPTIONS[group.sort]),
+            "collective_seq_id": 0 if message else op.seq, "p2p_seq_id": op.seq if message else 0, "op_id": number, "is_p2p": message,
+            "profiling_name": name, "input_sizes": [[taken]], "input_dtypes": [dtype], "output_sizes": [[given]], "output_dtypes": [dtype],
+            "time_created_ns": side.epoch_ns(rank, call.api_ns - 4_000) if timed else 0,
+            "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "state": "completed", "retired": True,
+            "timeout_ms": 600_000, "frames": [],
+        })  # fmt: skip
+    return {"version": "2.10", "pg_config": {str(rank): config}, "pg_status": {}, "entries": entries}
