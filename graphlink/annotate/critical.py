@@ -77,7 +77,7 @@ def held_by(first: I64, source: I32, end_ns: I64) -> I64:
 
 def _summed(graph: Graph, path: I32, dependency: I64, cost_ns: I64, shares: U8) -> CriticalPath:
     cost, share, kind = cost_ns[path], shares[path], graph.kind[path]
-    delay = np.where(kind == NodeKind.DEVICE_OP, graph.start_delay_ns[path], 0)
+    delay = graph.start_delay_ns[path]
     by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
     by_share[Share.IDLE.name.lower()] += int(delay.sum())
     edge = np.full(len(path), NOWHERE, np.int32)

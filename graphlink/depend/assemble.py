@@ -145,6 +145,9 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     begun = nodes.start_ns[beginner] <= asked.at_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
     beginner, with_thread = beginner[begun], with_thread[begun]
     handed = asked.elsewhere[with_thread]
+    comm_of = np.full(len(asked.tid) + 1, NOWHERE, np.int64)  # the last entry stands for NOWHERE
+    comm_of[x.comm.host_row] = layout.comm + np.arange(len(x.comm.host_row))
+    queued = np.flatnonzero((comm_of[:-1] != NOWHERE) & (comm_of[asked.behind] != NOWHERE))
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
         Edges.of(EdgeKind.THREAD, waker, woken),
@@ -152,6 +155,7 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
         Edges.of(EdgeKind.HOST, beginner[~handed], layout.async_of[with_thread[~handed]]),
         Edges.of(EdgeKind.THREAD, beginner[handed], layout.async_of[with_thread[handed]]),
         Edges.of(EdgeKind.LAUNCH, layout.async_of[x.comm.host_row], layout.comm + np.arange(len(x.comm.host_row))),
+        Edges.of(EdgeKind.COLLECTIVE, comm_of[asked.behind[queued]], comm_of[queued]),
     ]
 
 
@@ -253,21 +257,21 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
     end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
     callers = _callers(x, layout)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
-    begun_ns = x.host.begun.at_ns
-    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - begun_ns[comm_row])
+    begun = x.host.begun
+    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
     order = x.device.order
     return {
         "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),
         "row": column(row, async_row, comm_row, np.arange(n_device), late.row, np.array([NOWHERE])),
         "start_ns": column(
-            nodes.start_ns, begun_ns[async_row], begun_ns[comm_row], device.start_ns, late.start_ns, np.array([x.host.end_ns])
+            nodes.start_ns, begun.start_ns[async_row], begun.start_ns[comm_row], device.start_ns, late.start_ns, np.array([x.host.end_ns])
         ),
         "end_ns": column(end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, np.array([x.host.end_ns])),
         "duration_ns": column(nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None),
         "self_ns": column(nodes.self_ns, None, None, None, None, None),
         "wait_ns": column(nodes.wait_ns, None, None, None, None, None),
         "wake_ns": column(x.host.wake_ns, None, None, None, None, None),
-        "start_delay_ns": column(None, None, None, late.start_delay_ns, None, None),
+        "start_delay_ns": column(None, None, begun.delay_ns[comm_row], late.start_delay_ns, None, None),
         "overlap_ns": column(None, None, None, order.overlap_ns, None, None),
         "tid": column(nodes.tid, rows.tid[async_row], None, None, None, np.array([_main_thread(x)])),
         "device": column(None, None, np.full(n_comm, -1), device.device, device.device[late.row], None),

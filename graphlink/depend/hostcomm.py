@@ -17,20 +17,38 @@ WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Of each host row the thread that asked for it and when: itself, where no other thread ran it (``elsewhere``)."""
+    """Of each host row the thread that asked for it and when: itself, where no other thread ran it (``elsewhere``).
+
+    ``start_ns``: of its nodes, as recorded, but for rows that gloo's threads took up before one that was asked for earlier: that one
+    counts from 1 ns before, since simulators tell collectives by their order. ``behind``: the row that the same thread of gloo's was
+    still running when this one was asked for, ``NOWHERE`` where none. ``delay_ns``: from when neither held it back to ``start_ns``.
+    """
 
     tid: I64
     at_ns: I64
     elsewhere: Bool
+    start_ns: I64
+    behind: I32
+    delay_ns: I64
 
 
 def asked(linked: Linked) -> Asked:
-    """What a thread of gloo's ran was handed over while the op that asked for it ran, and counts from then."""
+    """What a thread of gloo's ran was handed over while the op that asked for it ran. O(n log n)."""
     rows, op = linked.trace.host, askers(linked)
-    elsewhere = op != NOWHERE
-    tid, at_ns, op = rows.tid.copy(), rows.start_ns.copy(), op[elsewhere]
-    tid[elsewhere], at_ns[elsewhere] = rows.tid[op], np.minimum(at_ns[elsewhere], rows.end_ns[op])
-    return Asked(tid, at_ns, elsewhere)
+    row = np.flatnonzero(op != NOWHERE)
+    tid, at_ns, start_ns = rows.tid.copy(), rows.start_ns.copy(), rows.start_ns.copy()
+    tid[row], at_ns[row] = rows.tid[op[row]], np.minimum(rows.start_ns[row], rows.end_ns[op[row]])
+    row = row[np.argsort(at_ns[row], kind="stable")]
+    place = np.arange(len(row))
+    start_ns[row] = np.maximum(np.minimum.accumulate((start_ns[row] - place)[::-1])[::-1] + place, at_ns[row])
+    behind = np.full(len(tid), NOWHERE, np.int32)
+    run = row[np.lexsort((rows.start_ns[row], rows.tid[row]))]
+    before, after = run[:-1], run[1:]
+    held = (rows.tid[before] == rows.tid[after]) & (rows.end_ns[before] > at_ns[after]) & (rows.end_ns[before] <= start_ns[after])
+    behind[after[held]] = before[held]
+    free_ns = at_ns.copy()
+    free_ns[after[held]] = rows.end_ns[before[held]]
+    return Asked(tid, at_ns, op != NOWHERE, start_ns, behind, start_ns - free_ns)
 
 
 @dataclass(frozen=True, slots=True)

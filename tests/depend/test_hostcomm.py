@@ -132,16 +132,42 @@ def collectives(follows: float, rf_ids: tuple[int, int] = (3, 5)) -> Built:
     )
 
 
+def comms(build: Built) -> list[tuple[float, float, float, float]]:
+    """(start, end, duration, start delay) of each COMM node, by id."""
+    graph = build.graph
+    nodes = np.flatnonzero(graph.kind == NodeKind.HOST_COMM)
+    table = np.stack([graph.start_ns[nodes], graph.end_ns[nodes], graph.duration_ns[nodes], graph.start_delay_ns[nodes]], axis=1)
+    return [tuple(row) for row in (table / 1e3).tolist()]
+
+
 def test_an_op_releases_what_a_thread_of_gloos_runs_for_it() -> None:
-    """The first was taken up behind its op, and counts from its end; the second while its op ran."""
-    graph = collectives(10).graph
-    kinds, starts = graph.kind.tolist(), graph.start_ns.tolist()
-    for began, ended, opens in ((40, 700, 10), (60, 500, 50)):
-        row, comm = (kinds.index(kind, starts.index(began * 1000)) for kind in (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM))
+    """Rows stand where they were recorded, in the order of asking: the first one counts from just before the second."""
+    build = collectives(10)
+    graph = build.graph
+    assert comms(build) == [(59.999, 700, 640.001, 19.999), (60, 500, 440, 0)]
+    for row, opens in zip(np.flatnonzero(graph.kind == NodeKind.HOST_ASYNC).tolist(), (10, 50), strict=True):
         edges = slice(int(graph.first[row]), int(graph.first[row + 1]))
         assert graph.edge_kind[edges].tolist() == [EdgeKind.THREAD]
         assert graph.start_ns[graph.source[edges]].tolist() == [opens * 1000]
-        assert (starts[comm], graph.end_ns[comm], graph.duration_ns[comm]) == (began * 1000, ended * 1000, (ended - began) * 1000)
+
+
+def test_what_one_thread_of_gloos_runs_comes_one_after_the_other() -> None:
+    """The second waits for the first until 700, and 8 us for the thread; the third was asked for when the thread was free."""
+    build = made(
+        Host("before", 0, 5, rf_id=1),
+        Host("c10d::allreduce_", 10, 40, rf_id=2),
+        Host("c10d::allreduce_", 50, 80, rf_id=4),
+        gloo("all_reduce", 45, 700, tid=8)._replace(rf_id=3),
+        gloo("all_reduce", 708, 900, tid=8)._replace(rf_id=5),
+        Host("c10d::allreduce_", 1000, 1010, rf_id=6),
+        gloo("all_reduce", 1030, 1100, tid=8)._replace(rf_id=7),
+        Host("after", 1110, 1900, rf_id=8),
+    )
+    assert comms(build) == [(45, 700, 655, 5), (708, 900, 192, 8), (1030, 1100, 70, 20)]
+    graph = build.graph
+    queued = np.flatnonzero(graph.edge_kind == EdgeKind.COLLECTIVE)
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))[queued]
+    assert (graph.start_ns[graph.source[queued]].tolist(), graph.start_ns[target].tolist()) == ([45_000], [708_000])
 
 
 @pytest.mark.parametrize("follows", [10, 1000])

@@ -26,7 +26,7 @@ _ELEMENT_BYTES: Final = {
     "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4, "Long": 8, "UInt64": 8, "Double": 8,
     "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
-_RANK: Final = re.compile(r"rank[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK: Final = re.compile(r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)  # the last two: of capture
 _PLUGIN: Final = re.compile(r".*_(\d{1,20})_(\d{1,7})\.json(?:\.gz|\.zst)?")
 _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\.zst)?")
 
@@ -59,7 +59,7 @@ def hash_text(value: object) -> str | None:
 
 
 def rank_in_name(path: Path) -> int | None:
-    """``nccl_trace_rank_3``, ``fr_rank3.json`` -> 3."""
+    """``nccl_trace_rank_3``, ``fr_rank3.json``, ``flight_recorder_3.json`` -> 3."""
     found = _RANK.findall(path.name)
     return rank_or_none(found[-1]) if found else None
 

@@ -126,5 +126,5 @@ def test_collectives_of_gloo_stand_in_the_order_in_which_they_were_asked_for() -
     comm = communication(linked)
     got = rank_comms(build(linked, comm, BuildOptions(sync="cuda", gap_ns=20_000)).graph, linked, comm, 0, 2)
     assert got.bytes.tolist() == [1024, 256]
-    assert got.start_ns.tolist() == [1_010_000, 1_030_000]
+    assert got.start_ns.tolist() == [1_039_999, 1_040_000]
     assert got.end_ns.tolist() == [1_100_000, 1_090_000]
