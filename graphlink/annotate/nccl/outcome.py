@@ -22,7 +22,7 @@ DIFFERS: Final = "differs"
 NO_TIME: Final = "no time"
 SEVERAL: Final = "several calls in one kernel"
 NO_PARAMETERS: Final = "no parameters"
-NO_COMMUNICATOR: Final = "no communicator"
+NO_COMMUNICATOR: Final = "no communicator joined"
 
 Reasons = NDArray[np.object_]
 
