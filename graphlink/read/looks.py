@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from graphlink.errors import InputError
-from graphlink.read.kinds import ET, KINETO, binary_kind
+from graphlink.read.kinds import ET, KINETO, NCCL, binary_kind
+from graphlink.read.nccl.looks import HEAD_BYTES, kind_of
 from graphlink.read.source import open_source
 from graphlink.read.stream import open_array
 
@@ -19,14 +20,17 @@ class _Row(msgspec.Struct):
 
 
 def looks_like(path: str | Path) -> str | None:
-    """What the file at ``path`` is: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed"; None for anything else.
+    """What the file at ``path`` is: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl"; None for anything else.
 
     Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
     """
     with open_source(path) as source:
-        kind = binary_kind(source.read(512))
+        head = source.read(HEAD_BYTES)
+    kind = binary_kind(head[:512])
     if kind is not None:
         return kind.name
+    if kind_of(head) is not None:
+        return NCCL.name
     try:
         with open_array(path, ("traceEvents", "nodes"), _HEAD_BYTES) as array:
             if array.key is not None:

@@ -83,8 +83,9 @@ def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_B
 class ArrayReader:
     """Reads one array once. ``key`` is the array's key, None for a bare list; ``around`` is whole when all blocks have been read."""
 
-    def __init__(self, source: Source, keys: Sequence[str], block_bytes: int = BLOCK_BYTES, *, max_element_bytes: int = MAX_ELEMENT_BYTES):
-        self._source, self._block_bytes, self._max_element_bytes = source, block_bytes, max_element_bytes
+    def __init__(self, source: Source, keys: Sequence[str], block_bytes: int = BLOCK_BYTES, *, max_element_bytes: int | None = None):
+        self._source, self._block_bytes = source, block_bytes
+        self._max_element_bytes = MAX_ELEMENT_BYTES if max_element_bytes is None else max_element_bytes
         self.key: str | None = None
         self.around: _Around = {}
         self._buffer = b""

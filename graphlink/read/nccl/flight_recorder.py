@@ -19,7 +19,8 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.read.columns import Strings, ints, loose, to_int_or_none
-from graphlink.read.comms import rank_list
+from graphlink.read.nccl.entry_values import NOTHING, elements, first_text, listed_groups, ns_of_ms, text_of
+from graphlink.read.nccl.looks import PICKLE
 from graphlink.read.nccl.names import function_of, rank_in_name
 from graphlink.read.nccl.pickled import MOST_BYTES, Refused, load
 from graphlink.read.nccl.records import Calls, Clock, Communicator, Dump, DumpKind, KernelChannels, ProxyOps, Steps
@@ -27,12 +28,8 @@ from graphlink.read.nccl.tables import message_bytes, narrow, natural, table
 from graphlink.read.source import open_source
 from graphlink.read.stream import ArrayReader, gc_paused
 
-PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _PEER: Final = re.compile(r"\S*:?(?:send (\d{1,7})->(\d{1,7})|recv (\d{1,7})<-(\d{1,7}))")
 _OF_OUTPUT: Final = frozenset({"reducescatter", "scatter", "recv"})
-_MOST_COUNT: Final = (1 << 63) - 1
-_MOST_DIMENSIONS: Final = 64
-_MOST_MS: Final = 1e12
 _MOST_ENTRY_BYTES: Final = 1 << 22  # of JSON
 _WORLD: Final = "default_pg"
 _NO_ENTRY: Final = "entries that are no objects"
@@ -143,7 +140,7 @@ class _Recording:
         taken, given = elements(entry.input_sizes), elements(entry.output_sizes)
         of_output = function in _OF_OUTPUT
         count = (given or taken) if of_output else (taken or given)
-        dtype = _first_text(entry.output_dtypes) if of_output else _first_text(entry.input_dtypes)
+        dtype = first_text(entry.output_dtypes) if of_output else first_text(entry.input_dtypes)
         row = {
             "communicator": self._group(entry),
             "own": to_int_or_none(own),
@@ -151,12 +148,12 @@ class _Recording:
             "peer": to_int_or_none(other),
             "count": count,
             "larger": max((side for side in (taken, given) if side is not None), default=None),
-            "dtype": dtype or _first_text(entry.input_dtypes) or _first_text(entry.output_dtypes),
+            "dtype": dtype or first_text(entry.input_dtypes) or first_text(entry.output_dtypes),
             "seq": entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id,
             "start_ns": entry.time_created_ns,
             "end_ns": entry.time_discovered_completed_ns,
-            "exec_ns": _ns_of_ms(entry.duration_ms),
-            "state": _text(entry.state),
+            "exec_ns": ns_of_ms(entry.duration_ms),
+            "state": text_of(entry.state),
         }
         for name, value in row.items():
             self.columns[name].append(value)
@@ -168,7 +165,7 @@ class _Recording:
             name = "" if entry.pg_id is None else str(to_int_or_none(entry.pg_id))
         if name not in self.groups:
             self.groups[name] = len(self.groups)
-            self.descs.append(_text(desc))
+            self.descs.append(text_of(desc))
         return self.groups[name]
 
     def dump(self, around: dict[str, Any]) -> Dump:
@@ -178,9 +175,9 @@ class _Recording:
                 self.groups[name] = len(self.groups)
                 self.descs.append(group.desc)
         communicators = tuple(
-            Communicator(name, name, desc or listed.get(name, _NOTHING).desc, len(ranks) if ranks else None, ranks)
+            Communicator(name, name, desc or listed.get(name, NOTHING).desc, len(ranks) if ranks else None, ranks)
             for name, desc in zip(self.groups, self.descs, strict=True)
-            for ranks in (listed.get(name, _NOTHING).ranks,)
+            for ranks in (listed.get(name, NOTHING).ranks,)
         )
         columns, texts = self.columns, self.strings.column
         rows = len(columns["seq"])
@@ -239,58 +236,6 @@ class _Recording:
         common = set.intersection(*members) if members else set()
         found |= common if len(common) == 1 else set()
         return found.pop() if len(found) == 1 else None
-
-
-class ListedGroup(msgspec.Struct, frozen=True):
-    desc: str = ""
-    ranks: tuple[int, ...] | None = None
-
-
-_NOTHING: Final = ListedGroup()
-
-
-def listed_groups(config: object) -> dict[str, ListedGroup]:
-    """Of ``pg_config``: ``{name: {desc, ranks}}``, the same under each rank, or a list of ``{name, desc, ranks}``.
-
-    Ranks are a list or its text.
-    """
-    pairs: list[tuple[Any, Any]] = []
-    for name, group in config.items() if isinstance(config, dict) else ():
-        pairs += [(name, group)] if not isinstance(group, dict) or "ranks" in group else group.items()
-    for group in config if isinstance(config, list) else ():
-        pairs += [(group.get("name", group.get("uid")), group)] if isinstance(group, dict) else []
-    return {
-        str(name): ListedGroup(_text(group.get("desc")), rank_list(group.get("ranks")) or None)
-        for name, group in pairs
-        if isinstance(name, (str, int)) and isinstance(group, dict)
-    }
-
-
-def elements(sizes: object) -> int | None:
-    """Of all tensors of ``[[2, 3], [4]]``; None where it lists none."""
-    if not isinstance(sizes, (list, tuple)) or not sizes:
-        return None
-    total = 0
-    for shape in sizes:
-        if not isinstance(shape, (list, tuple)) or not all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape):
-            return None
-        product = 1
-        for size in shape[:_MOST_DIMENSIONS]:
-            product *= size
-        total += product
-    return total if total < _MOST_COUNT else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _first_text(values: object) -> str:
-    return _text(values[0]) if isinstance(values, (list, tuple)) and values else ""
-
-
-def _ns_of_ms(ms: object) -> int:
-    return round(ms * 1_000_000) if isinstance(ms, (int, float)) and 0 < ms < _MOST_MS else 0
 
 
 def _version_warning(version: object) -> tuple[str, ...]:

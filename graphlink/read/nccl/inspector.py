@@ -58,6 +58,14 @@ class CallTimes(msgspec.Struct, gc=False):
     kernel_events: list[KernelTimes] = []
 
 
+class Within(msgspec.Struct, gc=False):
+    """What v4.1 lists in a call: kernel channels, and proxy ops, which are not read."""
+
+    event_type: Any = None
+    channel_id: Any = None
+    times: KernelTimes = msgspec.field(name="event_trace_ts", default_factory=KernelTimes)
+
+
 class Collective(msgspec.Struct, gc=False):
     function: Any = msgspec.field(name="coll", default=None)
     seq: Any = msgspec.field(name="coll_sn", default=None)
@@ -65,6 +73,7 @@ class Collective(msgspec.Struct, gc=False):
     exec_us: Any = msgspec.field(name="coll_exec_time_us", default=None)
     source: Any = msgspec.field(name="coll_timing_source", default=None)
     times: CallTimes = msgspec.field(name="event_trace_ts", default_factory=CallTimes)
+    events: list[Within] = []
     peer: None = None
 
 
@@ -75,6 +84,7 @@ class PointToPoint(msgspec.Struct, gc=False):
     exec_us: Any = msgspec.field(name="p2p_exec_time_us", default=None)
     source: Any = msgspec.field(name="p2p_timing_source", default=None)
     times: CallTimes = msgspec.field(name="event_trace_ts", default_factory=CallTimes)
+    events: list[Within] = []
     peer: Any = msgspec.field(name="p2p_peer", default=None)
 
 
@@ -159,7 +169,8 @@ class _Gathered:
         on_host = np.array([call.source == _ON_HOST for call in calls])
         self.on_host += int(on_host.sum())
         pid = natural([line.metadata.pid for line in lines])
-        kernels = [(row, kernel) for row, call in enumerate(calls, first) for kernel in call.times.kernel_events]
+        kernels = [(row, kernel) for row, call in enumerate(calls, first) for kernel in _kernels(call)]
+        self.left_out["events in calls that are no kernel channels"] += sum(map(_count_others, calls))
         self.calls.add(
             communicator=np.array([self._communicator(line.header) for line in lines], np.int32),
             rank=narrow(natural([line.header.rank for line in lines])),
@@ -167,7 +178,7 @@ class _Gathered:
             peer=narrow(natural([call.peer for call in calls])),
             bytes=natural([call.bytes for call in calls]),
             seq=natural([call.seq for call in calls]),
-            channels=np.array([len(call.times.kernel_events) or NOWHERE for call in calls], np.int32),
+            channels=np.array([len(_kernels(call)) or NOWHERE for call in calls], np.int32),
             start_ns=times([call.times.p2p_start if call.times.start is None else call.times.start for call in calls]),
             end_ns=times([call.times.p2p_stop if call.times.stop is None else call.times.stop for call in calls]),
             exec_ns=np.where(on_host, 0, times([call.exec_us for call in calls])),
@@ -218,6 +229,21 @@ class _Gathered:
             left_out=left_out,
             warnings=(f"{self.on_host} calls were timed on the host only: their times on the GPU are not known",) if self.on_host else (),
         )
+
+
+def _kernels(call: Collective | PointToPoint) -> list[KernelTimes]:
+    listed = [
+        KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts) for event in call.events if _is_kernel(event)
+    ]
+    return call.times.kernel_events + listed
+
+
+def _is_kernel(event: Within) -> bool:
+    return bool(event.event_type == "KernelCh")
+
+
+def _count_others(call: Collective | PointToPoint) -> int:
+    return sum(not _is_kernel(event) for event in call.events)
 
 
 def communicator_of(header: Header, key: str) -> Communicator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ _PLUGIN: Final = re.compile(r".*_(\d{1,20})_(\d{1,7})\.json(?:\.gz|\.zst)?")
 _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\.zst)?")
 
 
+@lru_cache(1024)
 def function_of(name: str) -> str:
     """``AllReduce``, ``nccl:_all_gather_base``, ``gloo:send 0->1`` -> ``allreduce``, ``allgather``, ``send``."""
     bare = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")

@@ -89,9 +89,9 @@ class _Machine:
         elif opcode == 0x8A:  # LONG1
             stack.append(int.from_bytes(self._take(self._byte()), "little", signed=True))
         elif opcode in _TEXT_SIZES:
-            stack.append(self._take(self._number(_TEXT_SIZES[opcode])).decode("utf-8", "surrogatepass"))
+            stack.append(self._take(self._number(_TEXT_SIZES[opcode])).decode())
         elif opcode == 0x8C:  # SHORT_BINUNICODE
-            stack.append(self._take(self._byte()).decode("utf-8", "surrogatepass"))
+            stack.append(self._take(self._byte()).decode())
         elif opcode in _CONSTANTS:
             stack.append(_CONSTANTS[opcode])
         else:

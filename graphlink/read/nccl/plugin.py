@@ -85,7 +85,7 @@ _Columns = dict[str, NDArray[Any]]
 
 
 def read_plugin(path: Path) -> Dump:
-    """The dump at ``path``. One pass and one sort; memory is that of the columns, some 100 bytes an event.
+    """The dump at ``path``. One pass and one sort; memory is that of the columns, about 130 bytes an event.
 
     Raises:
         InputError: the file cannot be read, or holds no event at all.
@@ -200,7 +200,7 @@ class _Gathered:
             clock=Clock.STEADY,
             rank=rank_in_name(path),
             host="",
-            pid=next((number for number in pid.tolist() if number != NOWHERE), None),
+            pid=next(iter(pid[pid != NOWHERE][:1].tolist()), None),
             strings=tuple(self.strings),
             communicators=tuple(map(Communicator, self.communicators)),
             calls=table(Calls, len(calls), **said["call"], **account.keep(calls), pid=pid[calls], stream=stream),

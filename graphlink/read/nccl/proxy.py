@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.read.columns import Parts, Strings, ints
+from graphlink.read.columns import MISSING, Parts, Strings, ints
 from graphlink.read.nccl.account import Account
 from graphlink.read.nccl.events import EventFile, ends_of, inside
 from graphlink.read.nccl.names import function_of, rank_in_name
@@ -71,7 +71,7 @@ _Columns = dict[str, NDArray[Any]]
 
 
 def read_proxy(path: Path) -> Dump:
-    """The dump at ``path``. One pass and some sorts; memory is that of the columns, some 100 bytes an event.
+    """The dump at ``path``. One pass and some sorts; memory is that of the columns, about 130 bytes an event.
 
     Raises:
         InputError: the file cannot be read, or holds no event at all.
@@ -157,12 +157,12 @@ class _Gathered:
         numbers = np.array(sorted(self.names), np.int64)
         strings = Strings()
         calls = self._calls(numbers, strings, steps, collectives, early.calls, account)
-        op = _op_of(steps)
+        op = op_of(steps)
         span = {column: np.where(early.steps, 0, values) for column, values in account.keep(steps["at"]).items()}
         number = steps["collective"]
         call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
         step = inside(steps["at"], end[steps["at"]], states["at"])
-        step[(step != NOWHERE) & (ident[steps["at"]][step] != ident[states["at"]])] = NOWHERE
+        step[np.append(ident[steps["at"]], MISSING)[step] != ident[states["at"]]] = NOWHERE
         account.leave(states["at"][(step != NOWHERE) & np.append(early.steps, False)[step]], _EARLY)
         proxy = np.where(step == NOWHERE, NOWHERE, np.append(op, NOWHERE)[step])
         usable = account.usable_steps(states["at"], proxy)
@@ -256,7 +256,7 @@ def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
     return _Early(steps, calls)
 
 
-def _op_of(steps: _Columns) -> I64:
+def op_of(steps: _Columns) -> I64:
     """The row of the proxy op of each step, ops in the order of their first steps. One sort."""
     keys = [steps[name] for name in ("slot", "op", "channel", "peer", "sends")]
     order = np.lexsort(keys)  # stable: file order inside a key
