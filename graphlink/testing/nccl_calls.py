@@ -29,8 +29,11 @@ LAUNCH_NS = 6_000  # from the begin of a communication call on the host to its l
 
 
 class NcclCall(NamedTuple):
-    """One call of one rank. ``communicator``: its 64-bit hash, the same on all of its ``size`` members. Times are true ns since the epoch; the host ones, ``api_ns`` and ``launch_ns``, of the NCCL call and of the
-    launch in it. ``op``: position in the rank's ops; ``grouped``: one of several calls that share that op's kernel."""
+    """One call of one rank. ``communicator``: its 64-bit hash, the same on all of its ``size`` members.
+
+    Times are true ns since the epoch; the host ones, ``api_ns`` and ``launch_ns``, of the NCCL call and of the launch in it. ``op``:
+    position in the rank's ops; ``grouped``: one of several calls that share that op's kernel.
+    """
 
     rank: int
     group: int

@@ -67,7 +67,8 @@ class _Writer:
         args = f'"count": {call.elems}, "datatype": {q}{call.type}{q}, {root}"GraphCaptured":0, "Stream": {q}{stream}{q}'
         line, api = self.begin(call.function, f"{cat}_API", call.api_ns - 300 if collective else None, args)
         yield line
-        args = f'"CommHash": {call.communicator}, "Rank": {call.member}, "Count": {call.elems}, "Datatype": "{call.type}", "nChannels": {CHANNELS}'
+        args = f'"CommHash": {call.communicator}, "Rank": {call.member}, "Count": {call.elems}, "Datatype": "{call.type}"'
+        args += f', "nChannels": {CHANNELS}'
         if collective:
             args = f'"SeqNum": {call.seq}, {args}, "Algorithm": "RING", "Protocol": "LL"'
         else:

@@ -9,10 +9,12 @@ import numpy as np
 
 from graphlink.annotate.nccl.lanes import units_of
 from graphlink.annotate.nccl.shift import (
+    TAIL,
     WIDE_NS,
     MayMeet,
     Shift,
     Timeline,
+    beside,
     candidates,
     evidence_bits,
     from_pairs,
@@ -33,13 +35,13 @@ SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time
 FEWEST: Final = 4  # pairs that such clocks need
 RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
 AGREE: Final = 0.9  # share of pairs that a second witness must confirm
-TAIL: Final = 3  # times the reach: a pair that nothing else comes near
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
     """Pairs, or why there are none. ``host``, ``gpu``: the shifts of the two clocks as far as they are known. ``unit``: of each lane;
-    ``unsure``: lanes of which it is not. ``clash_call``, ``clash_op`` stand at one time and cannot be the same."""
+    ``unsure``: lanes of which it is not. ``clash_call``, ``clash_op`` stand at one time and cannot be the same; ``part`` are calls that
+    stand where the trace has a kernel of several."""
 
     call: I64
     op: I64
@@ -50,6 +52,7 @@ class Laid:
     unsure: frozenset[int] = frozenset()
     clash_call: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     clash_op: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    part: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 class _Option(NamedTuple):
@@ -61,7 +64,8 @@ class _Option(NamedTuple):
 
 def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
     """Pairs of the calls ``own``, all of one clock. ``epoch``: it shows the time of day, as the trace's does. O(n log n)."""
-    kind = np.unique(np.stack([ops.group, ops.function, ops.count, ops.peer]), axis=1, return_inverse=True)[1].reshape(-1)
+    even = np.where(ops.several, NOWHERE, ops.count)  # other counts differ each time
+    kind = np.unique(np.stack([ops.group, ops.function, even, ops.peer]), axis=1, return_inverse=True)[1].reshape(-1)
     issued = np.flatnonzero(ops.issued_ns != NOWHERE)
     timed = own[calls.host_ns[own] > 0]
     on_gpu = own[calls.gpu_ns[own] > 0]
@@ -189,10 +193,34 @@ def _laid(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, host: Shif
         return met
 
     left, right = _filled(line, shift, meet)
+    part, of_part = _parts(calls, ops, line, shift, left)
+    unit |= {k: of_part[k] for k in of_part.keys() - unit.keys()}
     clash = shifted(line, shift.offset_ns, shift.reach_ns, lambda call, op: ~meet(call, op))
-    free = ~np.isin(clash.left, left) & ~np.isin(clash.right, right)
+    free = ~np.isin(clash.left, np.union1d(left, part)) & ~np.isin(clash.right, right)
     free &= ops.group[line.op[clash.right]] == group[calls.lane[line.call[clash.left]]]
-    return Laid(line.call[left], line.op[right], "", host, gpu, unit, unsure, line.call[clash.left[free]], line.op[clash.right[free]])
+    return Laid(
+        line.call[left],
+        line.op[right],
+        "",
+        host,
+        gpu,
+        unit,
+        unsure,
+        line.call[clash.left[free]],
+        line.op[clash.right[free]],
+        line.call[part],
+    )
+
+
+def _parts(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, met: I64) -> tuple[I64, dict[int, Unit]]:
+    """Calls that have met nothing and stand nearest to a kernel of several calls, and of lanes that have all of those in one group that."""
+    found, op = beside(line, shift)
+    lane, group = calls.lane[line.call[found]], ops.group[line.op[op]]
+    kept = ~np.isin(found, met) & ops.several[line.op[op]] & calls.may_be[lane, group]
+    found, lane, group = found[kept], lane[kept], group[kept]
+    first = dict(zip(lane[::-1].tolist(), group[::-1].tolist(), strict=True))
+    torn = set(lane[group != np.array([first[k] for k in lane.tolist()], np.int64)].tolist())
+    return found, {k: Unit(g, NOWHERE) for k, g in first.items() if k not in torn}
 
 
 def _filled(line: Timeline, shift: Shift, meet: MayMeet) -> tuple[I64, I64]:

@@ -12,6 +12,7 @@ SEND: Final = "send"
 RECV: Final = "recv"
 BARRIER: Final = "barrier"
 GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
+OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
 NAMES: Final = {
     CollectiveType.ALL_REDUCE: "allreduce",
     CollectiveType.REDUCE: "reduce",

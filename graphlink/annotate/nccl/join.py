@@ -18,7 +18,7 @@ from graphlink.annotate.nccl.byseq import by_sequence
 from graphlink.annotate.nccl.bytime import Laid, by_time
 from graphlink.annotate.nccl.clocks import dump_clock
 from graphlink.annotate.nccl.holes import fill_holes
-from graphlink.annotate.nccl.outcome import AMBIGUOUS, DIFFERS, NO_GROUP, NO_TIME, OTHER_RANK, Outcome, table
+from graphlink.annotate.nccl.outcome import AMBIGUOUS, DIFFERS, NO_GROUP, NO_TIME, OTHER_RANK, SEVERAL, Outcome, table
 from graphlink.annotate.nccl.records import NcclJoin, Ops
 from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side, units
 from graphlink.annotate.nccl.split import split_ops
@@ -104,6 +104,7 @@ def _take(calls: CallSide, ops: OpSide, laid: Laid, lanes: Sequence[int], outcom
     """The pairs of lanes laid by time, if each lane has one group; then what the numbers tell of calls without times."""
     outcome.meet(laid.call, laid.op)
     outcome.clash(laid.clash_call, laid.clash_op, DIFFERS)
+    outcome.leave(laid.part, SEVERAL)
     for k in lanes:
         own = np.flatnonzero(calls.lane == k)
         outcome.rule[k] = "time"

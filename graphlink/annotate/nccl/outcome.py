@@ -22,8 +22,7 @@ DIFFERS: Final = "differs"
 NO_TIME: Final = "no time"
 SEVERAL: Final = "several calls in one kernel"
 NO_PARAMETERS: Final = "no parameters"
-NO_COMMUNICATOR: Final = "no communicator"
-_OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
+NO_COMMUNICATOR: Final = "no communicator joined"
 
 Reasons = NDArray[np.object_]
 
@@ -69,11 +68,9 @@ class Outcome:
 
     def clash(self, call: I64, op: I64, why: str) -> None:
         """Pairs that stand at one place and are not the same; the first of a lane is what its line of the table shows."""
-        several = self.calls.message[call] & ~self.ops.message[op]
-        self.why[call] = np.where(several, SEVERAL, why)
+        self.why[call] = why
         for k, i, j in zip(self.calls.lane[call].tolist(), call.tolist(), op.tolist(), strict=True):
-            if not (self.calls.message[i] and not self.ops.message[j]):
-                self.mismatch[k] = min(self.mismatch.get(k, (i, j)), (i, j))
+            self.mismatch[k] = min(self.mismatch.get(k, (i, j)), (i, j))
 
 
 def table(calls: CallSide, ops: OpSide, outcome: Outcome, codes: Codes) -> tuple[JoinedGroup, ...]:
@@ -90,7 +87,7 @@ def table(calls: CallSide, ops: OpSide, outcome: Outcome, codes: Codes) -> tuple
         group = ops.groups[unit.group] if unit else None
         why = outcome.op_why[theirs]
         if lane.kind is not DumpKind.FLIGHT_RECORDER:
-            why = np.where(np.isin(ops.function[theirs], [codes.of(name) for name in _OF_MESSAGES]), SEVERAL, why)
+            why = np.where(ops.several[theirs] & ops.known[theirs], SEVERAL, why)
         lines.append(
             JoinedGroup(
                 dump=lane.dump,

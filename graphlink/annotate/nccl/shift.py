@@ -20,6 +20,7 @@ SPREAD: Final = 6  # times the median residual
 MOST_PAIRS: Final = 1 << 22  # differences that are voted on
 MOST_ANCHORS: Final = 64
 CANDIDATES: Final = 48
+TAIL: Final = 3  # times the reach: how far a pair may stand apart that nothing else comes near
 CONTEXT: Final = 3  # events that an interval is expected after
 NEEDED_BITS: Final = 10.0  # beyond the number of places a shift could have
 
@@ -106,6 +107,14 @@ def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, ar
     left, right = left[met], right[met]
     rest = np.abs(line.op_ns[right] - at[left])
     return Shift(offset_ns, reach_ns, left, right, int(np.median(rest)) if len(rest) else 0)
+
+
+def beside(line: Timeline, shift: Shift) -> tuple[I64, I64]:
+    """Each call within reach of an op, and the op, whatever else is nearer to that."""
+    at = line.call_ns + shift.offset_ns
+    op = _nearest(at, line.op_ns)
+    call = np.flatnonzero(np.abs(line.op_ns[op] - at) <= TAIL * shift.reach_ns)
+    return call, op[call]
 
 
 def _nearest_that(of: I64, to: I64, nearest: I64, around: int, may: MayMeet) -> I64:

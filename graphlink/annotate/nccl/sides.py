@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.annotate.commtypes import element_bytes
-from graphlink.annotate.nccl.functions import BARRIER, GETS, RECV, SEND
+from graphlink.annotate.nccl.functions import BARRIER, GETS, OF_MESSAGES, RECV, SEND
 from graphlink.annotate.nccl.records import Ops
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.read.nccl.records import Dump, DumpKind
@@ -53,6 +53,7 @@ class OpSide:
     peer: I64
     seq: I64
     message: Bool
+    several: Bool  # its kernel stands for several calls of NCCL, or may
     first: Bool
     issued_ns: I64  # NOWHERE = not recorded
     start_ns: I64
@@ -142,6 +143,7 @@ def op_side(ops: Ops, rank: int, codes: Codes) -> OpSide:
         peer=peer,
         seq=ops.seq,
         message=np.isin(function, [codes.of(SEND), codes.of(RECV)]),
+        several=(function == 0) | np.isin(function, [codes.of(name) for name in OF_MESSAGES]),
         first=member < peer,
         issued_ns=ops.issued_ns,
         start_ns=ops.start_ns,
@@ -189,7 +191,9 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
             "gpu_ns": _gpu_starts(dump),
             "exec_ns": calls.exec_ns,
         })  # fmt: skip
-    none = {name: np.zeros(0, np.bool_ if name == "message" else np.int64) for name in CallSide.__dataclass_fields__}
+    none: dict[str, NDArray[Any]] = {
+        name: np.zeros(0, np.bool_ if name == "message" else np.int64) for name in CallSide.__dataclass_fields__
+    }
     columns = {name: np.concatenate([none[name], *(part[name] for part in parts)]) for name in none if name not in ("lanes", "may_be")}
     return CallSide(tuple(lanes), _may_be(dumps, lanes, groups, rank), **columns)
 
@@ -254,10 +258,11 @@ class Unit(NamedTuple):
 def units(calls: CallSide, ops: OpSide, lane: int) -> list[Unit]:
     """All that a lane may be."""
     one = calls.lanes[lane]
+    whole = [Unit(g, NOWHERE) for g in np.flatnonzero(calls.may_be[lane]).tolist() if not one.pair or ops.groups[g].ranks is None]
     if not one.pair:
-        return [Unit(group, NOWHERE) for group in np.flatnonzero(calls.may_be[lane]).tolist()]
+        return whole
     way = ops.message & (ops.peer >= 0) & (ops.first == (one.member == 0))
-    return [Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()]
+    return whole + [Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()]
 
 
 def of_unit(ops: OpSide, unit: Unit) -> Bool:
