@@ -25,7 +25,8 @@ from graphlink.annotate.nccl.shift import (
     shifted,
     timeline,
 )
-from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet
+from graphlink.annotate.nccl.sides import CallSide, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet
 from graphlink.model import I64, NOWHERE, Bool
 
 NO_TIMES: Final = "no times"

@@ -20,8 +20,9 @@ from graphlink.annotate.nccl.clocks import dump_clock
 from graphlink.annotate.nccl.holes import fill_holes
 from graphlink.annotate.nccl.outcome import AMBIGUOUS, DIFFERS, NO_GROUP, NO_TIME, OTHER_RANK, SEVERAL, Outcome, table
 from graphlink.annotate.nccl.records import NcclJoin, Ops
-from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side, units
+from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side
 from graphlink.annotate.nccl.split import split_ops
+from graphlink.annotate.nccl.units import units
 from graphlink.model import NOWHERE
 from graphlink.read.nccl.records import Clock, Dump, DumpKind
 

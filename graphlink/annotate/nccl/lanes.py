@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.nccl.shift import Shift, Timeline, of_calls, shifted
-from graphlink.annotate.nccl.sides import CallSide, Lane, OpSide, Unit, may_meet
+from graphlink.annotate.nccl.sides import CallSide, Lane, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet
 from graphlink.model import I64, NOWHERE
 from graphlink.read.nccl.records import DumpKind
 

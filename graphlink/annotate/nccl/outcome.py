@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from graphlink.annotate.nccl.lanes import rivals
 from graphlink.annotate.nccl.records import JoinedGroup
-from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, Unit, of_unit
+from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide
+from graphlink.annotate.nccl.units import Unit, of_unit
 from graphlink.model import I64, NOWHERE
 from graphlink.read.nccl.records import DumpKind
 
