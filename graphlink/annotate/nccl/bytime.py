@@ -29,7 +29,7 @@ from graphlink.annotate.nccl.sides import CallSide, OpSide
 from graphlink.annotate.nccl.units import Unit, may_meet
 from graphlink.model import I64, NOWHERE, Bool
 
-NO_TIMES: Final = "no times"
+NO_TIME: Final = "no time"
 AMBIGUOUS: Final = "ambiguous"
 NO_RUN: Final = "no common run"
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
@@ -73,7 +73,7 @@ def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
     every = np.arange(len(ops.start_ns))
     host = timeline(timed, calls.host_ns[timed], issued, ops.issued_ns[issued], kind[issued])
     gpu = timeline(on_gpu, calls.gpu_ns[on_gpu], every, ops.start_ns, kind)
-    why = NO_TIMES
+    why = NO_TIME
     for line, other in ((host, gpu), (gpu, host)):
         if not len(line.call) or not len(line.op):
             continue
@@ -81,7 +81,7 @@ def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
         if isinstance(found, _Option):
             shifts = (found.shift, found.other) if line is host else (found.other, found.shift)
             return _laid(calls, ops, line, found.shift, *shifts)
-        why = found if why == NO_TIMES else why
+        why = found if why == NO_TIME else why
     nothing = np.zeros(0, np.int64)
     return Laid(nothing, nothing, why)
 

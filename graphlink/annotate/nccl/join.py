@@ -15,10 +15,10 @@ import numpy as np
 
 from graphlink.annotate.nccl.bylength import by_length
 from graphlink.annotate.nccl.byseq import by_sequence
-from graphlink.annotate.nccl.bytime import Laid, by_time
+from graphlink.annotate.nccl.bytime import AMBIGUOUS, NO_TIME, Laid, by_time
 from graphlink.annotate.nccl.clocks import dump_clock
 from graphlink.annotate.nccl.holes import fill_holes
-from graphlink.annotate.nccl.outcome import AMBIGUOUS, DIFFERS, NO_GROUP, NO_TIME, OTHER_RANK, SEVERAL, Outcome, table
+from graphlink.annotate.nccl.outcome import DIFFERS, NO_GROUP, OTHER_RANK, SEVERAL, Outcome, table
 from graphlink.annotate.nccl.records import NcclJoin, Ops
 from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side
 from graphlink.annotate.nccl.split import split_ops

@@ -78,7 +78,7 @@ def test_numbers_place_calls_without_times_where_none_is_missing(run: ClusterRun
 def test_a_file_without_any_times_is_left_whole(run: ClusterRun, tmp_path: Path) -> None:
     (one,) = join_run(run, tmp_path, NcclProfile(zero_times=1.0), ranks=(0,))
     _check([one])
-    assert one.left() == {"no times": one.possible()}
+    assert one.left() == {"no time": one.possible()}
 
 
 def test_gpu_clocks_alone_place_calls_without_times(run: ClusterRun, tmp_path: Path) -> None:
