@@ -20,6 +20,7 @@ from graphlink.read.nccl.records import DumpKind
 NO_GROUP: Final = "no group of the trace"
 OTHER_RANK: Final = "another rank"
 DIFFERS: Final = "differs"
+CROWDED: Final = "several ranks in a process"
 SEVERAL: Final = "several calls in one kernel"
 NO_PARAMETERS: Final = "no parameters"
 NO_COMMUNICATOR: Final = "no communicator joined"
