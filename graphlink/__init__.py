@@ -18,6 +18,7 @@ from graphlink.version import __version__
 if TYPE_CHECKING:
     from graphlink.annotate.communication import communication
     from graphlink.annotate.critical import critical_path, shares
+    from graphlink.capture import CaptureModule
     from graphlink.check.check import check as check_graph
     from graphlink.depend.build import BuildOptions, build
     from graphlink.emit.chakra import Heading, plan, write_et
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from graphlink.replay.ideal import replay as replay_graph
     from graphlink.run.job import Inputs, Options, finish, prepare, run_rank
 
+    capture: CaptureModule
+
 __all__ = [
     "BuildOptions",
     "Heading",
@@ -42,6 +45,7 @@ __all__ = [
     "__version__",
     "assign",
     "build",
+    "capture",
     "check_graph",
     "comm_group_json",
     "communication",
@@ -88,6 +92,8 @@ _MODULE_OF = {name: f"graphlink.{module}" for module, names in _HOME.items() for
 
 
 def __getattr__(name: str) -> Any:
+    if name == "capture":  # a module that can be called
+        return importlib.import_module("graphlink.capture")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'graphlink' has no attribute {name!r}")

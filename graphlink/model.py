@@ -14,7 +14,7 @@ Text is dictionary-encoded: a ``name`` column holds int32 positions in a ``strin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import msgspec
@@ -246,6 +246,7 @@ class HostMatch:
     only_kineto: dict[str, int]
     only_et: dict[str, int]
     warnings: tuple[str, ...]
+    misfits: tuple[str, ...] = ()  # of the warnings those of names and threads of the ET that fit no row
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +318,10 @@ class Communication:
     host_node: tuple[CommNode, ...]
     groups: tuple[ProcessGroup, ...]  # ranks always known
     warnings: tuple[str, ...]
+    unknown: dict[str, int] = field(default_factory=dict)  # ops whose parameters or group were not recorded, by recorded name
+    unlisted: dict[str, int] = field(default_factory=dict)  # of these the ones whose group's members are not known, by group
+    assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
+    differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
 class NodeKind(IntEnum):
@@ -396,12 +401,27 @@ class SyncCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Untold:
+    """Waits that the recording does not show: their time stays in ops.
+
+    ``calls`` blocked ``calls_ns`` in synchronisation and nothing says on what; ``comms`` on the host were pending for ``comms_ns``, and
+    who waited for them cannot be seen.
+    """
+
+    calls: int = 0
+    calls_ns: int = 0
+    comms: int = 0
+    comms_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """A graph with what was found, kept and left out while it was made."""
 
     graph: Graph
     sync: SyncCounts
     warnings: tuple[str, ...]
+    untold: Untold = Untold()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,18 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     ]
     warnings += [f"communication without parameters or group, kept as computation: {n} x {name}" for name, n in typed.unknown.items()]
     warnings += [f"further kernels of one call, kept as computation: {n} x {name}" for name, n in typed.doubled.items()]
-    return Communication(device_row, device_node, host_row, host_node, tuple(groups.found), tuple(warnings))
+    return Communication(
+        device_row,
+        device_node,
+        host_row,
+        host_node,
+        tuple(groups.found),
+        tuple(warnings),
+        unknown=typed.unknown,
+        unlisted=typed.unlisted,
+        assumed=tuple(sorted(groups.assumed)),
+        differing=calls.disagreeing,
+    )
 
 
 def _recorded_calls(linked: Linked) -> _Calls:
@@ -131,11 +142,15 @@ class _Typing:
     def __init__(self, trace: Trace, groups: Groups) -> None:
         self.rank, self.groups = trace.rank, groups
         self.unknown: dict[str, int] = {}
+        self.unlisted: dict[str, int] = {}
         self.doubled: dict[str, int] = {}
 
     def node(self, comm: Comm) -> CommNode:
         kind, group = kind_of(comm.name), self.groups.index(comm)
         size = size_bytes(comm, self.groups.size(comm))
+        if group is None and kind is not CommKind.UNKNOWN and size is not None:
+            name = comm.pg_desc or comm.pg_name or "(unnamed)"
+            self.unlisted[name] = self.unlisted.get(name, 0) + 1
         if kind is CommKind.UNKNOWN or group is None or size is None:
             return self.leave(comm.name)
         if kind is CommKind.COLLECTIVE:

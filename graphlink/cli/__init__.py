@@ -68,6 +68,10 @@ def _run(argv: Sequence[str]) -> int:
 
         say(bubbles(arguments))
         return 0
+    if arguments.verb == "doctor":
+        from graphlink.cli.doctor import doctor
+
+        return doctor(arguments)
     if arguments.verb == "astra":
         from graphlink.cli.astra import astra
 

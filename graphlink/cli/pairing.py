@@ -23,6 +23,8 @@ from graphlink.run.job import Inputs
 
 _MOST_RANKS: Final = 8  # that a message lists
 _MOST_FILES: Final = 3
+WITHOUT_ET: Final = "without an execution trace, linked from Kineto alone"
+NOT_RECORDED: Final = "not recorded"  # ends what is said of ranks that are missing
 _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 
 
@@ -69,7 +71,7 @@ def holes(present: Collection[int], heads: Iterable[Head]) -> tuple[str, ...]:
         return ()
     first = islice((rank for rank in range(count) if rank not in present), _MOST_RANKS)
     listed = ", ".join(map(str, first)) + (f", ... ({absent:,} in all)" if absent > _MOST_RANKS else "")
-    return (f"rank{'s' * (absent > 1)} {listed} of {count:,} {'were' if absent > 1 else 'was'} not recorded",)
+    return (f"rank{'s' * (absent > 1)} {listed} of {count:,} {'were' if absent > 1 else 'was'} {NOT_RECORDED}",)
 
 
 def few(texts: Sequence[str], most: int = _MOST_FILES) -> str:
@@ -157,7 +159,7 @@ def _half_pairs(devices: Sequence[_Ranked], hosts: Sequence[_Ranked]) -> list[st
         )
     said = []
     if bare:
-        said.append(f"without an execution trace, linked from Kineto alone: {few(bare)}")
+        said.append(f"{WITHOUT_ET}: {few(bare)}")
     if lone:
         said.append(f"left aside, as no Kineto trace is of their rank: {few(lone)}")
     return said

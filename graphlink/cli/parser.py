@@ -10,12 +10,13 @@ from graphlink.cli.astra import astra_parser
 from graphlink.cli.bubbles import bubbles_parser
 from graphlink.cli.check import check_parser
 from graphlink.cli.critical import critical_parser
+from graphlink.cli.doctor import doctor_parser
 from graphlink.cli.replay import replay_parser
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
 from graphlink.version import __version__
 
-VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles", "astra")
+VERBS = ("link", "join", "show", "check", "replay", "critical-path", "bubbles", "astra", "doctor")
 _DESCRIPTION = "Turns recorded GPU training runs into dependency graphs that simulators can trust."
 _EPILOG = """verbs:
   graphlink [link] ...             link an execution trace (ET) and a Kineto trace: the main job, options above
@@ -26,6 +27,7 @@ _EPILOG = """verbs:
   graphlink critical-path DIR      print what holds a rank up, and what would be gained from whom
   graphlink bubbles DIR            print where the bubbles of a pipeline come from, and what another schedule would give
   graphlink check DIR|FILE.et      say what ASTRA-sim would make of any Chakra graph
+  graphlink doctor FILE|DIR ...    say what a recording lacks, what that costs, and how to record it
   graphlink astra DIR              write what ASTRA-sim needs beside the graphs, with the network that the run shows
 
 examples:
@@ -62,6 +64,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments = critical_parser().parse_args(rest)
     elif verb == "bubbles":
         arguments = bubbles_parser().parse_args(rest)
+    elif verb == "doctor":
+        arguments = doctor_parser().parse_args(rest)
     elif verb == "astra":
         arguments = astra_parser().parse_args(rest)
     else:
@@ -69,7 +73,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         _check(arguments)
     arguments.verb = verb or "link"
     if arguments.verb not in ("link", "join"):
-        _refuse_urls(value for value in vars(arguments).values() if isinstance(value, str))
+        given = [value if isinstance(value, list) else [value] for value in vars(arguments).values()]
+        _refuse_urls(value for values in given for value in values if isinstance(value, str))
     return arguments
 
 

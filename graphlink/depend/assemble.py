@@ -131,7 +131,7 @@ def _node_of_row(x: Inputs, layout: _Layout, row: I32) -> I32:
 
 
 def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
-    nodes, rows, sleeps = x.host.nodes, x.linked.trace.host, x.host.sleeps
+    nodes, sleeps = x.host.nodes, x.host.sleeps
     i = np.arange(len(nodes.kind) - 1)
     chained = i[nodes.tid[1:] == nodes.tid[:-1]] if len(i) else i
     woken = np.flatnonzero(nodes.sleep != NOWHERE)
@@ -139,17 +139,18 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     nothing = np.full(len(woken), NOWHERE, np.int32)
     waker = nodes.carrying(nodes.axis.of(sleeps.by_tid[sleep], sleeps.release_ns[sleep]), nothing)
     forward, backward = forward_backward(x.linked)
-    with_thread = layout.async_row[nodes.axis.has(rows.tid[layout.async_row])]
-    beginner = nodes.carrying(
-        nodes.axis.of(rows.tid[with_thread], rows.start_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32)
-    )
-    begun = nodes.start_ns[beginner] <= rows.start_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
+    asked = x.host.begun
+    with_thread = layout.async_row[nodes.axis.has(asked.tid[layout.async_row])]
+    beginner = nodes.carrying(nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32))
+    begun = nodes.start_ns[beginner] <= asked.at_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
     beginner, with_thread = beginner[begun], with_thread[begun]
+    handed = asked.elsewhere[with_thread]
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
         Edges.of(EdgeKind.THREAD, waker, woken),
         Edges.of(EdgeKind.THREAD, _node_of_row(x, layout, forward), _node_of_row(x, layout, backward)),
-        Edges.of(EdgeKind.HOST, beginner, layout.async_of[with_thread]),
+        Edges.of(EdgeKind.HOST, beginner[~handed], layout.async_of[with_thread[~handed]]),
+        Edges.of(EdgeKind.THREAD, beginner[handed], layout.async_of[with_thread[handed]]),
         Edges.of(EdgeKind.LAUNCH, layout.async_of[x.comm.host_row], layout.comm + np.arange(len(x.comm.host_row))),
     ]
 
@@ -252,13 +253,14 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
     end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
     callers = _callers(x, layout)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
-    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - rows.start_ns[comm_row])
+    begun_ns = x.host.begun.at_ns
+    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - begun_ns[comm_row])
     order = x.device.order
     return {
         "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),
         "row": column(row, async_row, comm_row, np.arange(n_device), late.row, np.array([NOWHERE])),
         "start_ns": column(
-            nodes.start_ns, rows.start_ns[async_row], rows.start_ns[comm_row], device.start_ns, late.start_ns, np.array([x.host.end_ns])
+            nodes.start_ns, begun_ns[async_row], begun_ns[comm_row], device.start_ns, late.start_ns, np.array([x.host.end_ns])
         ),
         "end_ns": column(end_ns, rows.end_ns[async_row], rows.end_ns[comm_row], device.end_ns, late.end_ns, np.array([x.host.end_ns])),
         "duration_ns": column(nodes.duration_ns, None, comm_ns, order.end_ns - device.start_ns, late.end_ns - late.start_ns, None),

@@ -16,9 +16,10 @@ from graphlink.depend.hostcomm import WAIT_END_NS, HostCommWaits
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
+from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Waits
+from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
 
 NO_ROWS = (
     "the recording has no cuda_sync rows: waits are inferred from their effect "
@@ -41,6 +42,8 @@ class Found:
     dependencies: Dependencies
     enqueued: Enqueued | None  # None: nothing is inferred
     warnings: tuple[str, ...]
+    unexplained_calls: int = 0
+    unexplained_ns: int = 0
 
 
 def build(linked: Linked, comm: Communication, options: BuildOptions | None = None) -> Built:
@@ -52,11 +55,17 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
     trace = linked.trace
     if not len(trace.host.start_ns) and not len(trace.device.start_ns):
         raise InputError("no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA")
-    found = find(linked, options)
+    return build_with(linked, comm, find(linked, options), options)
+
+
+def build_with(linked: Linked, comm: Communication, found: Found, options: BuildOptions) -> Built:
+    """As ``build``, with the waits that ``find`` found."""
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
     device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
-    return Built(graph, _with_inferred(found.dependencies.counts, device), (*found.warnings, *_late(host.comm_waits)))
+    late = host.comm_waits
+    untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns)
+    return Built(graph, _with_inferred(found.dependencies.counts, device), (*found.warnings, *_late(late)), untold)
 
 
 def find(linked: Linked, options: BuildOptions) -> Found:
@@ -66,6 +75,7 @@ def find(linked: Linked, options: BuildOptions) -> Found:
     cuda = cuda_waits(linked)
     others: list[Waits] = []
     enqueued: Enqueued | None = None
+    unexplained_calls = unexplained_ns = 0
     if options.sync == "hta":  # HTA alone: no rows of ours speak against it
         cuda = replace(
             cuda,
@@ -77,9 +87,10 @@ def find(linked: Linked, options: BuildOptions) -> Found:
         enqueued = Enqueued.of(linked, cuda)
         inferred = infer_waits(linked, cuda, enqueued)
         others.append(inferred.waits)
-        if inferred.unexplained_calls:
+        unexplained_calls, unexplained_ns = inferred.unexplained_calls, inferred.unexplained_ns
+        if unexplained_calls:
             warnings.append(
-                f"{inferred.unexplained_calls} synchronisation calls waited {inferred.unexplained_ns / 1000:.1f} us for something that "
+                f"{unexplained_calls} synchronisation calls waited {unexplained_ns / 1000:.1f} us for something that "
                 "the recording does not show; their time stays in their ops"
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
@@ -94,7 +105,7 @@ def find(linked: Linked, options: BuildOptions) -> Found:
         others.append(hta.waits)
         warnings += hta.warnings
         warnings += [f"HTA was not given {n} rows: {reason}" for reason, n in hta.left_out.items()]
-    return Found(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings))
+    return Found(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), unexplained_calls, unexplained_ns)
 
 
 def _late(waits: HostCommWaits) -> list[str]:
@@ -102,7 +113,8 @@ def _late(waits: HostCommWaits) -> list[str]:
         return []
     return [
         f"{waits.late} host-side receives or collectives were pending for {waits.late_ns / 1e6:.3f} ms while their thread ran nothing, but "
-        f"its next row began more than {WAIT_END_NS // 1000} us after they ended: that time is not taken as waiting"
+        f"its next row began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if another thread ran them): "
+        "that time is not taken as waiting"
     ]
 
 

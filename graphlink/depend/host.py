@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import LATE_NS, stream_order
-from graphlink.depend.hostcomm import HostCommWaits, host_comm_waits
+from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
 from graphlink.depend.merge import Dependencies, next_operator, search_by_thread, wait_ends
 from graphlink.depend.points import Blocked, Cuts
@@ -25,12 +25,14 @@ class HostSide:
 
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
-    ``comm_part``: for each of ``comm_waits`` the node that opens where it ended.
+    ``begun``: by which thread host-side communication was asked for. ``comm_part``: for each of ``comm_waits`` the node that opens where
+    it ended.
     """
 
     elements: Elements
     nodes: HostNodes
     sleeps: Sleeps
+    begun: Asked
     comm_waits: HostCommWaits
     part: I32
     wake_ns: I64
@@ -43,7 +45,7 @@ class HostSide:
 def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Dependencies, gap_ns: int) -> HostSide:
     """All host nodes, and where device work and waits attach to them. Cost: O(n log n)."""
     trace = linked.trace
-    calls, rows = trace.calls, trace.host
+    calls = trace.calls
     el = elements(linked, cuda.role)
     start_ns, end_ns = _span(linked, el)
     tour = marks(el, start_ns, end_ns)
@@ -52,14 +54,15 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     blocking = np.flatnonzero(blocked)
-    comm_waits = host_comm_waits(linked, comm, tour)
+    begun = asked(linked)
+    comm_waits = host_comm_waits(linked, comm, begun, el, tour)
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
     blocked_from_ns = calls.start_ns.copy()
     blocked_from_ns[launching] = np.where(
         blocked[launching], np.minimum(launched_ns[launching], wait_ns[launching]), calls.start_ns[launching]
     )
-    sends = comm.host_row[axis.has(rows.tid[comm.host_row])]
+    begins = comm.host_row[axis.has(begun.tid[comm.host_row])]
     waited_ns = tour.within(axis.of(calls.tid[blocking], wait_ns[blocking]))
     finished = _finished(linked, found, el, blocked)
     finished_ns = tour.within(axis.of(calls.tid[finished], np.clip(calls.end_ns[finished], start_ns, end_ns)))
@@ -72,8 +75,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     cuts = Cuts(
         wait_ns=np.concatenate([waited_ns, finished_ns, comm_waits.until_ns]),
         wait_after=np.concatenate([el.of_call[blocking], el.of_call[finished], np.full(len(comm_waits.element), NOWHERE, np.int32)]),
-        launch_ns=np.concatenate([launching_ns, tour.within(axis.of(rows.tid[sends], rows.start_ns[sends]))]),
-        launch_after=np.concatenate([el.of_call[launching], np.full(len(sends), NOWHERE, np.int32)]),
+        launch_ns=np.concatenate([launching_ns, tour.within(axis.of(begun.tid[begins], begun.at_ns[begins]))]),
+        launch_after=np.concatenate([el.of_call[launching], np.full(len(begins), NOWHERE, np.int32)]),
     )
     nodes = host_nodes(el, tour, stretches, cuts, slept, gap_ns)
     spans_ns = int((tour.at_ns[tour.bounds[1:] - 1] % axis.span_ns).sum())
@@ -89,7 +92,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    return HostSide(el, nodes, slept, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+    return HostSide(el, nodes, slept, begun, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

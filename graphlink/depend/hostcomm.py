@@ -6,10 +6,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.timeline import Marks
-from graphlink.model import I32, I64, CommKind, Communication, Linked
+from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
+from graphlink.depend.timeline import Elements, Marks
+from graphlink.link.askers import askers
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
 
 WAIT_END_NS = 50_000
+WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Of each host row the thread that asked for it and when: itself, where no other thread ran it (``elsewhere``)."""
+
+    tid: I64
+    at_ns: I64
+    elsewhere: Bool
+
+
+def asked(linked: Linked) -> Asked:
+    """What a thread of gloo's ran was handed over while the op that asked for it ran, and counts from then."""
+    rows, op = linked.trace.host, askers(linked)
+    elsewhere = op != NOWHERE
+    tid, at_ns, op = rows.tid.copy(), rows.start_ns.copy(), op[elsewhere]
+    tid[elsewhere], at_ns[elsewhere] = rows.tid[op], np.minimum(at_ns[elsewhere], rows.end_ns[op])
+    return Asked(tid, at_ns, elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +48,19 @@ class HostCommWaits:
     late_ns: int
 
 
-def host_comm_waits(linked: Linked, comm: Communication, marks: Marks) -> HostCommWaits:
+def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: Marks) -> HostCommWaits:
     """Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.
 
-    Of several that end in one stretch the last counts. A send is not waited for: its row ends because somebody asks, and it costs 0,
-    so the time would be lost. Cost: O(n log n).
+    A recorded ``WAIT_RANGE`` is a wait in any case. Where a thread of gloo's ran it, the one that asked for it slept and had to be woken:
+    after 100 us and more of such time, up to 2 ms after (``depend.sleep``). Of several that end in one stretch the last counts. A send is
+    not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost. Cost: O(n log n).
     """
     rows = linked.trace.host
     at = np.flatnonzero([node.recorded != CommKind.SEND.name for node in comm.host_node])  # of unknown peer, too
     row = comm.host_row[at]
-    at, row = at[marks.axis.has(rows.tid[row])], row[marks.axis.has(rows.tid[row])]
-    from_ns, until_ns = marks.axis.of(rows.tid[row], rows.start_ns[row]), marks.axis.of(rows.tid[row], rows.end_ns[row])
+    known = marks.axis.has(begun.tid[row])
+    at, row = at[known], row[known]
+    from_ns, until_ns = marks.axis.of(begun.tid[row], begun.at_ns[row]), marks.axis.of(begun.tid[row], rows.end_ns[row])
     mark = marks.behind(until_ns, before=True)
     following = np.append(marks.at_ns[1:], 0)[mark]
     ends = (marks.axis.thread(following) == marks.axis.thread(until_ns)) & (following >= until_ns) & (marks.at_ns[mark] < until_ns)
@@ -45,6 +68,15 @@ def host_comm_waits(linked: Linked, comm: Communication, marks: Marks) -> HostCo
     order = order[np.lexsort((until_ns[order], mark[order]))]
     last = order[np.append(mark[order][1:] != mark[order][:-1], True)] if len(order) else order
     from_ns, until_ns, mark = np.maximum(from_ns, marks.at_ns[mark])[last], until_ns[last], mark[last]
-    soon = following[last] - until_ns <= WAIT_END_NS
+    slept = begun.elsewhere[row[last]] & (until_ns - from_ns >= ASLEEP_NS)
+    soon = following[last] - until_ns <= np.where(slept, WAKING_NS, WAIT_END_NS)
+    soon |= _in_wait_range(linked, el, marks.owner[mark])
     late_ns = int((until_ns - from_ns)[~soon].sum())
     return HostCommWaits(at[last][soon], marks.owner[mark][soon], from_ns[soon], until_ns[soon], int(np.count_nonzero(~soon)), late_ns)
+
+
+def _in_wait_range(linked: Linked, el: Elements, element: I32) -> Bool:
+    named = np.array([text == WAIT_RANGE for text in linked.trace.strings], np.bool_)
+    row = el.row[element]
+    out: Bool = (element != NOWHERE) & (row != NOWHERE) & named[linked.trace.host.name[row]]
+    return out

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.link.calls import cut_calls
+from graphlink.link.names import ASYNC_PREFIX
 from graphlink.link.nest import Nesting, innermost, last_started, nest
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 
-ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even where they happen to nest
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
 NO_CALL = "launch call not recorded"

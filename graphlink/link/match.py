@@ -44,12 +44,13 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
         found = match_by_order(trace, et, names)
         pairs = found.et
         warnings += found.notes
+    misfits = tuple(warnings)
     used = np.zeros(len(et.id), np.bool_)
     used[pairs[pairs != NOWHERE]] = True
     only_kineto, only_et = pairs == NOWHERE, ~used & (et.rf_id > 0)
     warnings += _coverage(names, only_kineto, only_et, et.rf_id > 0)
     warnings += [f"ET and Kineto trace agree in names but not in {text}: two runs of one program?" for text in differences(trace, et)]
-    return HostMatch(method, pairs, names.count(names.kineto[only_kineto]), names.count(names.et[only_et]), tuple(warnings))
+    return HostMatch(method, pairs, names.count(names.kineto[only_kineto]), names.count(names.et[only_et]), tuple(warnings), misfits)
 
 
 def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:

@@ -9,6 +9,8 @@ import numpy as np
 
 from graphlink.model import I64, Bool, HostTrace, Trace
 
+ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even where they happen to nest
+
 
 @dataclass(frozen=True, slots=True)
 class Names:

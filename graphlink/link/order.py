@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import Names
+from graphlink.link.names import ASYNC_PREFIX, Names
 from graphlink.model import I32, I64, NOWHERE, Bool, HostTrace, Trace
 
 MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear
@@ -50,11 +50,13 @@ class _Place:
 def match_by_order(trace: Trace, et: HostTrace, names: Names) -> OrderMatch:
     """Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
 
+    Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.
+
     Two threads pair if their sequences of names are equal, or if one is a contiguous run of the other (an ET of one iteration of
     many); among several such places the one with the same autograd sequence numbers. Raises ``InputError`` if less than half of the
     ET fits. O(n log n) in rows; threads are compared pairwise only where they are not equal.
     """
-    in_both = names.present(names.kineto) & names.present(names.et[et.rf_id > 0])
+    in_both = names.present(names.kineto) & names.present(names.et[et.rf_id > 0]) & ~_run_elsewhere(trace, names)
     kineto = _threads(trace.host.tid, trace.host.order, names.kineto, in_both[names.kineto])
     nodes = _threads(et.tid, et.rf_id, names.et, in_both[names.et] & (et.rf_id > 0))
     possible = sum(len(t.rows) for t in nodes)
@@ -74,6 +76,12 @@ def match_by_order(trace: Trace, et: HostTrace, names: Names) -> OrderMatch:
         )
     notes += [f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}" for t in nodes]
     return OrderMatch(match.et, tuple(notes))
+
+
+def _run_elsewhere(trace: Trace, names: Names) -> Bool:
+    """Names of ranges on threads that have nothing but gloo's."""
+    gloo = np.fromiter((text.startswith(ASYNC_PREFIX) for text in names.text), np.bool_, len(names.text))[names.kineto]
+    return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
 
 
 def _todo(trace: Trace) -> str:

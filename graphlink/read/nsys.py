@@ -89,7 +89,7 @@ def read_report(path: str | Path) -> Report:
         _count_unread(export, whole, places)
         overheads = read_overheads(export, names)
         export.refuse_span(len(np.unique(calls.thread)) + len(np.unique(ranges.thread)) + len(np.unique(streams.work)))
-        warnings = (*export.warnings, *streams.renumbered, *_cut(export))
+        warnings = (*export.warnings, *streams.renumbered, *cut_window(export))
         left_out = {reason: n for reason, n in export.left_out.items() if n}
         host_name = _host_name(export)
         strings = names.strings()
@@ -206,7 +206,7 @@ def _host_name(export: Export) -> str:
     return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
 
 
-def _cut(export: Export) -> list[str]:
+def cut_window(export: Export) -> list[str]:
     """What the export says of tools that cut it."""
     told = {name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)}
     if b"DERIVED_FROM" not in told and b"DERIVED_WINDOW_NS" not in told:

@@ -223,7 +223,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         UsageError: there is no such step.
     """
     steps = parse_steps(options.step)
-    trace = _trace(inputs)
+    trace = trace_of(inputs)
     et: HostTrace | None = None
     if inputs.et is not None:
         log.info("reading %s", inputs.et)
@@ -350,8 +350,12 @@ def store(trace: Trace, path: Path) -> None:
         pickle.dump(trace, out, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _trace(inputs: Inputs) -> Trace:
-    """What was recorded of the rank."""
+def trace_of(inputs: Inputs) -> Trace:
+    """What was recorded of the rank.
+
+    Raises:
+        InputError: the recording cannot be read.
+    """
     if inputs.kineto is not None:
         log.info("reading %s", inputs.kineto)
         return read_kineto(inputs.kineto)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from graphlink.emit.bubbles import Bubbles
+from graphlink.emit.diagnosis import Diagnosis
 from graphlink.emit.linked import LinkedFile
 from graphlink.emit.path import PathFile
 from graphlink.emit.summary import Summary
@@ -26,6 +27,7 @@ FILES: Final[dict[str, Any]] = {
     "critical_path.ranks.schema.json": CriticalAcross,
     "linked.schema.json": LinkedFile,
     "bubbles.schema.json": Bubbles,
+    "doctor.schema.json": Diagnosis,
 }
 
 

@@ -83,6 +83,21 @@ def test_names_of_one_side_are_dropped_and_counted() -> None:
     assert match.warnings == ()
 
 
+def test_a_collective_that_a_thread_of_gloos_ran_does_not_keep_others_from_their_pairs() -> None:
+    """The ET has it on the thread that asked, in the place where it did."""
+    trace = build_trace([*hosts(["c10d::allreduce_", "a"]), Host("gloo:all_reduce", 1, 3, 9, annotation=True, order=0)])
+    et = build_et(nodes(["c10d::allreduce_", "gloo:all_reduce", "a"]))
+    match = match_hosts(trace, et)
+    assert pairs(trace, et, match) == {"c10d::allreduce_@0": 1, "a@1": 3}
+    assert match.only_kineto == match.only_et == {"gloo:all_reduce": 1}
+
+
+def test_a_row_of_gloos_on_the_thread_that_asked_is_matched() -> None:
+    trace = build_trace(hosts(["c10d::recv_", "gloo:recv", "a"]))
+    et = build_et(nodes(["c10d::recv_", "gloo:recv", "a"]))
+    assert pairs(trace, et, match_hosts(trace, et)) == {"c10d::recv_@0": 1, "gloo:recv@1": 2, "a@2": 3}
+
+
 def test_an_et_of_one_iteration_goes_where_the_sequence_numbers_agree() -> None:
     step = ["fw", "bw", "opt"]
     rows = [row._replace(seq_id=i // 3) if i % 3 == 0 else row for i, row in enumerate(hosts(step * 5))]

@@ -107,3 +107,24 @@ def test_a_rank_tells_its_communication_with_times_of_its_own_clock() -> None:
     assert got.end_ns.tolist() == [1_108_000 + 10_000 * k for k in range(4)]
     assert got.uneven.tolist() == [False, True, False, False]
     assert not got.on_host.any()
+
+
+def test_collectives_of_gloo_stand_in_the_order_in_which_they_were_asked_for() -> None:
+    """Two threads of gloo's take them up the other way round."""
+    one, other = (Comm("allreduce", "Float", n, n, pg_name="0", ranks=(0, 1), group_size=2) for n in (256, 64))
+    trace = build_trace(
+        [
+            Host("c10d::allreduce_", 1000, 1010, rf_id=2),
+            Host("c10d::allreduce_", 1020, 1030, rf_id=4),
+            Host("gloo:all_reduce", 1050, 1100, tid=8, annotation=True, rf_id=3, comm=one),
+            Host("gloo:all_reduce", 1040, 1090, tid=9, annotation=True, rf_id=5, comm=other),
+        ],
+        rank=0,
+        world_size=2,
+    )
+    linked = link(trace, None, match_hosts(trace, None))
+    comm = communication(linked)
+    got = rank_comms(build(linked, comm, BuildOptions(sync="cuda", gap_ns=20_000)).graph, linked, comm, 0, 2)
+    assert got.bytes.tolist() == [1024, 256]
+    assert got.start_ns.tolist() == [1_010_000, 1_030_000]
+    assert got.end_ns.tolist() == [1_100_000, 1_090_000]

@@ -1,0 +1,150 @@
+"""One window with all that is around it: a place for the ranks to begin together, other recorders, files, time spent, the report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from graphlink.capture.files import writable
+from graphlink.capture.hooks import Hooks
+from graphlink.capture.place import Meeting, Place, here, meet
+from graphlink.capture.report import Report
+from graphlink.capture.support import support
+from graphlink.capture.window import CaptureError, Window
+from graphlink.errors import GraphlinkError
+
+_running: list[Recording] = []  # at most one: PyTorch has one profiler and one observer a process
+
+
+class Recording:
+    """``warnings``: what went wrong and did not end it. Whatever else fails is raised; ``abandon`` then leaves nothing running.
+
+    ``hooks``: names; of those that are not ``asked`` for, it is no news that they are not there.
+    """
+
+    def __init__(self, folder: Path, hooks: Sequence[str], *, asked: bool, execution_trace: bool, sync_timeout_s: float | None):
+        self.folder = folder
+        self.warnings: list[str] = []
+        self._hooks, self._asked, self._sync_timeout_s = Hooks(hooks), asked, sync_timeout_s
+        self._execution_trace = execution_trace
+        self._window = Window()
+        self._spent_ns: dict[str, int] = {}
+        self._together: Meeting | None = None
+        self._place: Place | None = None
+
+    @property
+    def steps(self) -> list[int]:
+        return self._window.steps
+
+    @property
+    def alone(self) -> bool:
+        """Ranks for which it waited did not come."""
+        return self._together is not None and bool(self._together.missing)
+
+    def prepare(self) -> None:
+        if _running:
+            raise CaptureError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
+        _running.append(self)
+        with self._spending("prepare"):
+            self._window.prepare()
+
+    def open(self, step: int) -> None:
+        """Begin to record, with all other ranks. The last that happens before it is that they meet."""
+        with self._spending("start"):
+            self._place = place = here()
+            writable(self.folder)
+            self._find_older(place)
+            if self._execution_trace:
+                self._register(self.folder / f"et_{place.rank}.json")
+            self._hooks.start(self.folder, place)
+        if self._sync_timeout_s is not None:
+            with self._spending("together"):
+                self._meet(place, self._sync_timeout_s)
+        with self._spending("start"):
+            self._window.open()
+            self._window.begin_step(step)
+
+    def next_step(self, step: int) -> None:
+        self._window.begin_step(step)
+
+    def close(self) -> None:
+        with self._spending("stop"):
+            self._window.close()
+            self._hooks.stop()
+
+    def write(self, ended: str) -> Report | None:
+        """Of a window that was closed; None of one that was never open."""
+        self._release()
+        place = self._place
+        if place is None or not self.steps:
+            return None
+        with self._spending("write"):
+            sizes = self._window.write(self.folder / f"kineto_{place.rank}.json")
+            self._hooks.dump(self.folder, place)
+            supported = support()
+        self.warnings += self._window.trouble
+        self.warnings += [
+            f"hook {did.hook}: {did.action}: {did.outcome}"
+            for did in self._hooks.did
+            if not did.ok and (self._asked or did.action != "find")
+        ]
+        report = Report(
+            folder=self.folder,
+            place=place,
+            steps=tuple(self.steps),
+            ended=ended,
+            bytes=sizes,
+            spent_ns=self._spent_ns,
+            settings=self._window.settings,
+            together=self._together,
+            hooks=tuple(self._hooks.did),
+            warnings=tuple(self.warnings),
+            support=supported,
+        )
+        try:
+            report.write()
+        except (OSError, GraphlinkError) as error:
+            self.warnings.append(f"no report: {error}")
+        return report
+
+    def abandon(self) -> None:
+        """Leave nothing running behind a failure."""
+        self._window.drop()
+        self._hooks.stop()
+        self._release()
+
+    def _register(self, et: Path) -> None:
+        try:
+            self._window.register(et)
+        except (RuntimeError, OSError, GraphlinkError) as error:
+            self.warnings.append(f"no execution trace: {error}")
+
+    def _release(self) -> None:
+        if self in _running:
+            _running.remove(self)
+
+    def _meet(self, place: Place, timeout_s: float) -> None:
+        try:
+            self._together = meet(place, timeout_s)
+        except RuntimeError as error:
+            self.warnings.append(f"ranks do not begin together: {error}")
+        if self._together is not None and self._together.missing:
+            ranks = ", ".join(map(str, self._together.missing))
+            self.warnings.append(f"ranks do not begin together: after {timeout_s:g} s, not there: {ranks}")
+
+    def _find_older(self, place: Place) -> None:
+        """Ranks that this run does not have were left by another, and would be read as of this one."""
+        numbers = [path.stem.removeprefix("kineto_") for path in self.folder.glob("kineto_*.json")]
+        older = sorted(int(number) for number in numbers if number.isdigit() and int(number) >= (place.world_size or 1 << 31))
+        if older:
+            self.warnings.append(f"{self.folder} holds ranks of another run, as {older[0]}: record into a folder of its own")
+
+    @contextlib.contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        began = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self._spent_ns[what] = self._spent_ns.get(what, 0) + time.perf_counter_ns() - began

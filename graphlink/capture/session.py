@@ -1,0 +1,205 @@
+"""A capture: what the training loop calls. Whatever happens in here, the training goes on."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from graphlink.capture.files import writable
+from graphlink.capture.hooks import DEFAULT, check_names
+from graphlink.capture.recording import Recording
+from graphlink.capture.report import Report
+from graphlink.capture.schedule import Phase, next_busy, schedule_of
+
+log = logging.getLogger("graphlink.capture")
+RECORDS = (Phase.RECORD, Phase.LAST)
+_windows: dict[Path, int] = {}  # begun in a folder by this process
+
+
+class Capture:
+    """Records into ``folder``, the same on all ranks, while it is a context, or from ``start`` to ``stop``.
+
+    ``steps`` or ``schedule`` say which steps; without them all are recorded. ``execution_trace``: without it, host ops are slowed down far
+    less, and what only that file has is missing. ``sync``: ranks begin together, and wait for each other at most ``sync_timeout_s``.
+    ``hooks``: recorders to start and stop with it, by name; by default those that are there. ``reports``: one for each window that was
+    written.
+
+    UsageError is raised for wrong arguments only. Any other failure is logged, once, and ends the recording, never the training.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        steps: int | None = None,
+        schedule: Callable[[int], Any] | None = None,
+        execution_trace: bool = True,
+        sync: bool = True,
+        sync_timeout_s: float = 60.0,
+        hooks: Sequence[str] | None = None,
+    ):
+        self.folder = Path(folder)
+        self.reports: list[Report] = []
+        self._phase_of = schedule_of(steps, schedule)
+        self._execution_trace = execution_trace
+        self._sync_timeout_s = sync_timeout_s if sync else None
+        self._hooks = DEFAULT if hooks is None else check_names(hooks)
+        self._asked = hooks is not None
+        self._on = False
+        self._step = 0
+        self._wake = 0  # the step from which on the schedule has to be asked
+        self._phase = Phase.OFF
+        self._recording: Recording | None = None  # ready, open, or closed and not yet written
+        self._ended = ""
+        self._said: set[str] = set()
+        self._pid = 0
+        self._handler: Any = None
+
+    def __enter__(self) -> Capture:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._finish(f"{kind.__name__} in the step" if kind else "the end of the block")
+        if not self.reports and not self._said:
+            self._warn(f"nothing was recorded: the schedule asks for later steps than the {self._step} that were made")
+
+    def start(self) -> Capture:
+        """Begin: the schedule's step 0, or the recording at once. What an earlier start recorded is written first."""
+        if not self._on:
+            self.dump()
+            _speak()
+            self._on, self._step, self._wake, self._pid = True, 0, 0, os.getpid()
+            atexit.register(self._at_exit)
+            self._safely(self._begin)
+        return self
+
+    def step(self) -> None:
+        """A training step is over."""
+        if self._on:
+            self._step += 1
+            if self._step >= self._wake:
+                self._safely(self._move)
+
+    def stop(self) -> None:
+        """End the recording. Nothing is written yet: ``dump`` does, when the training has time for it."""
+        self._stop("stop")
+
+    def dump(self) -> list[Report]:
+        """Write what was recorded, and end the recording if it is on. Returns the reports of all windows so far."""
+        self._finish("dump")
+        return self.reports
+
+    def _begin(self) -> None:
+        writable(self.folder)
+        self._move()
+
+    def _move(self) -> None:
+        """From the last step's phase to this one's."""
+        before, phase = self._phase, self._phase_of(self._step)
+        self._phase = phase
+        recording = before in RECORDS
+        if recording and (before is Phase.LAST or phase not in RECORDS):
+            self._close("the schedule")
+            self._write()
+            recording = False
+        if recording:
+            self._ready().next_step(self._step)
+        elif phase in RECORDS:
+            self._ready().open(self._step)
+            self._catch_termination()
+            if self._ready().alone:
+                self._sync_timeout_s = None
+        elif phase is Phase.WARMUP:
+            self._ready()
+        else:
+            self._wake = next_busy(self._phase_of, self._step)
+
+    def _ready(self) -> Recording:
+        if self._recording is None:
+            count = _windows[self.folder] = _windows.get(self.folder, 0) + 1
+            folder = self.folder if count == 1 else self.folder / f"window_{count}"
+            self._recording = Recording(
+                folder, self._hooks, asked=self._asked, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s
+            )
+            self._recording.prepare()
+        return self._recording
+
+    def _close(self, ended: str) -> None:
+        self._release_termination()
+        if self._recording is not None:
+            self._ended = ended
+            self._recording.close()
+
+    def _write(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        report = recording.write(self._ended)
+        for warning in recording.warnings:
+            self._warn(warning)
+        if report is not None:
+            self.reports.append(report)
+            log.log(logging.INFO if report.place.rank == 0 else logging.DEBUG, report.line())
+
+    def _stop(self, ended: str) -> None:
+        if self._on:
+            self._on, self._phase = False, Phase.OFF
+            self._safely(lambda: self._close(ended))
+
+    def _finish(self, ended: str) -> None:
+        self._stop(ended)
+        self._safely(self._write)
+        atexit.unregister(self._at_exit)
+
+    def _safely(self, action: Callable[[], None]) -> None:
+        """Do it. What fails ends the recording and is logged; it never reaches the training."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  the training is worth more than its recording, whatever the error
+            self._on, self._phase = False, Phase.OFF
+            self._release_termination()
+            recording, self._recording = self._recording, None
+            if recording is not None:
+                recording.abandon()
+            self._warn(f"the recording is off: {error or type(error).__name__}")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning(text)
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid:
+            self._finish("the end of the program")
+
+    def _catch_termination(self) -> None:
+        """While the window is open, SIGTERM first writes what was recorded."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is not None:
+            self._handler = signal.signal(signal.SIGTERM, self._terminated)
+
+    def _release_termination(self) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        self._release_termination()
+        if os.getpid() == self._pid:  # not in a worker that was forked meanwhile
+            self._finish("SIGTERM")
+        os.kill(os.getpid(), number)
+
+
+def _speak() -> None:
+    """Let the one line about a window be seen where the program has set up no logging."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("graphlink.capture: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)

@@ -1,0 +1,232 @@
+"""What this PyTorch, this CUDA and this environment can record; what is missing, and how to get it.
+
+Told by what is there (names, arguments, environment), not by version numbers, but where a fault of a version cannot be seen otherwise.
+Nothing is started, and no CUDA context is made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+OLDEST = (2, 3)  # PyTorch that records ET and Kineto together
+UNRESOLVED_SINCE = (12, 9)  # CUDA from which on Kineto does not collect event records (kineto pull request 1552)
+NSYS_SESSION = "NSYS_PROFILING_SESSION_ID"  # set by nsys in the programs that it runs
+FLIGHT_BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # newer name first
+FLIGHT_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json", "_dump_nccl_trace")  # JSON where there is; the last gives a pickle
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One thing that can be recorded or not. ``how``: the line that would record it, None where it is available or out of reach."""
+
+    name: str
+    available: bool
+    gives: str  # to the graph
+    found: str  # here: a version, a setting, or what is missing
+    how: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """``versions``: name to version, of what is installed."""
+
+    versions: dict[str, str]
+    features: tuple[Feature, ...]
+
+    def has(self, name: str) -> bool:
+        return any(feature.available for feature in self.features if feature.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def version_of(text: str | None) -> tuple[int, int]:
+    """Major and minor of ``2.13.0+cpu``; (0, 0) where there is none."""
+    parts = [part for part in (text or "").split("+")[0].split(".")[:2] if part.isdigit()]
+    return (int(parts[0]), int(parts[1])) if len(parts) == 2 else (0, 0)
+
+
+def support(environ: Mapping[str, str] = os.environ) -> Support:
+    """All features in the order in which they are told. Imports PyTorch where it is installed."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    if importlib.util.find_spec("torch") is None:
+        missing = Feature(
+            "torch",
+            False,
+            "the recording: execution trace and Kineto trace",
+            "PyTorch is not installed",
+            "pip install 'graphlink[capture]'",
+        )
+        return Support(versions, (missing,))
+    import torch
+
+    versions["torch"] = str(torch.__version__)
+    for name, version in (("cuda", torch.version.cuda), ("rocm", getattr(torch.version, "hip", None))):
+        if version:
+            versions[name] = str(version)
+    return Support(versions, (*_recorder(torch), *_device(torch), *_communication(torch, environ), _nsys(environ)))
+
+
+def config_fields(torch: Any) -> frozenset[str]:
+    """Arguments that ``_ExperimentalConfig`` of this PyTorch takes, read from the signature in its docstring (it is a C++ type)."""
+    config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
+    words = (config.__init__.__doc__ or "").split(") ->")[0].replace("(", " ").replace(",", " ").split() if config else []
+    return frozenset(word.removesuffix(":") for word in words if word.endswith(":"))
+
+
+def mapped_libraries(*starts: str) -> list[Path]:
+    """Shared libraries that this process has loaded, of which the file name begins so (Linux; elsewhere none)."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in maps.read_text(errors="replace").splitlines() if line.count("/")}
+    return sorted(Path(path) for path in paths if path.startswith("/") and Path(path).name.startswith(starts))
+
+
+def plugin_library(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The profiler plugin that NCCL has loaded: ``NCCL_PROFILER_PLUGIN`` is a path, or X for ``libnccl-profiler-X.so``."""
+    name = environ.get("NCCL_PROFILER_PLUGIN", "")
+    if not name or Path(name).is_file():
+        return Path(name) if name else None
+    return next(iter(mapped_libraries(f"libnccl-profiler-{name}.so")), None)
+
+
+def _recorder(torch: Any) -> list[Feature]:
+    version, fields = str(torch.__version__), config_fields(torch)
+    old = version_of(version) < OLDEST
+    newer = "pip install -U torch"
+    has_et = hasattr(torch.profiler, "ExecutionTraceObserver")
+    has_kineto = bool(torch.autograd.kineto_available())
+    threads = "profile_all_threads" in fields
+    return [
+        Feature("torch", not old, "the recording", f"PyTorch {version}", "pip install 'torch>=2.3'" if old else None),
+        Feature(
+            "kineto",
+            has_kineto,
+            "times of host ops and of device work",
+            f"Kineto in PyTorch {version}" if has_kineto else "this PyTorch was built without Kineto",
+            None if has_kineto else "a PyTorch built with USE_KINETO=1",
+        ),
+        Feature(
+            "execution_trace",
+            has_et,
+            "shapes, tensors, autograd's order and parameters of communication",
+            "ExecutionTraceObserver" if has_et else f"PyTorch {version} has no ExecutionTraceObserver",
+            None if has_et else newer,
+        ),
+        Feature(
+            "all_threads",
+            threads,
+            "host ops of threads that the step did not start",
+            "_ExperimentalConfig(profile_all_threads)" if threads else f"PyTorch {version} records the threads of the step alone",
+            None if threads else newer,
+        ),
+    ]
+
+
+def _device(torch: Any) -> list[Feature]:
+    rocm = bool(getattr(torch.version, "hip", None))
+    kind = "ROCm" if rocm else "CUDA"
+    built = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
+    there = built and bool(torch.cuda.is_available())
+    sync = "enable_cuda_sync_events" in config_fields(torch)
+    cuda = version_of(torch.version.cuda)
+    if there:
+        found = f"{torch.cuda.device_count()} {kind} device(s)"
+    else:
+        found = f"no {kind} device is visible" if built else "this PyTorch was built for the CPU"
+    if rocm:
+        rows = "ROCm writes no such rows: waits are inferred"
+    elif not there:
+        rows = found
+    else:
+        rows = "_ExperimentalConfig(enable_cuda_sync_events)" if sync else "this PyTorch cannot turn them on: waits are inferred"
+    exact = there and sync and not rocm
+    resolved = exact and cuda < UNRESOLVED_SINCE
+    return [
+        Feature("device", there, "kernels, copies, launches, streams", found, None if there else "a GPU, and a PyTorch built for it"),
+        Feature(
+            "cuda_sync",
+            exact,
+            "what each synchronisation call waited for, exactly",
+            rows,
+            "pip install -U torch" if there and not rocm and not sync else None,
+        ),
+        Feature(
+            "event_records",
+            resolved,
+            "which record a stream or the host waited for",
+            rows
+            if not exact
+            else f"CUDA {torch.version.cuda}" + ("" if resolved else ": Kineto does not collect event records since 12.9"),
+            "a PyTorch built for CUDA 12.8 or older; else such waits are inferred" if exact and not resolved else None,
+        ),
+    ]
+
+
+def _communication(torch: Any, environ: Mapping[str, str]) -> list[Feature]:
+    distributed = bool(torch.distributed.is_available())
+    groups = hasattr(torch.profiler._KinetoProfile, "_get_distributed_info")
+    module = getattr(torch._C, "_distributed_c10d", None)
+    dump = next((name for name in FLIGHT_DUMPS if hasattr(module, name)), None)
+    size = next((environ[name] for name in FLIGHT_BUFFERS if name in environ), None)
+    flight = dump is not None and size != "0"
+    nccl = nccl_hooks()
+    plugin = plugin_library(environ)
+    return [
+        Feature(
+            "process_groups",
+            distributed and groups,
+            "which ranks a collective is of",
+            "torch.distributed" if distributed and groups else "this PyTorch writes no distributedInfo",
+            None if distributed and groups else "pip install -U torch",
+        ),
+        Feature(
+            "flight_recorder",
+            flight,
+            "enqueue times and states of NCCL's collectives, and which one a rank lacks",
+            f"torch._C._distributed_c10d.{dump}" if flight else ("its buffer is 0" if dump else "this PyTorch has none"),
+            None if flight else "TORCH_NCCL_TRACE_BUFFER_SIZE=2000" if dump else "pip install -U torch",
+        ),
+        Feature(
+            "nccl_proxy",
+            nccl is not None,
+            "what the proxy of a collective waited for: GPU, peer, wire",
+            f"{nccl} has ncclProfilerEnable" if nccl else "no loaded NCCL library has ncclProfilerEnable (NCCL pull request 1210)",
+            None if nccl else "a libnccl with NCCL pull request 1210, built with NCCL_PROXY_PROFILER_ENABLED",
+        ),
+        Feature(
+            "nccl_plugin",
+            plugin is not None,
+            "algorithm, protocol and channels of a collective, and the steps of its proxy",
+            f"{plugin}" if plugin else "NCCL_PROFILER_PLUGIN names no library that can be found",
+            None if plugin else "NCCL_PROFILER_PLUGIN=<libnccl-profiler-example.so of NCCL's ext-profiler>",
+        ),
+    ]
+
+
+def nccl_hooks() -> Path | None:
+    """The loaded NCCL (or RCCL) library that has the start and stop of NCCL pull request 1210."""
+    import ctypes
+
+    for path in mapped_libraries("libnccl.so", "librccl.so", "libnccl-"):
+        if hasattr(ctypes.CDLL(str(path)), "ncclProfilerEnable"):
+            return path
+    return None
+
+
+def _nsys(environ: Mapping[str, str]) -> Feature:
+    inside = NSYS_SESSION in environ
+    return Feature(
+        "nsys",
+        inside,
+        "a recording by nsys of the same window",
+        "this program runs under nsys" if inside else "this program does not run under nsys",
+        None if inside else "nsys profile --capture-range=cudaProfilerApi ...",
+    )

@@ -1,0 +1,145 @@
+"""What PyTorch records of one rank: execution trace and Kineto trace of the same steps.
+
+prepare -> register -> open -> (begin_step ...) -> close -> write. The execution trace is on a little longer than Kineto at both ends, so
+that it has every host row that Kineto has. Where one of the two fails, the other is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from graphlink.capture.files import part_of, put, settle
+from graphlink.capture.support import config_fields
+from graphlink.capture.waits import Waits
+from graphlink.errors import GraphlinkError
+
+STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
+ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
+WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
+    "enable_cuda_sync_events": True,
+    "profile_all_threads": True,
+    "trace_only": True,  # without PyTorch's own table of events, which takes longer than the recording
+}
+
+
+class CaptureError(GraphlinkError):
+    """PyTorch does not record now."""
+
+
+class Window:
+    """``trouble``: what could not be written, in words. PyTorch fails with RuntimeError, the file system with OSError: passed on."""
+
+    def __init__(self) -> None:
+        self.trouble: list[str] = []
+        self.steps: list[int] = []  # begun
+        self.settings: dict[str, Any] = {}
+        self._profiler: Any = None
+        self._prepared = self._started = False
+        self._observer: Any = None
+        self._et: Path | None = None
+        self._step: Any = None
+        self._waits = Waits()
+
+    def prepare(self) -> None:
+        """Make Kineto ready. CaptureError where a profiler is running already: it would be disturbed."""
+        import torch
+
+        if torch.autograd._profiler_enabled():
+            raise CaptureError("a profiler of PyTorch is running already", todo="stop it before the recording begins")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)  # of ROCm, too
+        fields = config_fields(torch)
+        wanted = {name: value for name, value in WANTED.items() if name in fields}
+        self.settings = {"activities": [activity.name for activity in activities], "record_shapes": True, **wanted}
+        self._profiler = torch.profiler._KinetoProfile(
+            activities=activities, record_shapes=True, experimental_config=torch._C._profiler._ExperimentalConfig(**wanted)
+        )
+        with _quiet():
+            self._profiler.prepare_trace()
+        self._prepared = True
+
+    def register(self, et: Path) -> None:
+        """Have the execution trace written to the part of ``et``, once the window is open."""
+        import torch
+
+        observer = torch.profiler.ExecutionTraceObserver()
+        observer.register_callback(str(part_of(et)))
+        if not observer._registered or not part_of(et).exists():
+            observer._registered = False  # PyTorch says that it is where another one is, which would be ended with this one
+            raise CaptureError("another observer of execution traces is registered, or the file cannot be opened")
+        self._observer, self._et = observer, et
+
+    def open(self) -> None:
+        self._waits.show()
+        with _quiet():
+            if self._observer is not None:
+                self._observer.start()
+            self._profiler.start_trace()
+            self._started = True
+
+    def begin_step(self, step: int) -> None:
+        import torch
+
+        self.end_step()
+        self.steps.append(step)
+        self._step = torch.profiler.record_function(f"{STEP}{step}")
+        self._step.__enter__()
+
+    def end_step(self) -> None:
+        if self._step is not None:
+            step, self._step = self._step, None
+            step.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End the recording of both. The execution trace's file is whole afterwards, under the name of its part."""
+        self._waits.hide()
+        try:
+            self.end_step()
+            if self._prepared:
+                self._prepared = False
+                with _quiet():
+                    if not self._started:  # PyTorch lets go of what it made ready only so
+                        self._profiler.start_trace()
+                    self._profiler.stop_trace()
+        finally:
+            if self._observer is not None:
+                observer, self._observer = self._observer, None
+                observer.stop()
+                observer.unregister_callback()
+
+    def write(self, kineto: Path) -> dict[str, int]:
+        """Both files under their names; bytes by name. What fails of the one does not keep the other from being written."""
+        sizes = self._written(kineto, self._export)
+        return sizes if self._et is None else {**sizes, **self._written(self._et, lambda path: settle(path, ET_END))}
+
+    def drop(self) -> None:
+        """Leave nothing running and no file behind; nothing is raised."""
+        with contextlib.suppress(Exception):
+            self.close()
+        if self._et is not None:
+            with contextlib.suppress(OSError):
+                part_of(self._et).unlink(missing_ok=True)
+
+    def _written(self, path: Path, write: Callable[[Path], int]) -> dict[str, int]:
+        try:
+            return {path.name: write(path)}
+        except (OSError, RuntimeError, GraphlinkError) as error:
+            self.trouble.append(f"{path.name} is missing: {error}")
+            return {}
+
+    def _export(self, path: Path) -> int:
+        with _quiet():
+            return put(path, lambda part: self._profiler.export_chrome_trace(str(part)), KINETO_END)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch's warnings about its own profiler are no news to who asked us to run it, and may be errors where they have been made so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

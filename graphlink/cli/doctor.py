@@ -1,0 +1,210 @@
+"""``graphlink doctor``: what a recording lacks, what that costs in the graph, and the line that would record it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphlink.cli.out import say
+from graphlink.cli.show import plain
+from graphlink.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from graphlink.doctor.diagnose import Given
+    from graphlink.doctor.records import Finding
+    from graphlink.read.nccl.heads import DumpHead
+
+MOST_TOLD: Final = 8  # lines of what else was said of a finding
+WIDTH: Final = 8
+
+
+def doctor_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="graphlink doctor",
+        description="Says what a recording lacks, what that costs in the graph, and the line that would record it.",
+        epilog="exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="FILE|DIR",
+        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by content and paired by rank",
+    )
+    parser.add_argument("--env", action="store_true", help="before recording: what this PyTorch and this environment would not record")
+    parser.add_argument("--json", action="store_true", help="print JSON (schemas/doctor.schema.json)")
+    return parser
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Prints the findings; 0.
+
+    Raises:
+        InputError: there is no such file or folder, it cannot be read, or it is no recording.
+        UsageError: nothing to look at was named; files cannot be paired.
+    """
+    from graphlink.doctor.diagnose import as_file, diagnose
+    from graphlink.doctor.environment import Here, environment_lacking
+    from graphlink.doctor.records import merged
+    from graphlink.emit.diagnosis import encode
+
+    if bool(arguments.what) == arguments.env:
+        raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
+    ranks: list[int] = []
+    if arguments.env:
+        from graphlink.capture.support import support
+
+        here = Here(support(os.environ), os.environ)
+        subject, findings = [here.versions], merged(environment_lacking(here))
+    else:
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            subject = arguments.what
+            ranks, findings = diagnose(_given(arguments.what, Path(folder)))
+    say(encode(as_file(subject, ranks, findings)).decode().rstrip("\n") if arguments.json else text(subject, ranks, findings))
+    return 0
+
+
+def _given(names: Sequence[str], scratch: Path) -> Given:
+    """Folders and files as the main job pairs them. Traces of nsys exports lie in ``scratch`` then."""
+    from graphlink.cli.inputs import of_files, of_folders, unfold
+    from graphlink.cli.nsys import ranks_of
+    from graphlink.cli.pairing import NOT_RECORDED, WITHOUT_ET
+    from graphlink.cli.side_files import Paired, pair
+    from graphlink.doctor.diagnose import Given
+    from graphlink.engine.engines import RunsOn
+
+    paths = unfold(names)
+    folders = {path: _inside(path) for path in paths if path.is_dir()}
+    files = _by_kind([path for path in paths if path not in folders])
+    searched = [str(path) for path, inside in folders.items() if not inside.dumps or inside.others]
+    parts = [of_folders(searched, None)] if searched else []
+    bare: tuple[Path, ...] = ()
+    if files.devices:  # a single pair is one as given; more are paired by rank
+        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
+    else:
+        bare = tuple(files.hosts)
+    ranks = [one for part in parts for one in part.ranks]
+    inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
+    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Paired((), ())
+    exports = [*files.exports, *(export for part in parts for export in part.exports)]
+    of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
+    said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]
+    return Given(
+        ranks=(*paired.ranks, *of_exports),
+        bare=bare,
+        dumps=tuple(dict.fromkeys([*(dump.path for dump in files.dumps), *inside])),
+        found=frozenset(inside),
+        passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Side files in a folder, and whether there are others that may be recordings."""
+
+    dumps: list[DumpHead]
+    others: bool
+
+
+def _inside(folder: Path) -> _Inside:
+    from graphlink.cli.inputs import is_looked_into
+    from graphlink.cli.side_files import heads_of, may_be_side_file
+    from graphlink.read.source import unreadable
+
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as problem:
+        raise unreadable(folder, problem) from None
+    dumps = heads_of([path for path in files if may_be_side_file(path.name)])
+    of_dumps = {dump.path for dump in dumps}
+    return _Inside(dumps, any(is_looked_into(path.name) for path in files if path not in of_dumps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """By kind, in the order in which they were given."""
+
+    devices: list[Path] = field(default_factory=list)
+    hosts: list[Path] = field(default_factory=list)
+    exports: list[Path] = field(default_factory=list)
+    dumps: list[DumpHead] = field(default_factory=list)
+
+
+def _by_kind(paths: Sequence[Path]) -> _Files:
+    """Files told by content.
+
+    Raises:
+        InputError: one is no recording.
+    """
+    from graphlink.read import kinds
+    from graphlink.read.looks import looks_like
+    from graphlink.read.nccl.heads import read_dump_head
+
+    files = _Files()
+    of_kind = {kinds.KINETO.name: files.devices, kinds.ET.name: files.hosts, kinds.NSYS.name: files.exports}
+    for path in paths:
+        head = read_dump_head(path)
+        if head is not None:
+            files.dumps.append(head)
+            continue
+        kind = looks_like(path)
+        if kind == kinds.CHAKRA.name:
+            raise InputError("is a Chakra graph, not a recording", path=path, todo=f"graphlink check {path} judges it")
+        if kind not in of_kind:
+            raise InputError(
+                "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
+                path=path,
+                todo="give what a profiler wrote; graphlink doctor --env tells what it would write",
+            )
+        of_kind[kind].append(path)
+    return files
+
+
+def text(names: Sequence[str], ranks: Sequence[int], findings: Sequence[Finding]) -> str:
+    """A block a finding: what is lacking, what it costs, what would record it."""
+    of = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    head = f"{plain(of)}: {_ranks(ranks)}: " if ranks else f"{plain(of)}: "
+    if not findings:
+        return head + "nothing is missing"
+    levels = [finding.kind.level.name.lower() for finding in findings]
+    counts = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
+    return head + "\n".join([counts, *(_block(finding, ranks) for finding in findings)])
+
+
+def _block(finding: Finding, ranks: Sequence[int]) -> str:
+    kind = finding.kind
+    where = f" ({_ranks(finding.ranks)})" if finding.ranks and tuple(finding.ranks) != tuple(ranks) else ""
+    lines = [f"\n{kind.level.name.lower()}: {finding.lacks}{where} [{kind.name}]", f"  {'costs':{WIDTH}}{finding.costs}"]
+    if finding.parts:
+        lines.append(f"  {'of them':{WIDTH}}{_parts(finding.parts)}")
+    lines += [f"  {'said':{WIDTH}}{plain(said)}" for said in finding.told[:MOST_TOLD]]
+    if len(finding.told) > MOST_TOLD:
+        lines.append(f"  {'':{WIDTH}}... ({len(finding.told)} in all)")
+    lines.append(f"  {'record':{WIDTH}}{finding.record}")
+    if kind.by_capture:
+        lines.append(f"  {'':{WIDTH}}(graphlink.capture does)")
+    return "\n".join(lines)
+
+
+def _parts(parts: dict[str, int]) -> str:
+    from graphlink.doctor.records import MOST_PARTS
+
+    listed = ", ".join(f"{count:,} x {plain(name)}" for name, count in list(parts.items())[:MOST_PARTS])
+    return listed + (f", ... ({len(parts)} names)" if len(parts) > MOST_PARTS else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """``ranks 0-3, 6``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {listed}"

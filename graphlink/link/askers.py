@@ -1,0 +1,32 @@
+"""Which op asked for a row that another thread ran.
+
+Gloo begins the range of a collective on one of its own threads, when that thread takes the work up: later than it was asked for, and
+with several of them in another order than asked. The op that asked shows by PyTorch's record function ids: the range gets its id where
+the work is made, inside the ``c10d`` op, so the op is the last one with a lesser id. (A send or receive begins on the thread that asks.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphlink.model import I32, NOWHERE, Linked
+
+ASKING = "c10d::"
+
+
+def askers(linked: Linked) -> I32:
+    """Of each host row the op that asked for it, NOWHERE of rows that nest, that began on the asking thread, or without ids. O(n log n)."""
+    rows = linked.trace.host
+    out = np.full(len(rows.tid), NOWHERE, np.int32)
+    run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))
+    named = np.fromiter((s.startswith(ASKING) for s in linked.trace.strings), np.bool_, len(linked.trace.strings))
+    asking = np.flatnonzero(named[rows.name] & ~rows.annotation)
+    asking = asking[np.argsort(rows.rf_id[asking], kind="stable")]
+    ids = rows.rf_id[asking]
+    if not len(ids) or (rows.rf_id == rows.rf_id[0]).all():  # one id for all is none
+        return out
+    at = np.searchsorted(ids, rows.rf_id[run]) - 1
+    op = asking[np.maximum(at, 0)]
+    ok = (at >= 0) & (rows.start_ns[op] <= rows.start_ns[run])
+    out[run[ok]] = op[ok]
+    return out

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
+
+import graphlink.capture.process  # noqa: E402
+from graphlink.capture import recording, session  # noqa: E402
+
+Train = Callable[[], None]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_over() -> Iterator[None]:
+    """Each test begins and ends without a recording, a profiler or folders that were used."""
+    session._windows.clear()
+    graphlink.capture.process._captures.clear()
+    yield
+    assert not recording._running
+    assert not torch.autograd._profiler_enabled()
+
+
+@pytest.fixture
+def train() -> Train:
+    layer = torch.nn.Linear(8, 8)
+
+    def once() -> None:
+        layer(torch.ones(4, 8)).sum().backward()
+
+    return once

@@ -1,0 +1,186 @@
+"""Recordings that each lack one thing, and the findings that are true of them, no more and no less."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphlink.testing import Variation
+from tests.doctor.recordings import CALLS, DEVICE, HOST, Document, both, rows, without, without_args, without_first_calls
+
+
+@dataclass(frozen=True)
+class Case:
+    """``how``: arguments of ``write_run``."""
+
+    name: str
+    findings: set[str]
+    how: dict[str, Any] = field(default_factory=dict)
+
+
+def _no_steps(document: Document) -> None:
+    document["traceEvents"] = [event for event in document["traceEvents"] if not event["name"].startswith("ProfilerStep")]
+
+
+def _empty(document: Document) -> None:
+    document["traceEvents"] = []
+
+
+def _without_correlation(document: Document) -> None:
+    for kernel in rows(document, "kernel")[:5]:
+        del kernel["args"]["correlation"]
+
+
+def _early(document: Document) -> None:
+    """The first kernel starts 1 us before its launch call."""
+    kernel = rows(document, "kernel")[0]
+    (call,) = [row for row in rows(document, *CALLS) if row["args"]["correlation"] == kernel["args"]["correlation"]]
+    kernel["ts"] = call["ts"] - 1
+
+
+def _repeated(document: Document) -> None:
+    """A call of another recording, with a correlation id of this one."""
+    document["traceEvents"].append(copy.deepcopy(rows(document, *CALLS)[0]))
+
+
+def _sync_rows_alone(document: Document) -> None:
+    of_rows = {row["args"]["correlation"] for row in rows(document, "cuda_sync")[:3]}
+    document["traceEvents"] = [
+        event for event in document["traceEvents"] if event.get("cat") not in CALLS or event["args"]["correlation"] not in of_rows
+    ]
+
+
+def _damaged(document: Document) -> None:
+    document["traceEvents"].append(copy.deepcopy(rows(document, "cpu_op")[0]) | {"tid": "main"})
+
+
+def _overhead(document: Document) -> None:
+    for row in rows(document, "overhead"):
+        row["dur"] = 1000
+
+
+def _no_info(document: Document) -> None:
+    del document["distributedInfo"]
+
+
+def _odd_rank(document: Document) -> None:
+    document["distributedInfo"]["rank"] = "first"
+
+
+def _other_process(document: Document) -> None:
+    document["pid"] = 99
+
+
+def _one_step(document: Document) -> None:
+    """The nodes of the execution trace that end before the first ProfilerStep does."""
+    nodes = document["nodes"]
+    first = next(at for at, node in enumerate(nodes) if node["name"].startswith("ProfilerStep"))
+    document["nodes"] = nodes[: first + 1] + [node for node in nodes[first + 1 :] if node["name"].startswith(("[pytorch", "##"))]
+
+
+def _one_more(document: Document) -> None:
+    node = copy.deepcopy(next(node for node in document["nodes"] if node["name"] == "aten::mm"))
+    node["id"] += 100_000
+    for attribute in node["attrs"]:
+        if attribute["name"] == "rf_id":
+            attribute["value"] = 99_999
+    document["nodes"].append(node)
+
+
+def _renamed(document: Document) -> None:
+    next(node for node in document["nodes"] if node["name"] == "aten::mm")["name"] = "aten::other"
+
+
+def _other_run(document: Document) -> None:
+    for node in document["nodes"]:
+        if node["name"].startswith("aten::"):
+            node["name"] = "aten::other"
+
+
+def _idless_node(document: Document) -> None:
+    node = copy.deepcopy(document["nodes"][5])
+    del node["id"]
+    document["nodes"].append(node)
+
+
+def _no_groups(document: Document) -> None:
+    """As before mid 2024: Kineto lists no groups, and nothing of a call but its name."""
+    del document["distributedInfo"]["pg_config"]
+    without_args("Process Group Ranks", "Global rank start", "Global rank stride")(document)
+
+
+def _unlisted(document: Document) -> None:
+    """A group of half the world whose members were cut off, as "[0, 1, ..." is."""
+    _no_groups(document)
+    document["distributedInfo"]["world_size"] = 4
+    for event in document["traceEvents"]:
+        if "Process Group Name" in event.get("args", {}):
+            event["args"]["Process Group Description"] = "undefined"
+
+
+def _nothing_of_calls(document: Document) -> None:
+    without_args(
+        "Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "In split size", "Out split size",
+        "Process Group Name", "Process Group Description", "Process Group Ranks",
+    )(document)  # fmt: skip
+
+
+NO_ET = {"no-et", "no-shapes", "no-seq"}  # rows of the dialect of 2024 have no sequence numbers and were recorded without shapes
+CASES = (
+    Case("nothing", set()),
+    Case("nothing, 2026", set(), {"dialect": "2026"}),
+    Case("empty", {"empty-recording"}, {"kineto": _empty}),
+    Case("no host rows", {"no-host-rows", "no-seq"}, {"kineto": without(*HOST)}),
+    Case("no device rows", {"no-device-rows"}, {"kineto": without(*DEVICE, "cuda_sync")}),
+    Case("a run on the CPU", {"host-only"}, {"kineto": without(*DEVICE, *CALLS, "cuda_sync")}),
+    Case("no calls", {"no-calls", "cuda-sync-without-calls", "no-seq"}, {"kineto": without(*CALLS)}),
+    Case(
+        "began in the middle",
+        {"launches-before-window", "cuda-sync-without-calls", "et-beyond-window", "no-seq"},
+        {"kineto": without_first_calls(0.3)},
+    ),
+    Case("no correlation", {"launches-missing"}, {"kineto": _without_correlation}),
+    Case("starts early", {"starts-before-launch"}, {"kineto": _early}),
+    Case("joined files", {"repeated-calls", "calls-overlap"}, {"kineto": _repeated}),
+    Case("whole microseconds", {"integer-us", "matched-by-order"}, {"dialect": "2023"}),
+    Case("a damaged row", {"broken-rows"}, {"kineto": _damaged}),
+    Case(
+        "neither flows nor numbers",
+        {"no-backward-links", *NO_ET},
+        {"vary": Variation(forward_flows=False), "kineto": without_args("Sequence number", "Fwd thread id"), "without_et": True},
+    ),
+    Case("Python frames", {"python-rows"}, {"vary": Variation(python_rows=True)}),
+    Case("a slow profiler", {"profiler-overhead"}, {"kineto": _overhead}),
+    Case("no steps", {"no-steps"}, {"kineto": _no_steps}),
+    Case("no sync rows", {"no-cuda-sync"}, {"cuda_sync": False}),
+    Case("no sync rows on ROCm", {"no-hip-sync"}, {"dialect": "rocm"}),
+    Case("half of the sync rows", {"cuda-sync-gaps"}, {"vary": Variation(sync_rows_share=0.5)}),
+    Case("CUDA 12.9", {"no-event-records"}, {"vary": Variation(record_ids="unresolved")}),
+    Case("before September 2023", {"no-event-records"}, {"vary": Variation(record_ids="absent")}),
+    Case("sync rows without calls", {"cuda-sync-without-calls"}, {"kineto": _sync_rows_alone}),
+    Case("no distributedInfo", {"no-rank"}, {"kineto": _no_info}),
+    Case("a rank that is none", {"no-rank", "odd-header"}, {"kineto": _odd_rank}),
+    Case("no ET", NO_ET, {"without_et": True}),
+    Case("neither ET nor ids", {*NO_ET, "no-record-function-ids"}, {"kineto": without_args("Record function id"), "without_et": True}),
+    Case("no ET, Kineto of early 2024", {"no-et", "no-shapes", "comm-unknown"}, {"kineto": _nothing_of_calls, "without_et": True}),
+    Case(
+        "members cut off",
+        {"no-et", "no-shapes", "comm-unknown", "groups-unknown", "missing-ranks"},
+        {"kineto": _unlisted, "without_et": True},
+    ),
+    Case(
+        "members not recorded",
+        {"no-et", "no-shapes", "no-seq", "groups-assumed"},
+        {"kineto": both(_no_groups, without_args("Group size")), "without_et": True},
+    ),
+    Case("no ids", {"matched-by-order"}, {"kineto": without_args("Record function id")}),
+    Case("another process", {"et-differs"}, {"et": _other_process}),
+    Case("ET of one step", {"et-partial", "no-seq"}, {"et": _one_step}),
+    Case("ET of more", {"et-beyond-window"}, {"et": _one_more}),
+    Case("an op of another name", {"et-partial", "et-names-differ"}, {"et": _renamed}),
+    Case("another run", {"et-of-other-run", "no-shapes", "no-seq"}, {"et": _other_run}),
+    Case("a damaged node", {"et-broken-rows"}, {"et": _idless_node}),
+    Case("one rank of two", {"missing-ranks"}, {"ranks": (0,)}),
+    Case("only the second", {"missing-ranks"}, {"ranks": (1,), "kineto": both()}),
+)  # fmt: skip

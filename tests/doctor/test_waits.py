@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from graphlink.cli.inputs import of_folders
+from graphlink.run.job import Options, run_rank
+from graphlink.testing import Shape, Variation, random_program, run, write_kineto
+from tests.doctor.diagnosed import diagnosed
+from tests.doctor.recordings import execution
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rows", [0.0, 0.5])
+def test_inferred_waits_are_those_of_the_summary(seed: int, rows: float, tmp_path: Path) -> None:
+    program = run(random_program(seed, Shape(threads=2, ops=60)))
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    write_kineto(program, traces / "kineto_0.json", dialect="2024", cuda_sync=rows > 0, vary=Variation(sync_rows_share=rows or 1.0))
+    finding = diagnosed(traces)["cuda-sync-gaps" if rows else "no-cuda-sync"]
+    (tmp_path / "out").mkdir()
+    (inputs,) = of_folders([str(traces)], None).ranks
+    (told,) = run_rank(inputs, Options(timeline="none"), tmp_path / "out").ranks
+    assert finding.figures["inferred"] == told.sync.by_source["inferred"]
+    blocked = [w for w in told.warnings if "synchronisation calls waited" in w]
+    count, took = finding.figures["unexplained"], finding.figures["unexplained_ns"]
+    assert [w.split(" us for ")[0] for w in blocked] == ([f"{count} synchronisation calls waited {took / 1000:.1f}"] if count else [])
+
+
+def test_calls_are_counted_by_name(tmp_path: Path) -> None:
+    program = execution(0)
+    write_kineto(program, tmp_path / "kineto_0.json", cuda_sync=False)
+    found = diagnosed(tmp_path)["no-cuda-sync"]
+    names = [
+        row.call.name
+        for row in program.calls
+        if row.call.name in ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+    ]
+    assert found.parts == {name: names.count(name) for name in found.parts}
+    assert found.figures["calls"] == len(names) > 0
+
+
+def gloo(name: str, start: float, end: float) -> dict[str, object]:
+    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start, "args": {}}
+
+
+def test_gloo_is_a_matter_of_inference(tmp_path: Path) -> None:
+    op = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "args": {"Input Dims": [[1]], "Record function id": 1}}
+    events = [
+        op | {"name": "c10d::recv_", "ts": 0.5, "dur": 10},
+        gloo("gloo:recv", 5, 100),
+        op | {"name": "aten::mm", "ts": 5_000, "dur": 10},
+    ]
+    (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
+    found = diagnosed(tmp_path)["host-comm"]
+    assert found.figures == {"comms": 1, "late": 1, "late_ns": 89_500}
+
+
+def test_recorded_waits_for_gloo_leave_nothing_to_infer(tmp_path: Path) -> None:
+    op = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "args": {"Input Dims": [[1]], "Record function id": 1}}
+    events = [
+        op | {"name": "c10d::recv_", "ts": 0.5, "dur": 10},
+        gloo("gloo:recv", 5, 100),
+        gloo("graphlink::wait", 20, 101),
+        op | {"name": "aten::mm", "ts": 5_000, "dur": 10},
+    ]
+    (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
+    assert "host-comm" not in diagnosed(tmp_path)

@@ -1,0 +1,93 @@
+"""The doctor on real recordings: what ../shared/traces/README.md says of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.told import untold
+from tests.e2e.conftest import COMMAND, ROOT
+
+TRACES = ROOT.parent / "shared" / "traces"
+
+KNOWN: dict[str, set[str]] = {
+    "megatron-tp2-v100": {"no-cuda-sync", "first-meeting-late"},
+    "resnet-ddp2-a100": {"no-cuda-sync", "et-differs", "missing-ranks"},
+    "dlrm8-v100": {"no-cuda-sync", "matched-by-order", "integer-us", "launches-before-window", "began-apart", "left-aside"},
+    "vgg13-h100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps", "python-rows"},
+    "simple-add-a100": {"no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
+    "mismatched-pair": {"et-of-other-run", "no-cuda-sync", "missing-ranks", "no-shapes"},
+    "partial-et": {"et-partial", "no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
+    "cuda-sync/alexnet.json.gz": {"no-et", "no-shapes", "integer-us", "no-steps", "no-record-function-ids"},
+    "cuda-sync/event_sync.json.gz": {"no-et", "no-shapes", "integer-us", "no-record-function-ids"},
+    "nsys/h100_2gpu_1s.sqlite": {"nsys-cut", "launches-before-window", "nsys-no-event-records", "nsys-rank-by-order", "profiler-overhead"},
+    "nsys/no_nvtx_table.sqlite": {"nsys-no-nvtx", "profiler-overhead", "nsys-odd-rows"},
+    "nccl/nccl_trace_p2p_4rank.json": {"nccl-alone", "nccl-no-gpu-stop", "nccl-no-proxy-steps", "nccl-no-seq"},
+    "rocm/mi250_minitoy.json.gz": {"no-et", "no-hip-sync"},
+    "rocm/mi300_resnet_rank0of8.json.gz": {
+        "no-et", "no-hip-sync", "missing-ranks", "comm-unknown", "launches-before-window", "python-rows", "no-record-function-ids",
+    },
+    "legacy/categories_2021.json.gz": {"no-et", "no-host-rows", "no-cuda-sync", "integer-us", "missing-ranks"},
+    "legacy/triton_example.json.gz": {"no-et", "no-cuda-sync", "no-record-function-ids"},
+    "legacy/sendrecv_graph_launch_5streams.json.gz": {
+        "no-et", "no-cuda-sync", "comm-unknown", "launches-before-window", "missing-ranks", "integer-us", "no-record-function-ids",
+    },
+    "host-only/no_gpu_no_rank.json.gz": {"no-et", "host-only", "no-rank", "integer-us", "no-record-function-ids"},
+    "pipelining-cpu/1f1b": {"host-only", "host-comm", "no-seq", "no-pipeline-ranges", "began-apart", "first-meeting-late"},
+    "pipelining-cpu/interleaved-zb": {"host-only", "host-comm", "no-seq", "began-apart"},
+}  # fmt: skip
+
+
+def told(name: str) -> dict[str, Any]:
+    """The findings of a recording by name."""
+    if not TRACES.is_dir():
+        pytest.skip("the real traces are not here: ../shared/traces")
+    if not COMMAND.exists():
+        pytest.skip("graphlink is not installed: pip install -e .")
+    ran = subprocess.run(
+        [str(COMMAND), "doctor", str(TRACES / name), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_known_of_a_recording_is_found(name: str) -> None:
+    assert set(told(name)) == KNOWN[name]
+
+
+def test_figures_are_those_of_the_readme() -> None:
+    megatron = told("megatron-tp2-v100")["no-cuda-sync"]
+    assert megatron["parts"] == {"cudaStreamSynchronize": 24, "cudaDeviceSynchronize": 2}  # 12 and 1 a rank
+    dlrm = told("dlrm8-v100")
+    assert dlrm["launches-before-window"]["ranks"] == [1, 3]
+    partial = told("partial-et")["et-partial"]["figures"]
+    assert partial == {"covered": 1310, "rows": 39506}
+    mi300 = told("rocm/mi300_resnet_rank0of8.json.gz")
+    assert mi300["python-rows"]["figures"]["python"] == 34405
+    assert mi300["launches-before-window"]["figures"] == {"orphans": 968, "ops": 3653}
+    assert mi300["comm-unknown"]["figures"] == {"unknown": 5, "comms": 17}
+    sendrecv = told("legacy/sendrecv_graph_launch_5streams.json.gz")
+    assert sendrecv["no-cuda-sync"]["parts"]["cudaStreamSynchronize"] == 75
+    assert sendrecv["no-cuda-sync"]["figures"]["waits"] == 425
+    mismatched = told("mismatched-pair")["et-of-other-run"]["told"][0]
+    assert "14388 ids are in both, but only 3658 under the same name" in mismatched
+
+
+@pytest.mark.parametrize("name", ["megatron-tp2-v100", "resnet-ddp2-a100", "vgg13-h100", "rocm/mi300_resnet_rank0of8.json.gz"])
+def test_the_summary_of_the_main_job_agrees(name: str, tmp_path: Path) -> None:
+    found = told(name)
+    path = TRACES / name
+    given = [str(path)] if path.is_dir() else ["--kineto", str(path)]
+    subprocess.run([str(COMMAND), *given, "--no-timeline", "-q", "--out", str(tmp_path / "out")], cwd=ROOT, check=True, timeout=300)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    warnings = [*summary["warnings"], *(w for rank in summary["ranks"] for w in rank["warnings"])]
+    assert untold(warnings, set(found)) == []
+    waits = found.get("no-cuda-sync") or found["no-hip-sync"]
+    assert waits["figures"]["inferred"] == sum(rank["sync"]["by_source"]["inferred"] for rank in summary["ranks"])
+    before = sum(rank["device"]["orphans"].get("launched before the recording", 0) for rank in summary["ranks"])
+    assert found.get("launches-before-window", {"figures": {"orphans": 0}})["figures"]["orphans"] == before
