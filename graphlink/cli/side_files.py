@@ -64,12 +64,16 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
     Raises:
         InputError: a file is no side file, or a folder holds none.
     """
+    named = list(paths)
+    files = [path for path in named if not path.is_dir()]
+    head_of = dict(zip(files, at_once(read_dump_head, files), strict=True))
     out: dict[Path, DumpHead] = {}
-    for path in paths:
-        found = heads_of(sorted(_inside(path))) if path.is_dir() else [head] if (head := read_dump_head(path)) else []
-        if not found:
+    for path in named:
+        found = [head_of[path]] if path in head_of else heads_of(sorted(_inside(path)))
+        heads = [head for head in found if head is not None]
+        if not heads:
             raise _none(path)
-        out |= {head.path: head for head in found}
+        out |= {head.path: head for head in heads}
     return list(out.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,18 +45,19 @@ class _Found:
     numbers: dict[str, I32 | I64]
 
 
-def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, first_track: int, texts: Texts) -> ChannelRows:
-    """What the dumps whose clock is known hold of this rank, from ``epoch_ns`` on; a block without an end has no length. O(n log n).
+def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int, first_track: int, texts: Texts) -> ChannelRows:
+    """What the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log n).
 
-    ``first_track``: how many rows the process has before.
+    A block without an end has no length. ``first_track``: how many rows the process has before.
     """
     found = [
         part
         for number, (dump, clock) in enumerate(zip(files.dumps, files.join.clocks, strict=True))
-        for part in _of_dump(_Calls.of(dump, number, files.join, device), clock)
+        for part in _of_dump(_Calls.of(dump, number, files.join, device), clock, epoch_ns, ended_ns)
         if len(part.channel)
     ]
     channel, role, start, end = (_joined([getattr(p, name) for p in found]) for name in ("channel", "role", "start_ns", "end_ns"))
+    start = np.maximum(start, epoch_ns)
     end = np.maximum(start, end)
     group = channel * len(_ROLES) + role
     which = np.stack([group, lanes(start, end, group)], axis=1)
@@ -106,11 +107,16 @@ class _Calls:
         )
 
 
-def _of_dump(calls: _Calls, clock: DumpClock) -> Sequence[_Found]:
-    return [*_kernels(calls, clock), *_steps(calls, clock)]
+def _of_dump(calls: _Calls, clock: DumpClock, epoch_ns: int, ended_ns: int) -> Sequence[_Found]:
+    def inside(start_ns: I64, end_ns: I64) -> Bool:
+        """A dump may hold much more of a run than the trace."""
+        kept: Bool = (np.maximum(start_ns, end_ns) >= epoch_ns) & (start_ns <= ended_ns)
+        return kept
+
+    return [*_kernels(calls, clock, inside), *_steps(calls, clock, inside)]
 
 
-def _kernels(calls: _Calls, clock: DumpClock) -> list[_Found]:
+def _kernels(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
     """By the GPU's clock where it is known, else by the host's."""
     kernels = calls.dump.kernels
     start, end = np.zeros(len(kernels.call), np.int64), np.zeros(len(kernels.call), np.int64)
@@ -120,23 +126,24 @@ def _kernels(calls: _Calls, clock: DumpClock) -> list[_Found]:
     ):
         if offset_ns is not None:
             start, end = (np.where(own != 0, own + offset_ns, known) for own, known in ((begins, start), (ends, end)))
-    shown = np.flatnonzero((start != 0) & calls.own[kernels.call])
+    shown = np.flatnonzero((start != 0) & calls.own[kernels.call] & inside(start, end))
     call = kernels.call[shown]
     names = [calls.function[c] for c in call.tolist()]
     return [_found(calls, call, kernels.channel[shown], np.zeros(len(shown), np.int64), start[shown], end[shown], names, {})]
 
 
-def _steps(calls: _Calls, clock: DumpClock) -> list[_Found]:
+def _steps(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
     steps, proxies = calls.dump.steps, calls.dump.proxies
     if clock.offset_ns is None:
         return []
-    shown = np.flatnonzero((steps.start_ns != 0) & (steps.end_ns != 0) & calls.own[proxies.call[steps.proxy]])
+    start, end = steps.start_ns + clock.offset_ns, steps.end_ns + clock.offset_ns
+    timed = (steps.start_ns != 0) & (steps.end_ns != 0)
+    shown = np.flatnonzero(timed & calls.own[proxies.call[steps.proxy]] & inside(start, end))
     proxy = steps.proxy[shown]
     names = [STATES[State(k)] for k in steps.state[shown].tolist()]
     numbers: dict[str, I32 | I64] = {"peer": proxies.peer[proxy], "step": steps.step[shown], "bytes": proxies.bytes[proxy]}
     role = np.where(proxies.sends[proxy], 1, 2)
-    start, end = steps.start_ns[shown] + clock.offset_ns, steps.end_ns[shown] + clock.offset_ns
-    return [_found(calls, proxies.call[proxy], proxies.channel[proxy], role, start, end, names, numbers)]
+    return [_found(calls, proxies.call[proxy], proxies.channel[proxy], role, start[shown], end[shown], names, numbers)]
 
 
 def _found(

@@ -142,7 +142,8 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         tracks += replayed.tracks
     count = sum(len(p.track) for p in parts)
     if shown.nccl is not None:
-        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, len(tracks), texts)
+        ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
+        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks), texts)
         parts.append(_moved(channels.slices, len(tracks), len(names)))
         args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
         tracks += channels.tracks

@@ -54,7 +54,7 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
 def warnings(files: SideFiles | None) -> tuple[str, ...]:
     if files is None:
         return ()
-    return (*(text for dump in files.dumps for text in dump.warnings), *files.join.warnings)
+    return (*(f"{dump.path}: {text}" for dump in files.dumps for text in dump.warnings), *files.join.warnings)
 
 
 def summarised(files: SideFiles) -> told.Nccl:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from graphlink.testing.nccl import Writer
 from graphlink.testing.nccl_flight import flight_json, flight_parts, flight_pickle
 from graphlink.testing.nccl_inspector import inspector_parts, inspector_plain, inspector_verbose
 from graphlink.testing.nccl_plugin import plugin_new, plugin_old, plugin_parts
 from graphlink.testing.nccl_proxy import proxy_parts, proxy_text
+from graphlink.testing.nccl_side import Writer
 
 WRITERS = {
     "plugin": Writer(plugin_parts, plugin_old, steady=True),

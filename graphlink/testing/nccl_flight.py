@@ -11,8 +11,8 @@ from graphlink.testing.cluster_kineto import DTYPES, elements, group_key
 from graphlink.testing.cluster_program import DESCRIPTIONS, rank_ops
 from graphlink.testing.cluster_records import COLLECTIVE, SEND
 from graphlink.testing.cluster_rows import names_of
-from graphlink.testing.nccl import Side
 from graphlink.testing.nccl_calls import NcclCall
+from graphlink.testing.nccl_side import Side
 
 if TYPE_CHECKING:
     from graphlink.testing.cluster import ClusterRun

@@ -10,8 +10,8 @@ import numpy as np
 
 from graphlink.testing.cluster import host_name
 from graphlink.testing.cluster_records import NOWHERE
-from graphlink.testing.nccl import Side
 from graphlink.testing.nccl_calls import NcclCall
+from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS
 
 if TYPE_CHECKING:

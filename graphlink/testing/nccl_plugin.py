@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from graphlink.testing.cluster_records import NOWHERE
-from graphlink.testing.nccl import Side
 from graphlink.testing.nccl_calls import NcclCall
+from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS, ProxyOp
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphlink.testing.nccl import Side
 from graphlink.testing.nccl_calls import NcclCall
+from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS
 
 if TYPE_CHECKING:

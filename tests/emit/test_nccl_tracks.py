@@ -103,6 +103,17 @@ def test_a_file_that_nothing_ties_to_the_trace_has_no_rows() -> None:
     assert rows == []
 
 
+def test_of_what_the_dump_holds_beside_the_trace_nothing_is_shown() -> None:
+    """The graph lasts 150 us."""
+    times = [(-5_000, -4_000), (-3, -1), (-2, 4), (10, None), (-1, None), (149, 160), (151, 152), (90_000, 90_001)]
+    kernels = [{"call": 0, "channel": 0, "start_ns": at(a), "end_ns": 0 if b is None else at(b)} for a, b in times]
+    steps = [Step(0, k, State.WIRE, at(a), at(b)) for k, (a, b) in enumerate(times) if b is not None]
+    rows = placed(told(dump([CALL], kernels, [Proxy(0, 0, True)], steps)))
+    inside = [(0, 4_000), (149_000, 11_000)]
+    assert [row[2:] for row in rows if row[1] == "wire"] == inside
+    assert [row[2:] for row in rows if row[1] == "allreduce"] == sorted([*inside, (10_000, 0)])
+
+
 def test_calls_of_other_ranks_of_a_process_are_not_shown_and_unmatched_ones_of_the_own_are() -> None:
     def kernels(calls: int) -> list[dict[str, int]]:
         return [{"call": k, "channel": k, "start_ns": at(100 + k), "end_ns": at(101 + k)} for k in [*range(calls), -1]]

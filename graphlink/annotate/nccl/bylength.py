@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet, of_unit, units
+from graphlink.annotate.nccl.sides import CallSide, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet, of_unit, units
 from graphlink.model import I64, NOWHERE, Bool
 
 NEAR_NS: Final = 4_000  # what the library's and the profiler's length of one kernel differ by

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet, of_unit, units
+from graphlink.annotate.nccl.sides import CallSide, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet, of_unit, units
 from graphlink.model import I64
 
 

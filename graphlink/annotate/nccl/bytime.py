@@ -9,6 +9,7 @@ import numpy as np
 
 from graphlink.annotate.nccl.lanes import units_of
 from graphlink.annotate.nccl.shift import (
+    LEAST_NS,
     TAIL,
     WIDE_NS,
     MayMeet,
@@ -25,10 +26,11 @@ from graphlink.annotate.nccl.shift import (
     shifted,
     timeline,
 )
-from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet
+from graphlink.annotate.nccl.sides import CallSide, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet
 from graphlink.model import I64, NOWHERE, Bool
 
-NO_TIMES: Final = "no times"
+NO_TIME: Final = "no time"
 AMBIGUOUS: Final = "ambiguous"
 NO_RUN: Final = "no common run"
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
@@ -72,7 +74,7 @@ def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
     every = np.arange(len(ops.start_ns))
     host = timeline(timed, calls.host_ns[timed], issued, ops.issued_ns[issued], kind[issued])
     gpu = timeline(on_gpu, calls.gpu_ns[on_gpu], every, ops.start_ns, kind)
-    why = NO_TIMES
+    why = NO_TIME
     for line, other in ((host, gpu), (gpu, host)):
         if not len(line.call) or not len(line.op):
             continue
@@ -80,7 +82,7 @@ def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
         if isinstance(found, _Option):
             shifts = (found.shift, found.other) if line is host else (found.other, found.shift)
             return _laid(calls, ops, line, found.shift, *shifts)
-        why = found if why == NO_TIMES else why
+        why = found if why == NO_TIME else why
     nothing = np.zeros(0, np.int64)
     return Laid(nothing, nothing, why)
 
@@ -192,7 +194,7 @@ def _laid(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, host: Shif
         met: Bool = may_meet(calls, ops, call, op) & (there | anywhere[lane])
         return met
 
-    left, right = _filled(line, shift, meet)
+    left, right = _filled(line, shift, meet, calls.lane[line.call], ops.group[line.op])
     part, of_part = _parts(calls, ops, line, shift, left)
     unit |= {k: of_part[k] for k in of_part.keys() - unit.keys()}
     clash = shifted(line, shift.offset_ns, shift.reach_ns, lambda call, op: ~meet(call, op))
@@ -223,14 +225,26 @@ def _parts(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, met: I64)
     return found, {k: Unit(g, NOWHERE) for k, g in first.items() if k not in torn}
 
 
-def _filled(line: Timeline, shift: Shift, meet: MayMeet) -> tuple[I64, I64]:
-    """Pairs of a shift, and those a little farther apart that are much nearer to each other than to any other call or op."""
+def _filled(line: Timeline, shift: Shift, meet: MayMeet, lane: I64, group: I64) -> tuple[I64, I64]:
+    """Pairs of a shift that are clearly nearer to each other than to others of their lane and group, of which one may be missing; and
+    those a little farther apart that are much nearer to each other than to any other call or op."""
     wide = shifted(line, shift.offset_ns, TAIL * shift.reach_ns, meet, around=2)
     at = line.call_ns + shift.offset_ns
     rest = np.abs(line.op_ns[wide.right] - at[wide.left])
     apart = np.minimum(_to_neighbour(at)[wide.left], _to_neighbour(line.op_ns)[wide.right])
-    sure = (rest <= shift.reach_ns) | (TAIL * rest <= apart)
+    among = np.minimum(_among(at, lane)[wide.left], _among(line.op_ns, group)[wide.right])
+    sure = (rest <= LEAST_NS) | ((rest <= shift.reach_ns) & (2 * rest <= among)) | (TAIL * rest <= apart)
     return wide.left[sure], wide.right[sure]
+
+
+def _among(times_ns: I64, of: I64) -> I64:
+    """The least time between two that are of the same: as near one that is missing may have been."""
+    order = np.lexsort((times_ns, of))
+    far = np.int64(1 << 60)
+    step = np.where(np.diff(of[order]) == 0, np.diff(times_ns[order]), far)
+    least = np.full(int(of.max(initial=0)) + 1, far)
+    np.minimum.at(least, of[order][1:], step)
+    return least[of]
 
 
 def _to_neighbour(times_ns: I64) -> I64:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.annotate.nccl.sides import CallSide, OpSide, Unit, may_meet, of_unit
+from graphlink.annotate.nccl.sides import CallSide, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet, of_unit
 from graphlink.model import I64, NOWHERE
 
 

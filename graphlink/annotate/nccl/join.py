@@ -15,13 +15,15 @@ import numpy as np
 
 from graphlink.annotate.nccl.bylength import by_length
 from graphlink.annotate.nccl.byseq import by_sequence
-from graphlink.annotate.nccl.bytime import Laid, by_time
+from graphlink.annotate.nccl.bytime import AMBIGUOUS, NO_TIME, Laid, by_time
 from graphlink.annotate.nccl.clocks import dump_clock
 from graphlink.annotate.nccl.holes import fill_holes
-from graphlink.annotate.nccl.outcome import AMBIGUOUS, DIFFERS, NO_GROUP, NO_TIME, OTHER_RANK, SEVERAL, Outcome, table
+from graphlink.annotate.nccl.lanes import of_several_ranks
+from graphlink.annotate.nccl.outcome import CROWDED, DIFFERS, NO_GROUP, OTHER_RANK, SEVERAL, Outcome, table
 from graphlink.annotate.nccl.records import NcclJoin, Ops
-from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side, units
+from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, call_side, op_side
 from graphlink.annotate.nccl.split import split_ops
+from graphlink.annotate.nccl.units import units
 from graphlink.model import NOWHERE
 from graphlink.read.nccl.records import Clock, Dump, DumpKind
 
@@ -59,10 +61,14 @@ def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) 
     """By sequence where there is one to go by, else by time; returns what is known of the clock of each dump."""
     rest: dict[tuple[object, ...], list[int]] = defaultdict(list)
     own_keys = {lane.key for k, lane in enumerate(calls.lanes) if units(calls, ops, k)}
+    crowded = of_several_ranks(calls.lanes)
     for k, lane in enumerate(calls.lanes):
         own = np.flatnonzero(calls.lane == k)
         if not units(calls, ops, k):
             outcome.leave(own, OTHER_RANK if lane.key in own_keys else NO_GROUP)
+            continue
+        if k in crowded:
+            outcome.leave(own, CROWDED)
             continue
         if lane.kind is DumpKind.FLIGHT_RECORDER:
             pairs = by_sequence(calls, ops, k)

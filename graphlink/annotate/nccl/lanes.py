@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.nccl.shift import Shift, Timeline, of_calls, shifted
-from graphlink.annotate.nccl.sides import CallSide, Lane, OpSide, Unit, may_meet
+from graphlink.annotate.nccl.sides import CallSide, Lane, OpSide
+from graphlink.annotate.nccl.units import Unit, may_meet
 from graphlink.model import I64, NOWHERE
 from graphlink.read.nccl.records import DumpKind
 
@@ -35,6 +36,20 @@ def units_of(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift) -> dict
     for k in rivals(calls.lanes, found, met):
         del found[k]
     return found
+
+
+def of_several_ranks(lanes: Sequence[Lane]) -> frozenset[int]:
+    """Lanes of files in which a communicator has calls of several members: of one process that has several ranks.
+
+    Its ranks call at nearly the same times, each in groups of its own at the same places, and nothing tells whose a communicator is.
+    A Flight Recorder has global ranks.
+    """
+    members: dict[tuple[DumpKind, str], set[int]] = {}
+    for lane in lanes:
+        if lane.kind is not DumpKind.FLIGHT_RECORDER:
+            members.setdefault((lane.kind, lane.key), set()).add(lane.member)
+    kinds = {kind for (kind, _), of_key in members.items() if len(of_key) > 1}
+    return frozenset(k for k, lane in enumerate(lanes) if lane.kind in kinds)
 
 
 def rivals(lanes: Sequence[Lane], unit: Mapping[int, Unit], met: I64) -> list[int]:

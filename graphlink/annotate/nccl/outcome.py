@@ -9,20 +9,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.annotate.nccl.bytime import AMBIGUOUS
 from graphlink.annotate.nccl.lanes import rivals
 from graphlink.annotate.nccl.records import JoinedGroup
-from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide, Unit, of_unit
+from graphlink.annotate.nccl.sides import CallSide, Codes, OpSide
+from graphlink.annotate.nccl.units import Unit, of_unit
 from graphlink.model import I64, NOWHERE
 from graphlink.read.nccl.records import DumpKind
 
 NO_GROUP: Final = "no group of the trace"
 OTHER_RANK: Final = "another rank"
-AMBIGUOUS: Final = "ambiguous"
 DIFFERS: Final = "differs"
-NO_TIME: Final = "no time"
+CROWDED: Final = "several ranks in a process"
 SEVERAL: Final = "several calls in one kernel"
 NO_PARAMETERS: Final = "no parameters"
-NO_COMMUNICATOR: Final = "no communicator"
+NO_COMMUNICATOR: Final = "no communicator joined"
 
 Reasons = NDArray[np.object_]
 

@@ -21,7 +21,6 @@ FAULTS = {
     "ring": {"last": 8},
     "gaps": {"dropped": 0.2},
     "small messages left out": {"min_bytes": 8_192},
-    "two ranks in a process": {"ranks_a_process": 2},
     "messages in pairs": {"message_pairs": True},
     "proxies": {"proxy_steps": True},
     "GPU clocks off": {"kernel_channels": True},
@@ -47,6 +46,16 @@ def test_calls_with_times_or_numbers_all_meet_their_kernels(run: ClusterRun, kin
     _check(found)
     for one in found:
         assert len(one.joined.op) == one.possible()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_another_rank_of_the_process_are_not_taken_for_ones_own(run: ClusterRun, kind: str, tmp_path: Path) -> None:
+    found = join_run(run, tmp_path, NcclProfile(kind=kind, ranks_a_process=2), ranks=(0, 5))
+    _check(found)
+    for one in found:
+        assert set(one.left()) <= {"several ranks in a process", "another rank", "no group of the trace", "ambiguous"}
+        named = kind.startswith(("flight", "proxy"))  # a file a rank
+        assert len(one.joined.op) == (one.possible() if named else 0)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -78,7 +87,7 @@ def test_numbers_place_calls_without_times_where_none_is_missing(run: ClusterRun
 def test_a_file_without_any_times_is_left_whole(run: ClusterRun, tmp_path: Path) -> None:
     (one,) = join_run(run, tmp_path, NcclProfile(zero_times=1.0), ranks=(0,))
     _check([one])
-    assert one.left() == {"no times": one.possible()}
+    assert one.left() == {"no time": one.possible()}
 
 
 def test_gpu_clocks_alone_place_calls_without_times(run: ClusterRun, tmp_path: Path) -> None:
