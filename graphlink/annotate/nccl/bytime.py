@@ -227,14 +227,33 @@ def _parts(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, met: I64)
 
 def _filled(line: Timeline, shift: Shift, meet: MayMeet, lane: I64, group: I64) -> tuple[I64, I64]:
     """Pairs of a shift that are clearly nearer to each other than to others of their lane and group, of which one may be missing; and
-    those a little farther apart that are much nearer to each other than to any other call or op."""
+    those a little farther apart that are much nearer to each other than to any other call or op. A pair beside which another call of the
+    lane, or op of the group, is left is none: that one may be the right one."""
     wide = shifted(line, shift.offset_ns, TAIL * shift.reach_ns, meet, around=2)
     at = line.call_ns + shift.offset_ns
     rest = np.abs(line.op_ns[wide.right] - at[wide.left])
     apart = np.minimum(_to_neighbour(at)[wide.left], _to_neighbour(line.op_ns)[wide.right])
     among = np.minimum(_among(at, lane)[wide.left], _among(line.op_ns, group)[wide.right])
     sure = (rest <= LEAST_NS) | ((rest <= shift.reach_ns) & (2 * rest <= among)) | (TAIL * rest <= apart)
-    return wide.left[sure], wide.right[sure]
+    left, right = wide.left[sure], wide.right[sure]
+    far_ns = TAIL * shift.reach_ns
+    free_call, free_op = np.ones(len(at), np.bool_), np.ones(len(line.op), np.bool_)
+    free_call[left], free_op[right] = False, False
+    alone = ~_near(line.op_ns[right], lane[left], at[free_call], lane[free_call], far_ns)
+    alone &= ~_near(at[left], group[right], line.op_ns[free_op], group[free_op], far_ns)
+    return left[alone], right[alone]
+
+
+def _near(times_ns: I64, of: I64, others_ns: I64, others_of: I64, far_ns: int) -> Bool:
+    """Whether one of ``others`` that is of the same stands within ``far_ns`` of each time: it could have been the one that meets."""
+    if not len(others_ns) or not len(times_ns):
+        return np.zeros(len(times_ns), np.bool_)
+    base = min(int(times_ns.min()), int(others_ns.min())) - far_ns
+    span = max(int(times_ns.max()), int(others_ns.max())) - base + 2 * far_ns
+    place = np.sort(others_of * span + others_ns - base)
+    own = of * span + times_ns - base
+    near: Bool = np.searchsorted(place, own - far_ns) < np.searchsorted(place, own + far_ns, side="right")
+    return near
 
 
 def _among(times_ns: I64, of: I64) -> I64:
