@@ -11,6 +11,7 @@ from graphlink.annotate.commtypes import element_bytes
 from graphlink.annotate.communication import CommRow, comm_rows
 from graphlink.annotate.nccl.functions import function_of, function_of_kernel
 from graphlink.annotate.nccl.records import Ops
+from graphlink.link.askers import askers
 from graphlink.model import I32, I64, NOWHERE, Comm, CommKind, CommNode, Communication, Linked, ProcessGroup
 
 
@@ -67,7 +68,7 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
         seq=numbers("seq"),
         peer=numbers("peer").astype(np.int32),
         stream=np.concatenate([device.stream[at], np.full(len(on), NOWHERE)])[order].astype(np.int64),
-        issued_ns=np.concatenate([_launched(linked, at), host.start_ns[on]])[order],
+        issued_ns=np.concatenate([_launched(linked, at), _asked(linked, on)])[order],
         start_ns=start_ns[order],
         end_ns=end_ns[order],
     )
@@ -77,6 +78,13 @@ def _launched(linked: Linked, rows: I32) -> I64:
     starts = np.append(linked.trace.calls.start_ns, np.int64(NOWHERE))
     launched: I64 = starts[linked.device_call[rows]]
     return launched
+
+
+def _asked(linked: Linked, rows: I32) -> I64:
+    """When the op began that asked for each host row; of rows that no other thread ran when they began themselves."""
+    starts, asker = linked.trace.host.start_ns, askers(linked)[rows]
+    asked: I64 = np.where(asker == NOWHERE, starts[rows], starts[asker])
+    return asked
 
 
 def _told(one: CommRow, node: CommNode, groups: tuple[ProcessGroup, ...]) -> _Told:

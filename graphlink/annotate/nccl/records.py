@@ -30,7 +30,7 @@ class Ops:
     seq: I64
     peer: I32  # global rank
     stream: I64
-    issued_ns: I64  # when the host asked for it: start of the launching call, of a host row its own
+    issued_ns: I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
     start_ns: I64
     end_ns: I64
 
