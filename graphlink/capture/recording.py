@@ -59,6 +59,7 @@ class Recording:
             if self._execution_trace:
                 self._register(self.folder / f"et_{place.rank}.json")
             self._hooks.start(self.folder, place)
+            self._window.drain()
         if self._sync_timeout_s is not None:
             with self._spending("together"):
                 self._meet(place, self._sync_timeout_s)

@@ -74,6 +74,13 @@ class Window:
             raise CaptureError("another observer of execution traces is registered, or the file cannot be opened")
         self._observer, self._et = observer, et
 
+    def drain(self) -> None:
+        """Wait for what the device still has to do: launched before the window, it would be in the recording without its launch."""
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
     def open(self) -> None:
         self._waits.show()
         with _quiet():

@@ -60,6 +60,7 @@ BEFORE = Kind(
     "{orphans} of {ops} device ops were launched before the recording",
     "they have no launch edge and no caller, only the order of their streams; collectives among them lose their parameters",
     "torch.cuda.synchronize() and a barrier before the first recorded step",
+    by_capture=True,
 )
 LAUNCHES = Kind(
     "launches-missing",

@@ -63,6 +63,7 @@ SOME_RECORDS = Kind(
     "{unnamed} of {rows} rows of event waits name no cudaEventRecord of the recording",
     "no event edges come of them, which is right where the event was never recorded",
     "torch.cuda.synchronize() before the first recorded step, so that nothing waits for a record before it",
+    by_capture=True,
 )
 NO_NSYS_RECORDS = Kind(
     "nsys-no-event-records",
@@ -77,6 +78,7 @@ LONE_ROWS = Kind(
     "{lone} of {rows} cuda_sync rows have no API call",
     "no sync edge comes of them",
     "torch.cuda.synchronize() before the first recorded step; the file as the profiler wrote it, with its cuda_runtime rows",
+    by_capture=True,
 )
 HOST_COMM = Kind(
     "host-comm",

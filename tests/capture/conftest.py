@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
-
-import graphlink.capture.process  # noqa: E402
-from graphlink.capture import recording, session  # noqa: E402
+import graphlink.capture.process
+from graphlink.capture import recording, session
 
 Train = Callable[[], None]
 
@@ -15,6 +13,7 @@ Train = Callable[[], None]
 @pytest.fixture(autouse=True)
 def nothing_left_over() -> Iterator[None]:
     """Each test begins and ends without a recording, a profiler or folders that were used."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
     session._windows.clear()
     graphlink.capture.process._captures.clear()
     yield
@@ -24,6 +23,8 @@ def nothing_left_over() -> Iterator[None]:
 
 @pytest.fixture
 def train() -> Train:
+    import torch
+
     layer = torch.nn.Linear(8, 8)
 
     def once() -> None:

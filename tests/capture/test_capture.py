@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import graphlink
+from graphlink.capture import recording
 from graphlink.capture.waits import WAIT
+from graphlink.capture.window import Window
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.errors import UsageError
 from graphlink.link.match import match_hosts
@@ -164,3 +166,17 @@ def test_kineto_alone_if_asked(tmp_path: Path, train: Train) -> None:
         train()
     assert set(capture.reports[0].bytes) == {"kineto_0.json"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture.0.json", "kineto_0.json"]
+
+
+def test_the_device_finishes_before_ranks_meet_and_the_window_opens(tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    seen: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("finished"))
+    monkeypatch.setattr(recording, "meet", lambda *_: seen.append("met"))
+    opens = Window.open
+    monkeypatch.setattr(Window, "open", lambda self: (seen.append("open"), opens(self)))
+    with graphlink.capture(tmp_path):
+        train()
+    assert seen[:3] == ["finished", "met", "open"]
