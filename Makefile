@@ -6,10 +6,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
 
-.PHONY: demo test bench fixtures schemas clean
+.PHONY: demo capture test bench fixtures schemas clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
+
+# records four ranks of a small model on this machine's CPU, which needs PyTorch, and makes their graphs
+capture: $(VENV)/.installed-dev
+	rm -rf graphlink-capture
+	$(BIN)/python fixtures/capture/ddp.py graphlink-capture/recorded
+	$(BIN)/graphlink graphlink-capture/recorded --out graphlink-capture/out
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -29,7 +35,7 @@ schemas: $(VENV)/.installed
 	$(BIN)/python -m graphlink.run.schemas schemas
 
 clean:
-	rm -rf $(VENV) graphlink-demo
+	rm -rf $(VENV) graphlink-demo graphlink-capture
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'

@@ -1,8 +1,8 @@
 """Joins the calls of side files with the communication of a rank.
 
-A Flight Recorder entry is the op of its group with its sequence number. Calls of other dumps, and of traces without numbers, are laid
-on the trace by time: all dumps of a process share a clock, whose offset is sought (``shift``). A call is left alone, with a reason,
-rather than joined with what it may not be.
+A Flight Recorder entry is the op of its group with its sequence number; of gloo, the row that was asked for while it was made. Calls of
+other dumps, and of traces without numbers, are laid on the trace by time: all dumps of a process share a clock, whose offset is sought
+(``shift``). A call is left alone, with a reason, rather than joined with what it may not be.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from graphlink.annotate.nccl.bylength import by_length
 from graphlink.annotate.nccl.byseq import by_sequence
+from graphlink.annotate.nccl.byspan import by_span
 from graphlink.annotate.nccl.bytime import AMBIGUOUS, NO_TIME, Laid, by_time
 from graphlink.annotate.nccl.clocks import dump_clock
 from graphlink.annotate.nccl.holes import fill_holes
@@ -76,6 +77,11 @@ def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) 
                 outcome.meet(pairs.call, pairs.op)
                 outcome.clash(pairs.differing_call, pairs.differing_op, DIFFERS)
                 outcome.rule[k], outcome.unit[k] = "seq", pairs.unit
+                continue
+            asked = by_span(calls, ops, k)
+            if asked is not None:
+                outcome.meet(asked.call, asked.op)
+                outcome.rule[k], outcome.unit[k] = "span", asked.unit
                 continue
         if lane.kind is DumpKind.INSPECTOR and not calls.host_ns[own].any():
             told = by_length(calls, ops, k)

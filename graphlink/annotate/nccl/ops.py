@@ -44,6 +44,7 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
     row = np.concatenate([at, on]).astype(np.int32)
     start_ns = np.concatenate([device.start_ns[at], host.start_ns[on]])
     end_ns = np.concatenate([device.end_ns[at], host.end_ns[on]])
+    asked_ns, until_ns = _asked(linked, on)
     order = np.lexsort((row, on_host, end_ns, start_ns))
     strings: dict[str, int] = {"": 0}
 
@@ -68,7 +69,8 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
         seq=numbers("seq"),
         peer=numbers("peer").astype(np.int32),
         stream=np.concatenate([device.stream[at], np.full(len(on), NOWHERE)])[order].astype(np.int64),
-        issued_ns=np.concatenate([_launched(linked, at), _asked(linked, on)])[order],
+        issued_ns=np.concatenate([_launched(linked, at), asked_ns])[order],
+        asked_until_ns=np.concatenate([np.full(len(at), NOWHERE), until_ns])[order].astype(np.int64),
         start_ns=start_ns[order],
         end_ns=end_ns[order],
     )
@@ -80,11 +82,11 @@ def _launched(linked: Linked, rows: I32) -> I64:
     return launched
 
 
-def _asked(linked: Linked, rows: I32) -> I64:
-    """When the op began that asked for each host row; of rows that no other thread ran when they began themselves."""
-    starts, asker = linked.trace.host.start_ns, askers(linked)[rows]
-    asked: I64 = np.where(asker == NOWHERE, starts[rows], starts[asker])
-    return asked
+def _asked(linked: Linked, rows: I32) -> tuple[I64, I64]:
+    """Of each host row when it was asked for, and the end of the op that did; itself and ``NOWHERE`` where no other thread ran it."""
+    host, asker = linked.trace.host, askers(linked)[rows]
+    told = asker != NOWHERE
+    return np.where(told, host.start_ns[asker], host.start_ns[rows]), np.where(told, host.end_ns[asker], NOWHERE)
 
 
 def _told(one: CommRow, node: CommNode, groups: tuple[ProcessGroup, ...]) -> _Told:

@@ -31,6 +31,7 @@ class Ops:
     peer: I32  # global rank
     stream: I64
     issued_ns: I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
+    asked_until_ns: I64  # end of the op that asked for a host row which another thread ran; NOWHERE else
     start_ns: I64
     end_ns: I64
 
@@ -53,7 +54,7 @@ class JoinedGroup:
     matched: int
     calls_left: dict[str, int]
     ops_left: dict[str, int]
-    rule: str  # seq, order, run, time
+    rule: str  # seq, span, run, time
     mismatch: str | None
 
 

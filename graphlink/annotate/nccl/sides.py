@@ -56,6 +56,7 @@ class OpSide:
     several: Bool  # its kernel stands for several calls of NCCL, or may
     first: Bool
     issued_ns: I64  # NOWHERE = not recorded
+    asked_until_ns: I64
     start_ns: I64
     end_ns: I64
 
@@ -146,6 +147,7 @@ def op_side(ops: Ops, rank: int, codes: Codes) -> OpSide:
         several=(function == 0) | np.isin(function, [codes.of(name) for name in OF_MESSAGES]),
         first=member < peer,
         issued_ns=ops.issued_ns,
+        asked_until_ns=ops.asked_until_ns,
         start_ns=ops.start_ns,
         end_ns=ops.end_ns,
     )
