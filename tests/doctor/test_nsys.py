@@ -36,7 +36,7 @@ def found_in(path: Path, folder: Path) -> dict[str, Finding]:
         ({"wrong_sync_types": True}, {"nsys-odd-rows"}),
         ({"without_tables": ("NVTX_EVENTS",)}, {"nsys-no-nvtx", "nsys-no-blobs", "nsys-rank-by-order", "comm-unknown"}),
     ],
-    ids=str,
+    ids=lambda given: str(given) if isinstance(given, dict) else "",
 )
 def test_an_export_that_lacks_one_thing_has_its_findings(variation: dict[str, Any], findings: set[str], tmp_path: Path) -> None:
     numbered = {"no-seq"} - ({"no-seq"} if "comm-unknown" in findings else set())  # nsys never has sequence numbers
