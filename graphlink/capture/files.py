@@ -11,9 +11,12 @@ from graphlink.errors import OutputError
 TAIL_BYTES = 8192  # more than a path can have
 
 
-def part_of(path: Path) -> Path:
-    """Where a file is written before it takes its name: beside it, hidden, under a name that no reader takes for a recording."""
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+def part_of(path: Path, pid: int | None = None) -> Path:
+    """Where a file is written before it takes its name: beside it, hidden, under a name that no reader takes for a recording.
+
+    ``pid``: of the process that writes it, this one if None.
+    """
+    return path.with_name(f".{path.name}.{os.getpid() if pid is None else pid}.part")
 
 
 def put(path: Path, write: Callable[[Path], object], last_key: str = "") -> int:

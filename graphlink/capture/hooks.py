@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from graphlink.capture.files import put
+from graphlink.capture.files import part_of, put
 from graphlink.capture.place import Place
 from graphlink.capture.support import FLIGHT_DUMPS, nccl_hooks, plugin_library
 from graphlink.errors import GraphlinkError, UsageError
@@ -127,7 +127,9 @@ class FlightRecorder:
         if self._json:
             put(path, lambda part: part.write_bytes(self._bytes))
         else:
-            path.write_bytes(self._bytes)
+            part = part_of(path)
+            part.write_bytes(self._bytes)
+            part.replace(path)
         return path.name
 
 
@@ -175,13 +177,16 @@ class Hooks:
     def __init__(self, names: Sequence[str]):
         self._hooks: list[tuple[str, Hook]] = [(name, HOOKS[name]()) for name in names]
         self.did: list[Did] = []
+        self._started = False
 
     def start(self, folder: Path, place: Place) -> None:
+        self._started = True
         self._each("find", lambda hook: hook.find())
         self._each("start", lambda hook: hook.start(folder, place))
 
     def stop(self) -> None:
-        self._each("stop", lambda hook: hook.stop())
+        if self._started:
+            self._each("stop", lambda hook: hook.stop())
 
     def dump(self, folder: Path, place: Place) -> None:
         self._each("dump", lambda hook: hook.dump(folder, place))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import time
@@ -12,8 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from graphlink.version import __version__
-
-_meetings = itertools.count()  # the same on all ranks, which all open their windows in one order
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,10 @@ def running() -> Any:
     return distributed if distributed.is_available() and distributed.is_initialized() else None
 
 
-def meet(place: Place, timeout_s: float) -> Meeting | None:
+def meet(place: Place, timeout_s: float, window: int) -> Meeting | None:
     """Wait until all ranks of the run have come here, at most ``timeout_s``; None where there are no others.
+
+    ``window``: which of the process, so that a rank whose window failed does not meet others in a later one.
 
     By the store of the default process group: a barrier of a process group would be work on the device, and an entry in the recorded
     list of groups. RuntimeError where the store is gone.
@@ -67,7 +66,7 @@ def meet(place: Place, timeout_s: float) -> Meeting | None:
         return None
     began = time.perf_counter_ns()
     store: Any = distributed.distributed_c10d._get_default_store()
-    key = f"graphlink/{__version__}/capture/{next(_meetings)}"
+    key = f"graphlink/{__version__}/capture/{window}"
     size = distributed.get_world_size()
     store.set(f"{key}/{place.rank}", "here")
     if store.add(f"{key}/arrived", 1) == size:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,8 @@ from graphlink.capture.window import CaptureError, Window
 from graphlink.errors import GraphlinkError
 
 _running: list[Recording] = []  # at most one: PyTorch has one profiler and one observer a process
+_windows = itertools.count()  # the same on all ranks, which all come to their windows in one order
+_forks_watched = False
 
 
 class Recording:
@@ -26,6 +30,7 @@ class Recording:
 
     def __init__(self, folder: Path, hooks: Sequence[str], *, asked: bool, execution_trace: bool, sync_timeout_s: float | None):
         self.folder = folder
+        self._number = next(_windows)
         self.warnings: list[str] = []
         self._hooks, self._asked, self._sync_timeout_s = Hooks(hooks), asked, sync_timeout_s
         self._execution_trace = execution_trace
@@ -47,6 +52,7 @@ class Recording:
         if _running:
             raise CaptureError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
         _running.append(self)
+        _watch_forks()
         with self._spending("prepare"):
             self._window.prepare()
 
@@ -55,7 +61,6 @@ class Recording:
         with self._spending("start"):
             self._place = place = here()
             writable(self.folder)
-            self._find_older(place)
             if self._execution_trace:
                 self._register(self.folder / f"et_{place.rank}.json")
             self._hooks.start(self.folder, place)
@@ -81,8 +86,10 @@ class Recording:
         place = self._place
         if place is None or not self.steps:
             return None
+        place = here() if not place.told_by else place  # the process group may have come since
+        self._find_older(place)
         with self._spending("write"):
-            sizes = self._window.write(self.folder / f"kineto_{place.rank}.json")
+            sizes = self._window.write(self.folder / f"kineto_{place.rank}.json", self.folder / f"et_{place.rank}.json")
             self._hooks.dump(self.folder, place)
             supported = support()
         self.warnings += self._window.trouble
@@ -110,6 +117,10 @@ class Recording:
             self.warnings.append(f"no report: {error}")
         return report
 
+    def leave_to_parent(self) -> None:
+        """In a forked process."""
+        self._window.leave_to_parent()
+
     def abandon(self) -> None:
         """Leave nothing running behind a failure."""
         self._window.drop()
@@ -128,7 +139,7 @@ class Recording:
 
     def _meet(self, place: Place, timeout_s: float) -> None:
         try:
-            self._together = meet(place, timeout_s)
+            self._together = meet(place, timeout_s, self._number)
         except RuntimeError as error:
             self.warnings.append(f"ranks do not begin together: {error}")
         if self._together is not None and self._together.missing:
@@ -138,7 +149,8 @@ class Recording:
     def _find_older(self, place: Place) -> None:
         """Ranks that this run does not have were left by another, and would be read as of this one."""
         numbers = [path.stem.removeprefix("kineto_") for path in self.folder.glob("kineto_*.json")]
-        older = sorted(int(number) for number in numbers if number.isdigit() and int(number) >= (place.world_size or 1 << 31))
+        world = place.world_size or (1 << 31 if place.told_by else 1)
+        older = sorted(int(number) for number in numbers if number.isdigit() and int(number) >= world)
         if older:
             self.warnings.append(f"{self.folder} holds ranks of another run, as {older[0]}: record into a folder of its own")
 
@@ -149,3 +161,17 @@ class Recording:
             yield
         finally:
             self._spent_ns[what] = self._spent_ns.get(what, 0) + time.perf_counter_ns() - began
+
+
+def _watch_forks() -> None:
+    """Once a process: it cannot be undone, and does nothing where nothing is recorded."""
+    global _forks_watched
+    if not _forks_watched and hasattr(os, "register_at_fork"):
+        _forks_watched = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    for one in _running:
+        one.leave_to_parent()
+    _running.clear()

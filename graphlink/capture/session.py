@@ -45,7 +45,7 @@ class Capture:
         sync_timeout_s: float = 60.0,
         hooks: Sequence[str] | None = None,
     ):
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.reports: list[Report] = []
         self._phase_of = schedule_of(steps, schedule)
         self._execution_trace = execution_trace
@@ -72,6 +72,8 @@ class Capture:
 
     def start(self) -> Capture:
         """Begin: the schedule's step 0, or the recording at once. What an earlier start recorded is written first."""
+        if os.getpid() != self._pid:
+            self._recording = None  # of the process that this one was forked from
         if not self._on:
             self.dump()
             _speak()
@@ -160,6 +162,8 @@ class Capture:
 
     def _safely(self, action: Callable[[], None]) -> None:
         """Do it. What fails ends the recording and is logged; it never reaches the training."""
+        if os.getpid() != self._pid:  # forked while it recorded
+            return
         try:
             action()
         except Exception as error:  # noqa: BLE001  the training is worth more than its recording, whatever the error
@@ -181,16 +185,22 @@ class Capture:
 
     def _catch_termination(self) -> None:
         """While the window is open, SIGTERM first writes what was recorded."""
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is not None:
+        current = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread() and current is not None and current != self._terminated:
             self._handler = signal.signal(signal.SIGTERM, self._terminated)
 
     def _release_termination(self) -> None:
+        """Unless the program has put a handler of its own there meanwhile. Only the main thread can: another leaves it, to pass on."""
+        if self._handler is None or threading.current_thread() is not threading.main_thread():
+            return
         handler, self._handler = self._handler, None
-        if handler is not None:
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, handler)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         self._release_termination()
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getpid() == self._pid:  # not in a worker that was forked meanwhile
             self._finish("SIGTERM")
         os.kill(os.getpid(), number)

@@ -19,6 +19,7 @@ class Waits:
     def __init__(self) -> None:
         self._work: Any = None
         self._wait: Any = None
+        self._shown: Any = None
 
     def show(self) -> None:
         """Where the default process group has gloo."""
@@ -34,8 +35,10 @@ class Waits:
             with record_function(WAIT):
                 return wait(work, *arguments, **named)
 
-        self._work.wait = shown
+        self._work.wait = self._shown = shown
 
     def hide(self) -> None:
-        if self._work is not None:
-            self._work.wait, self._work = self._wait, None
+        """What the program put there meanwhile stays, and around it a range that nobody records."""
+        if self._work is not None and self._work.wait is self._shown:
+            self._work.wait = self._wait
+        self._work = None

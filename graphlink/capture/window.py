@@ -7,6 +7,8 @@ that it has every host row that Kineto has. Where one of the two fails, the othe
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +43,7 @@ class Window:
         self._prepared = self._started = False
         self._observer: Any = None
         self._et: Path | None = None
+        self._pid = os.getpid()
         self._step: Any = None
         self._waits = Waits()
 
@@ -48,7 +51,7 @@ class Window:
         """Make Kineto ready. CaptureError where a profiler is running already: it would be disturbed."""
         import torch
 
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or _scheduled(torch):
             raise CaptureError("a profiler of PyTorch is running already", todo="stop it before the recording begins")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
@@ -72,7 +75,7 @@ class Window:
         if not observer._registered or not part_of(et).exists():
             observer._registered = False  # PyTorch says that it is where another one is, which would be ended with this one
             raise CaptureError("another observer of execution traces is registered, or the file cannot be opened")
-        self._observer, self._et = observer, et
+        self._observer, self._et, self._pid = observer, et, os.getpid()
 
     def drain(self) -> None:
         """Wait for what the device still has to do: launched before the window, it would be in the recording without its launch."""
@@ -119,10 +122,31 @@ class Window:
                 observer.stop()
                 observer.unregister_callback()
 
-    def write(self, kineto: Path) -> dict[str, int]:
-        """Both files under their names; bytes by name. What fails of the one does not keep the other from being written."""
+    def leave_to_parent(self) -> None:
+        """In a process that was forked while the window is open (a worker of a DataLoader): what it runs is not of this recording.
+
+        It has the observer and its open file, and would write into the parent's, to the end of the program.
+        """
+        if self._et is None:
+            return
+        part = part_of(self._et, self._pid).resolve()
+        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+            for opened in Path("/proc/self/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if opened.readlink() == part:
+                        os.dup2(nowhere.fileno(), int(opened.name))
+
+    def write(self, kineto: Path, et: Path) -> dict[str, int]:
+        """Both files under their names; bytes by name. What fails of the one does not keep the other from being written.
+
+        ``et`` need not be what it was to be when the window opened: the rank may have become known since.
+        """
         sizes = self._written(kineto, self._export)
-        return sizes if self._et is None else {**sizes, **self._written(self._et, lambda path: settle(path, ET_END))}
+        if self._et is None:
+            return sizes
+        if et != self._et and part_of(self._et).exists():
+            part_of(self._et).replace(part_of(et))
+        return {**sizes, **self._written(et, lambda path: settle(path, ET_END))}
 
     def drop(self) -> None:
         """Leave nothing running and no file behind; nothing is raised."""
@@ -142,6 +166,12 @@ class Window:
     def _export(self, path: Path) -> int:
         with _quiet():
             return put(path, lambda part: self._profiler.export_chrome_trace(str(part)), KINETO_END)
+
+
+def _scheduled(torch: Any) -> bool:
+    """Whether a profiler of the program's is warming up: PyTorch does not tell, and crashes where two are made ready."""
+    idle = torch.profiler.ProfilerAction.NONE
+    return any(type(one) is torch.profiler.profile and one.profiler and one.current_action is not idle for one in gc.get_objects())
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -190,3 +191,67 @@ def test_warnings_made_errors_do_not_reach_the_training(tmp_path: Path, train: T
         with graphlink.capture(tmp_path, schedule=graphlink.capture.Schedule(0, 1, 1, 2)) as capture:
             assert steps(capture, train) == 5
     assert len(capture.reports) == 2
+
+
+FORKS = """
+import os, sys, torch, graphlink
+from torch.utils.data import DataLoader, TensorDataset
+layer = torch.nn.Linear(8, 8)
+data = DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=8, num_workers=1)
+with graphlink.capture(sys.argv[1]) as capture:
+    for _ in range(2):
+        for (batch,) in data:
+            layer(batch).sum().backward()
+            capture.step()
+    child = os.fork()
+    if not child:
+        layer(torch.ones(4, 8))
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_what_forked_processes_run_is_not_in_the_recording(tmp_path: Path) -> None:
+    """Workers of a DataLoader, of which each epoch forks new ones, and a process of the program's own."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr
+    ids = [node["id"] for node in et(tmp_path)["nodes"]]
+    assert len(ids) == len(set(ids)) > 100
+    assert told(tmp_path)["warnings"] == []
+
+
+WARMING = """
+import sys, torch, graphlink
+from torch.profiler import profile, schedule
+with profile(schedule=schedule(wait=0, warmup=2, active=2), on_trace_ready=lambda p: print("theirs")) as theirs:
+    with graphlink.capture(sys.argv[1], schedule=graphlink.capture.Schedule(wait=0, warmup=1, active=1)) as capture:
+        for _ in range(5):
+            torch.ones(10) + 1
+            capture.step(), theirs.step()
+"""
+
+
+def test_a_profiler_of_the_program_that_warms_up_lives_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WARMING, str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.returncode, ran.stdout.split()) == (0, ["theirs"]), ran.stderr
+    assert "is running already" in ran.stderr
+
+
+def test_another_thread_may_stop_and_what_the_program_put_there_stays(tmp_path: Path, train: Train, said: Callable[[], list[str]]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    capture = graphlink.capture.Capture(tmp_path / "thread").start()
+    train()
+    thread = threading.Thread(target=capture.dump)
+    thread.start()
+    thread.join()
+    assert (len(capture.reports), said()) == (1, [])
+    capture._release_termination()
+    assert signal.getsignal(signal.SIGTERM) == before
+    try:
+        with graphlink.capture(tmp_path / "mine"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
