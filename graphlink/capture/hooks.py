@@ -79,7 +79,7 @@ class ExamplePlugin:
     def find(self) -> str:
         path = plugin_library()
         if path is None:
-            raise HookError("NCCL_PROFILER_PLUGIN names no library that can be found")
+            raise HookError("NCCL_PROFILER_PLUGIN is not set, or names no library that can be found")
         self._library = ctypes.CDLL(str(path))
         if not hasattr(self._library, "exampleProfilerStart"):
             raise HookError(f"{path} has no exampleProfilerStart")

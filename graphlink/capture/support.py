@@ -205,7 +205,7 @@ def _communication(torch: Any, environ: Mapping[str, str]) -> list[Feature]:
             "nccl_plugin",
             plugin is not None,
             "algorithm, protocol and channels of a collective, and the steps of its proxy",
-            f"{plugin}" if plugin else "NCCL_PROFILER_PLUGIN names no library that can be found",
+            f"{plugin}" if plugin else "NCCL_PROFILER_PLUGIN is not set, or names no library that can be found",
             None if plugin else "NCCL_PROFILER_PLUGIN=<libnccl-profiler-example.so of NCCL's ext-profiler>",
         ),
     ]

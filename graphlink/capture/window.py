@@ -170,8 +170,8 @@ class Window:
 
 def _scheduled(torch: Any) -> bool:
     """Whether a profiler of the program's is warming up: PyTorch does not tell, and crashes where two are made ready."""
-    idle = torch.profiler.ProfilerAction.NONE
-    return any(type(one) is torch.profiler.profile and one.profiler and one.current_action is not idle for one in gc.get_objects())
+    warms_up = torch.profiler.ProfilerAction.WARMUP
+    return any(type(one) is torch.profiler.profile and one.current_action is warms_up for one in gc.get_objects())
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from graphlink.read import kinds
 from graphlink.read.heads import Head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.nccl.heads import DumpHead
+from graphlink.read.nccl.names import is_named_so
 from graphlink.read.paddle import is_worker_log
 from graphlink.read.source import unreadable
 from graphlink.run.job import Inputs
@@ -101,7 +102,7 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
     missing = (f"no recording was found in {few(empty)}",) if empty else ()
     strange = [str(path) for folder in folders for path in folder.strange]
     if strange:
-        missing = (*missing, f"left aside, neither a Kineto trace nor an execution trace by its beginning: {few(strange)}")
+        missing = (*missing, f"left aside, by their beginning neither traces nor side files of NCCL: {few(strange)}")
     if not devices:
         exports = [path for folder in folders for path in folder.exports(needed=True)]
         _refuse_exports(folders, exports, hosts)
@@ -175,7 +176,8 @@ def _contents(paths: Sequence[Path]) -> list[_Folder]:
 def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
     """The heads in all of them are read together: there may be many folders of one file."""
     files = {path: [file for file in _inside(path) if file.is_file()] for path in paths}
-    heads = {head.path: head for head in read_heads([file for inner in files.values() for file in inner if is_trace_name(file.name)])}
+    named = [file for inner in files.values() for file in inner if is_trace_name(file.name) and not is_named_so(file)]
+    heads = {head.path: head for head in read_heads(named)}
     unknown = [file for inner in files.values() for file in inner if may_be_side_file(file.name) and not _is_kind(heads.get(file))]
     dumps = {head.path: head for head in heads_of(unknown)}
     return [
@@ -199,8 +201,9 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
         databases=tuple(file for file in files if _SQLITE.search(file.name)),
         logs=tuple(file for file in files if is_worker_log(file)),
         dumps=tuple(dumps),
-        strange=tuple(
-            head.path for head in heads if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)
+        strange=(
+            *(head.path for head in heads if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)),
+            *(file for file in files if is_named_so(file) and may_be_side_file(file.name) and file not in side_files),
         ),
     )
 

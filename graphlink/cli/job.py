@@ -216,7 +216,10 @@ def _found(arguments: argparse.Namespace) -> Found:
     else:
         found = of_files(arguments.kineto, arguments.et, rank)
     if found.ranks:
-        paired = pair(found.dumps, given(unfold(arguments.nccl)), found.ranks)
+        names = unfold(arguments.nccl)
+        dumps = given(names)
+        inside = [dump for dump in dumps if dump.path not in names]  # of folders: like those that are found
+        paired = pair((*found.dumps, *inside), [dump for dump in dumps if dump.path in names], found.ranks)
         found = replace(found, ranks=paired.ranks, missing=(*found.missing, *paired.missing))
     if of_several and arguments.rank is not None and not found.exports:
         found = _only(found, arguments.rank)

@@ -66,6 +66,11 @@ def given(paths: Iterable[Path]) -> list[DumpHead]:
     """
     named = list(paths)
     files = [path for path in named if not path.is_dir()]
+    pipe = next((path for path in files if path.exists() and not path.is_file()), None)
+    if pipe is not None:
+        raise InputError(
+            "is no file but a pipe or a device", path=pipe, todo="give a file: side files are looked into before they are read"
+        )
     head_of = dict(zip(files, at_once(read_dump_head, files), strict=True))
     out: dict[Path, DumpHead] = {}
     for path in named:

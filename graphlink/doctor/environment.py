@@ -16,7 +16,7 @@ POOLS: Final = (
 )  # fmt: skip
 ENOUGH: Final = 100_000  # events of a kind, that hold some steps of any run
 _COLL, _P2P, _PROXY_OP, _PROXY_STEP, _KERNEL = 2, 4, 8, 16, 64  # bits of the example plugin's event mask
-WANTED_MASK: Final = 4095  # all but CE events
+WANTED_MASK: Final = 95  # group, collective, P2P, proxy op, proxy step, kernel channel
 INSPECTOR_BYTES: Final = 8192  # messages below are left out by default
 
 
@@ -77,7 +77,7 @@ FEATURES: Final[dict[str, Kind]] = {
         Level.NOTE,
         "no Flight Recorder",
         "a collective that is missing on a rank, and members of groups, are told by the traces alone",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=20000",
     ),
     "nccl_proxy": _kind(
         "no-nccl-proxy",

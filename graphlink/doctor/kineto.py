@@ -43,8 +43,7 @@ HOST_ONLY = Kind(
     Level.NOTE,
     "no device ops and no API calls: {rows} host ops",
     "the graph is of the host alone, which is right for a run on the CPU",
-    "of a run on a GPU: " + _ACTIVITIES,
-    by_capture=True,
+    "nothing, if it ran on the CPU; of a run on a GPU: " + _ACTIVITIES,
 )
 NO_CALLS = Kind(
     "no-calls",

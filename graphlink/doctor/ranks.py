@@ -40,7 +40,8 @@ NO_SEQ = Kind(
     Level.INFERRED,
     "no sequence numbers: {guessed} of {meetings} collectives and messages are matched over ranks by function, size and order",
     "where ranks began apart or dropped rows, the wrong ones may meet",
-    "a PyTorch of 2026 (Seq in the Kineto trace), or an execution trace, which has them for collectives of NCCL; nsys has none",
+    "a PyTorch of 2026 (Seq in the Kineto trace), or an execution trace, which has them for collectives of NCCL; "
+    "nothing for gloo and nsys, which have none",
 )
 BEGAN_APART = Kind(
     "began-apart",

@@ -54,7 +54,13 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
 def warnings(files: SideFiles | None) -> tuple[str, ...]:
     if files is None:
         return ()
-    return (*(f"{dump.path}: {text}" for dump in files.dumps for text in dump.warnings), *files.join.warnings)
+    met = set(files.join.dump.tolist())
+    alone = [dump.path for k, dump in enumerate(files.dumps) if k not in met and len(dump.calls.rank)]
+    return (
+        *(f"{dump.path}: {text}" for dump in files.dumps for text in dump.warnings),
+        *(f"{path}: none of its calls is joined with the trace, for the reasons in the table: is it of this run?" for path in alone),
+        *files.join.warnings,
+    )
 
 
 def summarised(files: SideFiles) -> told.Nccl:

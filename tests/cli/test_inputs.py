@@ -378,4 +378,4 @@ def test_what_is_named_as_a_recording_and_is_none_is_said(tmp_path: Path) -> Non
     (tmp_path / "kineto_2.json").write_text("{")
     (tmp_path / "notes.json").write_text("{}")
     (told,) = folder(tmp_path).missing
-    assert told == f"left aside, neither a Kineto trace nor an execution trace by its beginning: {tmp_path / 'kineto_2.json'}"
+    assert told == f"left aside, by their beginning neither traces nor side files of NCCL: {tmp_path / 'kineto_2.json'}"

@@ -134,7 +134,19 @@ def test_side_files_in_a_folder_are_told_by_content(tmp_path: Path) -> None:
     (tmp_path / "rank_7.json").write_text("[]")
     found = of_folders([str(tmp_path)], None)
     assert [dump.path.name for dump in found.dumps] == ["dump.log.gz", "nccl_trace_rank_1", "x_rank_0.json"]
-    assert found.missing == (f"left aside, neither a Kineto trace nor an execution trace by its beginning: {tmp_path / 'rank_7.json'}",)
+    assert found.missing == (f"left aside, by their beginning neither traces nor side files of NCCL: {tmp_path / 'rank_7.json'}",)
+
+
+def test_of_a_side_file_that_is_cut_the_name_is_told(tmp_path: Path) -> None:
+    """A crash cuts what was being written, and packed it cannot even be opened."""
+    kineto(tmp_path / "kineto_0.json", info(0, 1))
+    packed = gzip.compress(plugin(tmp_path / "x_rank_0.json").read_bytes())
+    (tmp_path / "h-pid5.log.gz").write_bytes(packed[: len(packed) // 2])
+    (tmp_path / "flight_recorder_0.json").write_text('{"entries":[{"record_id":0,')
+    found = of_folders([str(tmp_path)], None)
+    assert [dump.path.name for dump in found.dumps] == ["x_rank_0.json"]
+    (told,) = found.missing
+    assert "flight_recorder_0.json" in told and "h-pid5.log.gz" in told
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -28,6 +28,7 @@ _ELEMENT_BYTES: Final = {
 }  # fmt: skip
 _RANK: Final = re.compile(r"(?:rank|flight_recorder|nccl_proxy)[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)  # the last two: of capture
 _PLUGIN: Final = re.compile(r".*_(\d{1,20})_(\d{1,7})\.json(?:\.gz|\.zst)?")
+_NAMED: Final = re.compile(r"flight_recorder|nccl[_-]|-pid\d{1,10}\.(?:log|jsonl)", re.IGNORECASE)
 _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\.zst)?")
 
 
@@ -56,6 +57,11 @@ def hash_text(value: object) -> str | None:
     except ValueError:
         return None
     return str(number) if 0 <= number < 1 << 64 else None
+
+
+def is_named_so(path: Path) -> bool:
+    """Whether a file is named as side files are: it is none of the traces, even where nothing can be read of it."""
+    return _NAMED.search(path.name) is not None
 
 
 def rank_in_name(path: Path) -> int | None:
