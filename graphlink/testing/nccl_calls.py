@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -87,6 +88,15 @@ def nccl_calls(run: ClusterRun, rank: int, *, jitter_ns: int = 1_500, pairs: boo
                 )
             )
     return found
+
+
+def first_of_ops(calls: Sequence[NcclCall], rank: int) -> list[NcclCall]:
+    """Of each op of a rank the first of the calls that it is made of, in their order."""
+    first: dict[int, NcclCall] = {}
+    for call in calls:
+        if call.rank == rank:
+            first.setdefault(call.op, call)
+    return list(first.values())
 
 
 def _parts(op: Op, group: ClusterGroup, rank: int) -> list[tuple[str, int, int]]:

@@ -11,7 +11,7 @@ from graphlink.testing.cluster_kineto import DTYPES, elements, group_key
 from graphlink.testing.cluster_program import DESCRIPTIONS, rank_ops
 from graphlink.testing.cluster_records import COLLECTIVE, SEND
 from graphlink.testing.cluster_rows import names_of
-from graphlink.testing.nccl_calls import NcclCall
+from graphlink.testing.nccl_calls import NcclCall, first_of_ops
 from graphlink.testing.nccl_side import Side
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 def flight_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterator[tuple[str, list[NcclCall]]]:
     """A file a rank, and of several NCCL calls that are one op the first."""
     for rank in sorted({call.rank for call in calls}):
-        seen: set[int] = set()
-        own = [call for call in calls if call.rank == rank]
-        first = [call for call in own if call.op not in seen and not seen.add(call.op)]  # type: ignore[func-returns-value]
-        yield f"nccl_trace_rank_{rank}", [call._replace(grouped=False) for call in first]
+        yield f"nccl_trace_rank_{rank}", [call._replace(grouped=False) for call in first_of_ops(calls, rank)]
 
 
 def flight_json(side: Side) -> bytes:

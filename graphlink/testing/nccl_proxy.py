@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphlink.testing.nccl_calls import NcclCall
+from graphlink.testing.nccl_calls import NcclCall, first_of_ops
 from graphlink.testing.nccl_side import Side
 from graphlink.testing.nccl_steps import CHANNELS
 
@@ -20,9 +20,7 @@ ANNOUNCED_NS = 1_500  # a framework says what it will call before it does
 def proxy_parts(run: ClusterRun, pid: int, calls: Sequence[NcclCall]) -> Iterator[tuple[str, list[NcclCall]]]:
     """A file a rank. Of several calls of one op the framework announces the op."""
     for rank in sorted({call.rank for call in calls}):
-        seen: set[int] = set()
-        own = [call for call in calls if call.rank == rank]
-        first = [call for call in own if call.op not in seen and not seen.add(call.op)]  # type: ignore[func-returns-value]
+        first = first_of_ops(calls, rank)
         yield f"nccl_proxy_rank{rank}.json", [call._replace(function="AllToAll", grouped=False) if call.grouped else call for call in first]
 
 

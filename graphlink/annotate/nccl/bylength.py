@@ -33,7 +33,8 @@ class LengthPairs(NamedTuple):
 
 def by_length(calls: CallSide, ops: OpSide, lane: int) -> LengthPairs | None:
     """The group of the trace in which most calls of a lane are found; None where none or two are. O(n log n) but for the anchors."""
-    own = np.flatnonzero((calls.lane == lane) & (calls.seq >= 0) & (calls.exec_ns > 0))
+    own = calls.of_lane[lane]
+    own = own[(calls.seq[own] >= 0) & (calls.exec_ns[own] > 0)]
     found = []
     for unit in units(calls, ops, lane):
         parts = [_function(calls, ops, one, unit) for one in _alike(calls, own)]

@@ -26,7 +26,8 @@ def by_sequence(calls: CallSide, ops: OpSide, lane: int) -> SeqPairs | None:
 
     Messages are numbered apart from collectives. A number that a side has twice pairs nothing. O(n log n).
     """
-    own = np.flatnonzero((calls.lane == lane) & (calls.seq >= 0))
+    own = calls.of_lane[lane]
+    own = own[calls.seq[own] >= 0]
     found = [_in_unit(calls, ops, own, unit) for unit in units(calls, ops, lane)]
     found.sort(key=lambda one: -len(one.call))
     if not found or not len(found[0].call) or len(found[0].differing_call) >= len(found[0].call):

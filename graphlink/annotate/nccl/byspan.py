@@ -24,7 +24,8 @@ class SpanPairs(NamedTuple):
 
 def by_span(calls: CallSide, ops: OpSide, lane: int) -> SpanPairs | None:
     """The group whose ops a lane's entries were made in; None where they were not, or two groups fit. O(n log n)."""
-    own = np.flatnonzero((calls.lane == lane) & (calls.host_ns > 0))
+    own = calls.of_lane[lane]
+    own = own[calls.host_ns[own] > 0]
     found = [pairs for unit in units(calls, ops, lane) if (pairs := _in_unit(calls, ops, own, unit)) is not None]
     return found[0] if len(found) == 1 else None
 

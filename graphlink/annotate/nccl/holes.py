@@ -16,7 +16,8 @@ def fill_holes(calls: CallSide, ops: OpSide, op_of: I64, lane: int, unit: Unit) 
     between theirs, each of which the call may be. O(n log n).
     """
     found: list[tuple[int, int]] = []
-    own = np.flatnonzero((calls.lane == lane) & (calls.seq >= 0) & ~calls.message)
+    own = calls.of_lane[lane]
+    own = own[(calls.seq[own] >= 0) & ~calls.message[own]]
     for function in np.unique(calls.function[own]).tolist():
         call = own[calls.function[own] == function]
         op = np.flatnonzero(of_unit(ops, unit) & (ops.function == function))

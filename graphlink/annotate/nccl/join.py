@@ -64,7 +64,7 @@ def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) 
     own_keys = {lane.key for k, lane in enumerate(calls.lanes) if units(calls, ops, k)}
     crowded = of_several_ranks(calls.lanes)
     for k, lane in enumerate(calls.lanes):
-        own = np.flatnonzero(calls.lane == k)
+        own = calls.of_lane[k]
         if not units(calls, ops, k):
             outcome.leave(own, OTHER_RANK if lane.key in own_keys else NO_GROUP)
             continue
@@ -118,7 +118,7 @@ def _take(calls: CallSide, ops: OpSide, laid: Laid, lanes: Sequence[int], outcom
     outcome.clash(laid.clash_call, laid.clash_op, DIFFERS)
     outcome.leave(laid.part, SEVERAL)
     for k in lanes:
-        own = np.flatnonzero(calls.lane == k)
+        own = calls.of_lane[k]
         outcome.rule[k] = "time"
         if k in laid.unit:
             outcome.unit[k] = laid.unit[k]

@@ -64,7 +64,7 @@ class Outcome:
         """Lanes that claim what another has."""
         met = np.bincount(self.calls.lane[self.op != NOWHERE], minlength=len(self.calls.lanes))
         for k in rivals(self.calls.lanes, self.unit, met):
-            self.part(np.flatnonzero(self.calls.lane == k), AMBIGUOUS)
+            self.part(self.calls.of_lane[k], AMBIGUOUS)
             del self.unit[k]
 
     def clash(self, call: I64, op: I64, why: str) -> None:
@@ -79,7 +79,7 @@ def table(calls: CallSide, ops: OpSide, outcome: Outcome, codes: Codes) -> tuple
     lines = []
     beside: set[int] = set()
     for k, lane in enumerate(calls.lanes):
-        own = np.flatnonzero(calls.lane == k)
+        own = calls.of_lane[k]
         unit = outcome.unit.get(k)
         whole = lane.communicator == NOWHERE and k in outcome.rule
         theirs = np.arange(len(ops.group)) if whole else np.flatnonzero(of_unit(ops, unit)) if unit else np.zeros(0, np.int64)

@@ -76,6 +76,7 @@ class CallSide:
     """One entry a call of any dump. ``gpu_ns``: when the first block of its kernel began, on the GPU's clock. 0 = not recorded."""
 
     lanes: tuple[Lane, ...]
+    of_lane: tuple[I64, ...]  # the calls of each, ascending
     may_be: Bool  # (lanes, groups): by name, size and place
     lane: I64
     row: I64
@@ -168,9 +169,8 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
         message = np.isin(function, sends)
         pairs, lane = np.unique(np.stack([calls.communicator, calls.rank], axis=1), axis=0, return_inverse=True)
         lane = lane.reshape(-1)
-        for k, (communicator, member) in enumerate(pairs.tolist()):
+        for (communicator, member), own in zip(pairs.tolist(), _parted(lane, len(pairs)), strict=True):
             known = dump.communicators[communicator] if communicator != NOWHERE else None
-            own = lane == k
             alone = known is not None and known.size in (2, None) and member in (0, 1) and dump.kind is not DumpKind.FLIGHT_RECORDER
             pair = alone and bool((message[own] & (calls.peer[own] == 1 - member)).all())
             lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
@@ -196,8 +196,16 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
     none: dict[str, NDArray[Any]] = {
         name: np.zeros(0, np.bool_ if name == "message" else np.int64) for name in CallSide.__dataclass_fields__
     }
-    columns = {name: np.concatenate([none[name], *(part[name] for part in parts)]) for name in none if name not in ("lanes", "may_be")}
-    return CallSide(tuple(lanes), _may_be(dumps, lanes, groups, rank), **columns)
+    columns = {
+        name: np.concatenate([none[name], *(part[name] for part in parts)]) for name in none if name not in ("lanes", "of_lane", "may_be")
+    }
+    return CallSide(tuple(lanes), _parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, groups, rank), **columns)
+
+
+def _parted(lane: I64, count: int) -> tuple[I64, ...]:
+    """The rows of each of ``count`` lanes, ascending. One sort."""
+    order = np.argsort(lane, kind="stable")
+    return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))) if count else ()
 
 
 def _gpu_starts(dump: Dump) -> I64:
@@ -216,8 +224,8 @@ def _ordinals(lane: I64, function: I64, seq: I64) -> I64:
     It is not sure where calls are missing around it, and where a lane's counts begin later. n log n in calls.
     """
     found = np.full(len(seq), NOWHERE, np.int64)
-    for one in np.unique(lane[seq >= 0]).tolist():
-        own = np.flatnonzero((lane == one) & (seq >= 0))
+    for calls in _parted(lane, int(lane.max(initial=NOWHERE)) + 1):
+        own = calls[seq[calls] >= 0]
         total, sure = np.zeros(len(own), np.int64), np.ones(len(own), np.bool_)
         for what in np.unique(function[own]).tolist():
             at = np.flatnonzero(function[own] == what)
