@@ -81,13 +81,13 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
     paths = unfold(names)
     folders = {path: _inside(path) for path in paths if path.is_dir()}
     files = _by_kind([path for path in paths if path not in folders])
-    searched = [str(path) for path, inside in folders.items() if not inside.dumps or inside.others]
+    searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
     parts = [of_folders(searched, None)] if searched else []
-    bare: tuple[Path, ...] = ()
+    bare = tuple(path for inside in folders.values() for path in inside.hosts)
     if files.devices:  # a single pair is one as given; more are paired by rank
         parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
     else:
-        bare = tuple(files.hosts)
+        bare = (*bare, *files.hosts)
     ranks = [one for part in parts for one in part.ranks]
     inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
     paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Paired((), ())
@@ -105,10 +105,12 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """Side files in a folder, and whether there are others that may be recordings."""
+    """Side files in a folder, whether there are others that may be recordings, and ``hosts``: its execution traces, where it has no
+    recording of a device beside them."""
 
     dumps: list[DumpHead]
     others: bool
+    hosts: list[Path]
 
 
 def _inside(folder: Path) -> _Inside:
@@ -122,7 +124,22 @@ def _inside(folder: Path) -> _Inside:
         raise unreadable(folder, problem) from None
     dumps = heads_of([path for path in files if may_be_side_file(path.name)])
     of_dumps = {dump.path for dump in dumps}
-    return _Inside(dumps, any(is_looked_into(path.name) for path in files if path not in of_dumps))
+    others = [path for path in files if path not in of_dumps and is_looked_into(path.name)]
+    return _Inside(dumps, bool(others), _lone_hosts(others))
+
+
+def _lone_hosts(paths: Sequence[Path]) -> list[Path]:
+    from graphlink.read import kinds
+    from graphlink.read.looks import looks_like
+
+    hosts = []
+    for path in paths:
+        kind = looks_like(path)
+        if kind in (kinds.KINETO.name, kinds.NSYS.name):
+            return []
+        if kind == kinds.ET.name:
+            hosts.append(path)
+    return hosts
 
 
 @dataclass(frozen=True, slots=True)

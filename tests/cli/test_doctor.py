@@ -114,6 +114,16 @@ def test_what_is_no_recording_is_refused_in_one_message(name: str, content: byte
     assert len(ran.err.splitlines()) <= 5
 
 
+def test_a_folder_with_nothing_but_an_execution_trace_lacks_the_kineto_trace(graphlink: Run, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ranks=(0,))
+    whole = graphlink("doctor", folder)
+    assert (whole.status, "no-kineto" in whole.out) == (0, False)
+    (folder / "kineto_0.json").unlink()
+    (folder / "capture.0.json").write_text("{}")
+    ran = graphlink("doctor", folder)
+    assert (ran.status, "no-kineto" in ran.out) == (0, True), ran.err
+
+
 def test_two_recordings_of_a_rank_are_refused(graphlink: Run, tmp_path: Path) -> None:
     folder, other = write_run(tmp_path / "run"), write_run(tmp_path / "other", ranks=(0,))
     ran = graphlink("doctor", folder, other / "kineto_0.json")
