@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.calls import Role, roles
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
 
 _LAUNCH, _RECORD, _WAIT, _SYNC, _BARE = range(5)

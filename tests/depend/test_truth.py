@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.depend.build import BuildOptions, find
-from graphlink.depend.calls import Role, roles
+from graphlink.link.roles import Role, roles
 from graphlink.testing import SCENARIOS, Scenario
 from tests.depend.programs import Case, case, linked_of
 
