@@ -225,7 +225,7 @@ def nsys_middle_ns(path: Path) -> int:
     """Find the middle between the first start and the last end of device ops."""
     with closing(sqlite3.connect(path)) as data:
         found = [data.execute(f'SELECT MIN(start), MAX("end") FROM "{t}"').fetchone() for t in _tables(data, "start") if t in _NSYS_DEVICE]
-    return (min(low for low, _ in found if low is not None) + max(high for _, high in found if high is not None)) // 2
+    return int(min(low for low, _ in found if low is not None) + max(high for _, high in found if high is not None)) // 2
 
 
 def nsys_renumbered(path: Path, out: Path, seed: int = 0) -> Numbers:
