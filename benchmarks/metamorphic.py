@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -283,7 +283,7 @@ def kineto_changes(document: Document) -> Iterator[tuple[str, Callable[[Document
     yield "shuffled", changes.shuffled
     if not changes.in_whole_us(document):
         yield "rounded", changes.rounded
-    if not changes.is_of_2021(document):
+    if changes.is_of_2022_or_later(document):
         yield "dialect-2021", changes.as_2021
         yield "dialect-2023", changes.as_2023
     if changes.step_numbers(document):
@@ -298,8 +298,9 @@ def _some_step(document: Document) -> int:
 
 
 def read_document(path: Path) -> Document:
-    """The document of a packed Kineto trace."""
-    document: Document = json.loads(gzip.decompress(path.read_bytes()), strict=False)
+    """The document of a Kineto trace, packed or not."""
+    data = path.read_bytes()
+    document: Document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data, strict=False)
     return document
 
 
@@ -316,21 +317,13 @@ def _wanted(change: str, wanted: Sequence[str]) -> bool:
 
 def _of_kineto(recording: Recording, folder: Path, wanted: Sequence[str]) -> Iterator[Verdict]:
     assert recording.kineto is not None
-    document = read_document(recording.kineto)
-    path = folder / "kineto_0.json"
-    as_it_is: dict[Key, Measured] = {}
-
-    def base(et: Path | None, step: str) -> Measured:
-        if (et, step) not in as_it_is:
-            as_it_is[et, step] = measured(Inputs(kineto=recording.kineto, et=et, expected_rank=0), step=step)
-        return as_it_is[et, step]
-
+    document, path = read_document(recording.kineto), folder / "kineto_0.json"
     for name, change in kineto_changes(document):
         if not _wanted(name, wanted):
             continue
         et = None if name.startswith(("dialect", "step")) else recording.et
         try:
-            before = base(et, str(_some_step(document)) if name == "step" else "all")
+            before = as_it_is(recording.kineto, et, str(_some_step(document)) if name == "step" else "all")
             changed = change(document)
             path.write_bytes(msgspec.json.encode(changed.document))
             yield judge(recording.name, name, before, measured(Inputs(kineto=path, et=et, expected_rank=0), changed.numbers))
@@ -338,15 +331,25 @@ def _of_kineto(recording: Recording, folder: Path, wanted: Sequence[str]) -> Ite
             yield Verdict(recording.name, name, 0, 0, 0, 0, 0, 0, {}, (0, 0), f"error: {problem}")
 
 
+@cache
+def as_it_is(kineto: Path, et: Path | None = None, step: str = "all") -> Measured:
+    """Measure a recording that was not changed, once."""
+    return measured(Inputs(kineto=kineto, et=et, expected_rank=0), step=step)
+
+
+@cache
+def export_as_it_is(nsys: Path, place: int) -> Measured:
+    return _measured_export(nsys, place, Numbers())
+
+
+def _measured_export(nsys: Path, place: int, numbers: Numbers) -> Measured:
+    numbering = number([read_report(nsys).contents])[0]
+    return measured(Inputs(nsys=nsys, place=place, numbering=numbering), numbers)
+
+
 def _of_nsys(recording: Recording, folder: Path, wanted: Sequence[str]) -> Iterator[Verdict]:
     assert recording.nsys is not None
     given, path = recording.nsys, folder / "changed.sqlite"
-
-    def of(export: Path, numbers: Numbers) -> Measured:
-        numbering = number([read_report(export).contents])[0]
-        return measured(Inputs(nsys=export, place=recording.place, numbering=numbering), numbers)
-
-    before = of(given, Numbers())
     each: list[tuple[str, Callable[[], Numbers]]] = [
         (f"clock{us:+d}us", partial(changes.nsys_device_clock, given, path, us * 1000)) for us in SHIFTS_US
     ]
@@ -355,7 +358,8 @@ def _of_nsys(recording: Recording, folder: Path, wanted: Sequence[str]) -> Itera
     each.append(("renumbered", partial(changes.nsys_renumbered, given, path)))
     for name, change in each:
         if _wanted(name, wanted):
-            yield judge(recording.name, name, before, of(path, change()))
+            numbers = change()
+            yield judge(recording.name, name, export_as_it_is(given, recording.place), _measured_export(path, recording.place, numbers))
 
 
 # the table
@@ -366,7 +370,7 @@ HEAD: Final = "recording, change, waits lost new, calls lost new, gains of kerne
 
 def line(verdict: Verdict, seconds: float) -> str:
     v = verdict
-    what = f"{v.recording:42}{v.change:14}"
+    what = f"{v.recording:46}{v.change:14}"
     if not v.gains:
         return f"{what}{v.said}"
     waits = f"{v.waits:6}{v.lost:5}{v.new:5}{v.calls:6}{v.calls_lost:5}{v.calls_new:5}"

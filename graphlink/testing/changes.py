@@ -196,9 +196,10 @@ def as_2023(document: Document) -> Changed:
     return Changed(around | {"traceEvents": rows})
 
 
-def is_of_2021(document: Document) -> bool:
-    """Tell whether the recording is written with the categories of 2021."""
-    return any(row.get("cat") in ("Operator", "Runtime", "Kernel") for row in document["traceEvents"])
+def is_of_2022_or_later(document: Document) -> bool:
+    """Tell whether the recording can be written in an older dialect: later than 2021, and with no device but CUDA's and HIP's."""
+    categories = {row.get("cat") for row in document["traceEvents"]}
+    return categories.isdisjoint({"Operator", "Runtime", "Kernel", "mtia_runtime", "xpu_runtime"})
 
 
 def in_whole_us(document: Document) -> bool:
