@@ -13,6 +13,7 @@
 For tests of tools that read such traces. Needs nothing of graphlink but this package; ``strategies`` needs hypothesis.
 """
 
+from graphlink.testing import changes
 from graphlink.testing.build import ThreadBuilder
 from graphlink.testing.cluster import ClusterRun, cluster_run
 from graphlink.testing.cluster_faults import (
@@ -127,6 +128,7 @@ __all__ = [
     "TrueUnmatched",
     "Variation",
     "Work",
+    "changes",
     "cluster_run",
     "et_document",
     "kineto_document",

@@ -27,6 +27,34 @@ _LAUNCH_FLOWS: Final = frozenset({"ac2g", "async", "async_gpu", "async_cpu_to_gp
 _STEP: Final = re.compile(r"ProfilerStep\s?#(\d+)")
 _NO_STREAM: Final = 4294967295
 _SYNC_ROW_TIDS: Final = 1_000_000  # stream sync rows of 2026 stand on tid = stream + 1000000
+# Who makes the device -> the categories of Kineto's ActivityType for it, and its calls. PyTorch's XPU and PrivateUse1 keep the categories
+# of device rows; "npu" stands for what nobody knows yet.
+MAKERS: Final[dict[str, tuple[dict[str, str], dict[str, str]]]] = {
+    "mtia": (
+        dict.fromkeys(("cuda_runtime", "cuda_driver"), "mtia_runtime")
+        | dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "mtia_ccp_events"),
+        {
+            "cudaLaunchKernel": "runFunction - job_prep_and_submit_for_execution", "cudaEventRecord": "recordEvent",
+            "cudaStreamWaitEvent": "enqueueCommand waitOnEvent", "cudaStreamSynchronize": "synchronizeStream",
+            "cudaMemcpyAsync": "enqueueCommand memcpyDtoHAsync",
+        },
+    ),
+    "xpu": (
+        dict.fromkeys(("cuda_runtime", "cuda_driver"), "xpu_runtime"),
+        {
+            "cudaLaunchKernel": "urEnqueueKernelLaunch", "cudaMemcpyAsync": "urEnqueueUSMMemcpy", "cudaMemsetAsync": "urEnqueueUSMFill",
+            "cudaStreamSynchronize": "urQueueFinish", "cudaEventSynchronize": "urEventWait",
+        },
+    ),
+    "privateuse1": ({"cuda_runtime": "privateuse1_runtime", "cuda_driver": "privateuse1_driver"}, {}),
+    "npu": (
+        {
+            "cuda_runtime": "npu_host_api", "cuda_driver": "npu_host_api", "kernel": "npu_task", "gpu_memcpy": "npu_copy",
+            "gpu_memset": "npu_copy",
+        },
+        {},
+    ),
+}  # fmt: skip
 _NSYS_DEVICE: Final = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 _LOW_24: Final = 0xFFFFFF  # of a globalTid: the thread
 
@@ -194,6 +222,24 @@ def as_2023(document: Document) -> Changed:
     if isinstance(info, dict):
         around["distributedInfo"] = _some(info, ("backend", "rank", "world_size"))
     return Changed(around | {"traceEvents": rows})
+
+
+def on_device_of(document: Document, maker: str) -> Changed:
+    """Write the recording as that of a device that is neither CUDA's nor HIP's: a key of ``MAKERS``."""
+    category, names = MAKERS[maker]
+
+    def theirs(row: Row) -> Row:
+        out = dict(row)
+        if row.get("cat") in _CALLS:
+            out["name"] = names.get(row["name"], row["name"].replace("cuda", maker, 1))
+        if row.get("cat") in category:
+            out["cat"] = category[row["cat"]]
+        if out.get("cat") not in DEVICE_CLOCK | _CALLS and row.get("cat") in DEVICE_CLOCK:
+            out["args"] = {key: value for key, value in row["args"].items() if key in ("correlation", "stream", "device")}
+        return out
+
+    gone = {"cuda_sync", "cuda_event"} | ({"gpu_user_annotation"} if "kernel" in category else set())
+    return Changed(_with_rows(document, (theirs(row) for row in document["traceEvents"] if row.get("cat") not in gone)))
 
 
 def is_of_2022_or_later(document: Document) -> bool:

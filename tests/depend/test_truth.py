@@ -43,14 +43,14 @@ def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_p
         waits, events = x.found_waits(), x.inferred_events()
         inferred += len(waits) + len(events)
         false += len(waits - x.waits) + len(events - x.event_edges)
-        slow = _blocked(x)
+        slow = blocked(x)
         blocked += len(slow)
         explained += len(slow & {call for _, call in waits})
     assert false <= 0.005 * inferred, f"{false} of {inferred} inferred edges are false"
     assert explained >= 0.95 * blocked, f"{explained} of {blocked} blocked calls are explained"
 
 
-def _blocked(x: Case) -> set[int]:
+def blocked(x: Case) -> set[int]:
     sync = {Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC}
 
     role = roles(x.trace.calls, x.trace.strings)
