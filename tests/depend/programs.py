@@ -11,6 +11,7 @@ import numpy as np
 
 from graphlink.annotate.communication import communication
 from graphlink.depend import build as stage
+from graphlink.depend.calls import Role, roles
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
@@ -54,6 +55,13 @@ class Case:
         n = self.device.inferred_events
         pairs = list(zip(self.device.event_source.tolist(), self.device.event_target.tolist(), strict=True))
         return set(pairs[len(pairs) - n :])
+
+    def blocked(self) -> set[int]:
+        """Synchronisation calls that had to wait for more than 3 us."""
+        role = roles(self.trace.calls, self.trace.strings)
+        sync = {Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC}
+        calls = (self.call_of[self.ids.call_correlation[i]] for i, c in enumerate(self.execution.calls) if c.blocked_ns > 3_000)
+        return {c for c in calls if Role(int(role[c])) in sync}
 
     def missing(self, truth: Pairs, found: Pairs) -> Pairs:
         """What is true but neither found nor implied by a later op of the same stream that has the edge."""

@@ -33,7 +33,7 @@ from graphlink.testing import (
     write_kineto,
 )
 from tests.depend.programs import Case, Pairs, built, case, linked_of
-from tests.depend.test_truth import WITH_ROWS, WITHOUT_ROWS, blocked
+from tests.depend.test_truth import WITH_ROWS, WITHOUT_ROWS
 
 PROGRAMS, FEW = 300, 60
 UNCERTAIN_NS = 5_000  # of the end of an op, where clocks are estimated: a launch lags by 1 to 8 us, a call returns 3 to 12 us late
@@ -116,7 +116,7 @@ class Inferred:
 
     def add(self, x: Case) -> None:
         waits, events = x.found_waits(), x.inferred_events()
-        slow = blocked(x)
+        slow = x.blocked()
         self.edges += len(waits) + len(events)
         self.false += len(waits - x.waits) + len(events - x.event_edges)
         self.blocked += len(slow)
