@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.link.roles import Role, roles
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceKind, SyncKind, Trace
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 
 USUAL_NS: Final = {"hip": 4_700, "": 1_000}  # an idle stream's kernel after its call returned, by prefix of the call's name
 BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
@@ -162,8 +162,8 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     """What synchronisation calls had waited for: of the ops that they name the one that ended last.
 
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where there is one stream for
-    that, a copy to the host for itself. Other calls are taken to have waited for all that was launched before, which is not exact. A query
-    may have found its event not ready, and a copy from the host returns when it is staged: neither bounds anything.
+    that, a copy to the host for itself. Not exact: other calls are taken to have waited for what their thread launched last, and a copy
+    from the host, or to pageable memory, for itself. A query may have found its event not ready, and tells nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     role = roles(calls, trace.strings)
@@ -186,34 +186,33 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     event = np.flatnonzero(usable & (syncs.kind == SyncKind.EVENT) & syncs.record_known & syncs.record_stream_known)
     recorded = called(syncs.record[event])
     event, recorded = event[recorded != NOWHERE], recorded[recorded != NOWHERE]
-    bare = np.flatnonzero(np.isin(role, _SYNCS))
-    bare = bare[~np.isin(bare, row_call)]
-    devices = np.unique(device.device)
-    by_device = [(np.full(len(bare), number), None, bare, bare) for number in devices.tolist()]
-    one_stream = len(devices) == 1 and len(np.unique(device.stream)) == 1
-    certain = (role == Role.DEVICE_SYNC) & (len(devices) == 1) | (role == Role.STREAM_SYNC) & one_stream
+    bare = np.isin(role, _SYNCS)
+    bare[row_call[row_call != NOWHERE]] = False
+    one_device = len(np.unique(device.device)) == 1
+    certain = one_device & ((role == Role.DEVICE_SYNC) | (role == Role.STREAM_SYNC) & (len(np.unique(device.stream)) == 1))
     certain[row_call[row_call != NOWHERE]] = True
-    certain |= role == Role.COPY
+    all_ = np.flatnonzero(bare & certain)
     asked = [
         (syncs.device[stream], syncs.stream[stream], row_call[stream], row_call[stream]),
         (syncs.device[event], syncs.record_stream[event], recorded, row_call[event]),
         (syncs.device[whole], None, row_call[whole], row_call[whole]),
-        *by_device,
+        (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
-    pairs = [_copies(trace, call, role), *(_last(trace, call, launched, *what) for what in asked)]
+    to_host, pageable = (np.array([word in text for text in trace.strings], np.bool_)[device.name] for word in ("DtoH", "Pageable"))
+    staged = pageable & (role[call] == Role.COPY_ASYNC)
+    copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
+    pairs = [
+        (copied, call[copied].astype(np.int64)),
+        *(_last(trace, call, launched, *what) for what in asked),
+        _launched_before(trace, call, launched, np.flatnonzero(bare & ~certain)),
+    ]
     op, by = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    exact = np.concatenate([(to_host & ~staged)[copied], certain[by[len(copied) :]]])
     least_ns = device.end_ns[op] - calls.end_ns[by]
-    blocked = (certain[by] | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS)) & (np.abs(least_ns) <= MOST_RETURN_NS)
-    keep = certain[by] | blocked
+    blocked = (exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS)) & (np.abs(least_ns) <= MOST_RETURN_NS)
+    keep = exact | blocked
     begun_ns = device.end_ns[op] - calls.start_ns[by]
-    return Waits(op[keep], least_ns[keep], begun_ns[keep], certain[by][keep], blocked[keep])
-
-
-def _copies(trace: Trace, call: I32, role: U8) -> tuple[I64, I64]:
-    to_host = np.array(["DtoH" in text for text in trace.strings], np.bool_)
-    op = np.flatnonzero((call != NOWHERE) & to_host[trace.device.name])
-    op = op[role[call[op]] == Role.COPY]
-    return op, call[op].astype(np.int64)
+    return Waits(op[keep], least_ns[keep], begun_ns[keep], exact[keep], blocked[keep])
 
 
 def _last(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
@@ -240,4 +239,17 @@ def _last(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | Non
         found_by.append(by[mine[at >= first]])
     if not found_op:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(found_op), np.concatenate(found_by)
+
+
+def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I64, I64]:
+    """(op, waiting call): the op that the thread of each call launched last before it. ``launched``: in order of launch."""
+    calls = trace.calls
+    tid = calls.tid[call[launched]]
+    found_op, found_by = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for thread in np.unique(calls.tid[by]).tolist():
+        ops, mine = launched[tid == thread], by[calls.tid[by] == thread]
+        at = np.searchsorted(calls.start_ns[call[ops]], calls.start_ns[mine]) - 1
+        found_op.append(ops[at[at >= 0]])
+        found_by.append(mine[at >= 0])
     return np.concatenate(found_op), np.concatenate(found_by)
