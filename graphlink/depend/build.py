@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.depend.assemble import Inputs, assemble
-from graphlink.depend.calls import Role
+from graphlink.depend.calls import Role, roles
+from graphlink.depend.commevents import stream_waits
 from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.enqueued import Enqueued
@@ -55,7 +56,7 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
     trace = linked.trace
     if not len(trace.host.start_ns) and not len(trace.device.start_ns):
         raise InputError("no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA")
-    return build_with(linked, comm, find(linked, options), options)
+    return build_with(linked, comm, find(linked, options, comm), options)
 
 
 def build_with(linked: Linked, comm: Communication, found: Found, options: BuildOptions) -> Built:
@@ -68,11 +69,11 @@ def build_with(linked: Linked, comm: Communication, found: Found, options: Build
     return Built(graph, _with_inferred(found.dependencies.counts, device), (*found.warnings, *_late(late)), untold)
 
 
-def find(linked: Linked, options: BuildOptions) -> Found:
-    """Waits from the sources that ``options.sync`` names, joined and checked."""
+def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> Found:
+    """Waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
     trace = linked.trace
     warnings: list[str] = []
-    cuda = cuda_waits(linked)
+    cuda = cuda_waits(linked, None if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
     others: list[Waits] = []
     enqueued: Enqueued | None = None
     unexplained_calls = unexplained_ns = 0
