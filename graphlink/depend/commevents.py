@@ -14,14 +14,16 @@ is for the k-th at least, since stream order implies those before: so the oldest
 
 Every reading is held against the recorded times, in groups (same streams, same name of op): where a source ended after its target
 started the group was misread, and more than 1 such in 20 that could show it drops the group. A group whose current stream or work is
-not sure by calls alone (several compute streams, no op of a communication library around the call) needs 2 targets that started right
-after their sources, too.
+not sure by calls alone (several compute streams, several communication streams with open works) needs 2 targets that started right after
+their sources, too; so does one without an op of a communication library around its calls, as those may be the user's own waits, unless
+waits and works come out even: every wait found a work open, and none is left.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -33,6 +35,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, Linked, 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
 SHOWN_FOR_ONE: Final = 20
+ROUNDS: Final = 12
 _LIBRARY: Final = ("record_param_comms", "c10d::", "_c10d_functional::", "nccl:")
 
 
@@ -53,16 +56,24 @@ class StreamWaits:
         return StreamWaits(nothing, nothing, nothing, np.zeros(0, np.bool_))
 
 
+class _Trust(IntEnum):
+    SURE = 0  # by the order of calls alone
+    IF_EVEN = 1  # ... if as many waits as works are seen
+    IF_SHOWN = 2
+
+
+_Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before, after and of the target, name of the op around the call
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One wait as read: ``target`` is the op that waits; ``group``: what is believed or dropped together, sure by calls alone or not."""
+    """One wait as read: ``target`` is the op that waits. What is in one ``group`` is believed or dropped together."""
 
     call: int
     source: int
     target: int
     whole: bool
-    group: tuple[object, ...]
-    sure: bool
+    group: _Group
 
 
 def call_order(linked: Linked) -> I64:
@@ -84,13 +95,15 @@ def stream_waits(linked: Linked, comm: Communication, role: U8) -> StreamWaits:
     if told or not len(comm.device_row) or not (role == Role.STREAM_WAIT).any():
         return StreamWaits.none()
     reader = _Reader(linked, comm, role)
-    dropped: set[tuple[object, ...]] = set()
-    while True:  # works are told apart by counting waits, so what is no wait for one must not count
-        read = reader.read(dropped)
-        wrong = reader.misread(read)
+    dropped: set[_Group] = set()
+    for _ in range(ROUNDS):  # works are told apart by counting waits, so what is no wait for one must not count
+        read, even = reader.read(dropped)
+        wrong = reader.misread(read, even)
         if not wrong:
             break
-        dropped |= wrong
+        least = max(group[-1] for group in wrong)  # those trusted least may be why others are wrong
+        dropped |= {group for group in wrong if group[-1] == least}
+    read = [r for r in read if r.group not in wrong]
     table = np.array([(r.call, r.target, r.source, r.whole) for r in read], np.int32).reshape(-1, 4)
     return StreamWaits(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))
 
@@ -100,6 +113,11 @@ class _Works:
     """Communication that was launched and not waited for yet, oldest first, by stream."""
 
     of_stream: dict[int, deque[int]] = field(default_factory=dict)
+    surplus: int = 0  # waits that found none
+
+    @property
+    def even(self) -> bool:
+        return not self.surplus and not any(self.of_stream.values())
 
     def launched(self, stream: int, row: int) -> None:
         self.of_stream.setdefault(stream, deque()).append(row)
@@ -107,6 +125,7 @@ class _Works:
     def awaited(self, last: int, stream_of_last: int) -> tuple[deque[int], bool] | None:
         """(works of the stream, sure) that a wait is for: the only stream's; of several that of the thread's last launch, not surely."""
         open_ = [works for works in self.of_stream.values() if works]
+        self.surplus += not open_
         if len(open_) == 1:
             return open_[0], True
         mine = self.of_stream.get(stream_of_last)
@@ -120,8 +139,8 @@ class _Reader:
         trace = linked.trace
         calls, device = trace.calls, trace.device
         self.linked, self.rank, self.role = linked, call_order(linked), role
-        _, stream = np.unique(np.stack([device.device, device.stream], axis=1), axis=0, return_inverse=True)
-        self.stream: I64 = stream.reshape(-1).astype(np.int64)
+        (_, number), (streams, stream) = (np.unique(column, return_inverse=True) for column in (device.device, device.stream))
+        self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
         self.first_op = np.full(len(calls.start_ns), NOWHERE, np.int64)
         rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
         self.first_op[linked.device_call[rows]] = rows
@@ -156,8 +175,8 @@ class _Reader:
         at = int(np.searchsorted(self.key, stream * (len(self.rank) + 1) + int(self.rank[call])))
         return int(self.by_stream[at]) if at < len(self.key) and self.stream[self.by_stream[at]] == stream else NOWHERE
 
-    def read(self, dropped: set[tuple[object, ...]]) -> list[_Read]:
-        """All waits as read, by order of calls; those of ``dropped`` groups neither count nor show."""
+    def read(self, dropped: set[_Group]) -> tuple[list[_Read], bool]:
+        """All waits as read, by order of calls, and whether they come out even; those of ``dropped`` groups neither count nor show."""
         works = _Works()
         out: list[_Read] = []
         events = np.concatenate([self.waiting, self.communicating])
@@ -179,7 +198,7 @@ class _Reader:
                 read = self._wait(thread, call, last, works, dropped)
                 if read is not None:
                     out.append(read)
-        return out
+        return out, works.even
 
     def _of_launch(self, call: int, launch: int) -> bool:
         """Is a wait call part of the op that launches communication?"""
@@ -197,9 +216,10 @@ class _Reader:
             return None
         name = self.name_of_op(call)
         sure = name.startswith(_LIBRARY) and (thread.one_stream or before == after)
-        return _Read(at, source, target, True, ("launch", stream, after, int(self.stream[target]), name, sure), sure)
+        trust = _Trust.SURE if sure else _Trust.IF_SHOWN
+        return _Read(at, source, target, True, ("launch", stream, after, int(self.stream[target]), name, trust))
 
-    def _wait(self, thread: _Thread, call: int, last: int, works: _Works, dropped: set[tuple[object, ...]]) -> _Read | None:
+    def _wait(self, thread: _Thread, call: int, last: int, works: _Works, dropped: set[_Group]) -> _Read | None:
         before, stream = thread.current(int(self.rank[call]))
         target = NOWHERE if stream == NOWHERE else self.next_of_stream(stream, call)
         name = self.name_of_op(call)
@@ -207,21 +227,23 @@ class _Reader:
         found = works.awaited(op, NOWHERE if op == NOWHERE else int(self.stream[op]))
         if found is None:
             return None
-        sure = found[1] and name.startswith(_LIBRARY) and before in (NOWHERE, stream)
-        group = ("wait", before, stream, name, sure)
+        trust = _Trust.SURE if name.startswith(_LIBRARY) else _Trust.IF_EVEN
+        if not found[1] or before not in (NOWHERE, stream):
+            trust = _Trust.IF_SHOWN
+        group = ("wait", before, stream, stream, name, trust)
         if group in dropped:
             return None
         work = found[0].popleft()
         if target == NOWHERE or not self._one_device(work, target):
             return None
-        return _Read(call, work, target, False, group, sure)
+        return _Read(call, work, target, False, group)
 
     def _one_device(self, a: int, b: int) -> bool:
         device = self.linked.trace.device
         return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
 
-    def misread(self, read: list[_Read]) -> set[tuple[object, ...]]:
-        """Groups that the recorded times contradict, or do not bear out where they are not sure."""
+    def misread(self, read: list[_Read], even: bool) -> set[_Group]:
+        """Groups that the recorded times contradict, or do not bear out although they have to."""
         if not read:
             return set()
         device, calls = self.linked.trace.device, self.linked.trace.calls
@@ -233,12 +255,13 @@ class _Reader:
         contradicted = ended_ns > device.start_ns[target] + slack_ns
         held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that held nothing up the times say nothing
         after = held & (device.start_ns[target] - ended_ns <= RIGHT_AFTER_NS)
-        counts: dict[tuple[object, ...], list[int]] = {}
-        for r, no, yes, right in zip(read, contradicted.tolist(), held.tolist(), after.tolist(), strict=True):
-            c = counts.setdefault(r.group, [0, 0, 0, 0])
-            for i, one in enumerate((no, yes, right, not r.sure)):
-                c[i] += one
-        return {group for group, (no, yes, right, unsure) in counts.items() if no * SHOWN_FOR_ONE > yes or (unsure and right < BORNE_OUT)}
+        shown: dict[_Group, list[int]] = {}
+        for r, *of_it in zip(read, contradicted.tolist(), held.tolist(), after.tolist(), strict=True):
+            shown[r.group] = [a + b for a, b in zip(shown.get(r.group, [0, 0, 0]), of_it, strict=True)]
+        doubtful = _Trust.IF_SHOWN if even else _Trust.IF_EVEN
+        return {
+            group for group, (no, yes, right) in shown.items() if no * SHOWN_FOR_ONE > yes or (group[-1] >= doubtful and right < BORNE_OUT)
+        }
 
 
 @dataclass(frozen=True, slots=True)

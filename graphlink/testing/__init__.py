@@ -30,6 +30,7 @@ from graphlink.testing.cluster_large import large_columns
 from graphlink.testing.cluster_program import ClusterGroup
 from graphlink.testing.cluster_records import ClusterTraining, RankColumns, TrueClock, TrueMeetings
 from graphlink.testing.cluster_truth import Expected, TrueConflict, TrueUnmatched
+from graphlink.testing.comm_programs import Communicating, communicating_program
 from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowIds, row_ids
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
@@ -76,6 +77,7 @@ __all__ = [
     "ClusterRun",
     "ClusterTraining",
     "CommArgs",
+    "Communicating",
     "DeviceOp",
     "Dialect",
     "Differs",
@@ -123,6 +125,7 @@ __all__ = [
     "Variation",
     "Work",
     "cluster_run",
+    "communicating_program",
     "et_document",
     "kineto_document",
     "large_columns",
