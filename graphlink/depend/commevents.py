@@ -132,113 +132,165 @@ class _Works:
         return (mine, False) if mine and last in mine else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one kind, thread after thread in the order in which they began, so that one search finds those around another call."""
+
+    call: I64
+    place: I64  # of each in ``call``: thread, then place in the order
+    tid: I64
+
+    @staticmethod
+    def of(call: I64, place: I64, tid: I64) -> _Calls:
+        call = call[np.argsort(place[call], kind="stable")]
+        return _Calls(call, place[call], tid[call])
+
+    def around(self, place: I64, tid: I64) -> tuple[I64, I64]:
+        """(before, after) of places on threads: calls of the same thread, NOWHERE where there is none."""
+        at = np.searchsorted(self.place, place)
+        padded, tids = np.append(self.call, NOWHERE), np.append(self.tid, NOWHERE)
+        return np.where(tids[at - 1] == tid, padded[at - 1], NOWHERE), np.where(tids[at] == tid, padded[at], NOWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitCall:
+    """A cudaStreamWaitEvent in its place. Streams are those of the thread's launches before and after it, communication aside.
+
+    ``launch``: the communication op launched next, by the op that makes the wait, else NOWHERE; ``behind``: NCCL's own, after the launch.
+    ``at``: the call that recorded for it; ``held``: what the stream before (else after) held then. ``next``: the first op enqueued on the
+    stream after from here on. ``last``: the op that the thread launched last. ``steady``: the thread computes on one stream only.
+    """
+
+    call: int
+    launch: int
+    behind: bool
+    before: int
+    after: int
+    at: int
+    held: int
+    next: int
+    last: int
+    steady: bool
+    name: str
+
+
 class _Reader:
     """Columns that reading needs, by call and by stream; ``read`` may be asked again with groups left out."""
 
     def __init__(self, linked: Linked, comm: Communication, role: U8) -> None:
-        trace = linked.trace
-        calls, device = trace.calls, trace.device
-        self.linked, self.rank, self.role = linked, call_order(linked), role
+        calls, device = linked.trace.calls, linked.trace.device
+        self.linked, self.rank = linked, call_order(linked)
         (_, number), (streams, stream) = (np.unique(column, return_inverse=True) for column in (device.device, device.stream))
         self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
         self.first_op = np.full(len(calls.start_ns), NOWHERE, np.int64)
         rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
         self.first_op[linked.device_call[rows]] = rows
-        is_comm = np.zeros(len(calls.start_ns), np.bool_)
+        self.communicates = np.zeros(len(calls.start_ns), np.bool_)
         by = linked.device_call[comm.device_row]
-        is_comm[by[by != NOWHERE]] = True
-        self.communicates: Bool = is_comm
+        self.communicates[by[by != NOWHERE]] = True
         launch_rank = np.where(linked.device_call == NOWHERE, -1, self.rank[linked.device_call])
         self.by_stream = np.lexsort((device.start_ns, launch_rank, self.stream))
         self.key = self.stream[self.by_stream] * (len(calls.start_ns) + 1) + launch_rank[self.by_stream]
         self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
         same = self.stream[self.by_stream[1:]] == self.stream[self.by_stream[:-1]]
         self.before[self.by_stream[1:][same]] = self.by_stream[:-1][same]
+        wait = np.flatnonzero(role == Role.STREAM_WAIT)
+        self.waits = self._in_place(wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD))
+
+    def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
+        linked, tid = self.linked, self.linked.trace.calls.tid
+        _, thread = np.unique(tid, return_inverse=True)
+        place = thread * (len(tid) + 1) + self.rank
         launching = np.flatnonzero(self.first_op != NOWHERE)
-        waiting = np.flatnonzero(role == Role.STREAM_WAIT)
-        threads = np.unique(calls.tid[waiting])
-        launching = launching[np.isin(calls.tid[launching], threads) | is_comm[launching]]
-        self.waiting = waiting[np.argsort(self.rank[waiting], kind="stable")]
-        self.communicating = launching[is_comm[launching]]
-        self.around = {int(t): _Thread.of(self, launching[calls.tid[launching] == t], int(t)) for t in threads.tolist()}
+        compute = launching[~self.communicates[launching]]
+        last, following = _Calls.of(launching, place, tid).around(place[wait], tid[wait])
+        before, after = (self._stream_of(c) for c in _Calls.of(compute, place, tid).around(place[wait], tid[wait]))
+        recorded, _ = _Calls.of(record, place, tid).around(place[wait], tid[wait])
+        # older recordings leave records out
+        at = np.where((recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])), recorded, wait)
+        used = np.unique(thread[compute] * (len(self.stream) + 1) + self._stream_of(compute))  # streams of each thread
+        threads, one = np.unique(used // (len(self.stream) + 1), return_counts=True)
+        op, names, strings = linked.call_op, linked.trace.host.name, linked.trace.strings
 
-    def name_of_op(self, call: int) -> str:
-        row = int(self.linked.call_op[call])
-        return "" if row == NOWHERE else self.linked.trace.strings[self.linked.trace.host.name[row]]
+        def own(launch: I64) -> Bool:
+            """Is the wait part of the op that launches this, and is that communication?"""
+            out: Bool = (launch != NOWHERE) & self.communicates[launch] & (op[wait] == op[launch])
+            return out
 
-    def last_of_stream(self, stream: int, call: int) -> int:
-        """The last op enqueued on a stream before a call, NOWHERE where there is none."""
-        at = int(np.searchsorted(self.key, stream * (len(self.rank) + 1) + int(self.rank[call]))) - 1
-        return int(self.by_stream[at]) if at >= 0 and self.stream[self.by_stream[at]] == stream else NOWHERE
+        columns = (
+            wait,
+            np.where(own(following), self.first_op[following], NOWHERE),
+            own(last),
+            before,
+            after,
+            at,
+            self._of_stream(np.where(before == NOWHERE, after, before), at, -1),
+            self._of_stream(after, wait, 0),
+            np.where(last == NOWHERE, NOWHERE, self.first_op[last]),
+            np.isin(thread[wait], threads[one == 1]),
+        )
+        text = ["" if row == NOWHERE else strings[names[row]] for row in op[wait].tolist()]
+        return [_WaitCall(*row) for row in zip(*(c.tolist() for c in columns), text, strict=True)]
 
-    def next_of_stream(self, stream: int, call: int) -> int:
-        at = int(np.searchsorted(self.key, stream * (len(self.rank) + 1) + int(self.rank[call])))
-        return int(self.by_stream[at]) if at < len(self.key) and self.stream[self.by_stream[at]] == stream else NOWHERE
+    def _stream_of(self, launch: I64) -> I64:
+        """The stream that a call launches on, NOWHERE for NOWHERE."""
+        out: I64 = np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
+        return out
+
+    def _of_stream(self, stream: I64, call: I64, step: int) -> I64:
+        """The last op enqueued on a stream before a call (``step`` -1) or the first from it on (0), NOWHERE where there is none."""
+        at = np.searchsorted(self.key, stream * (len(self.rank) + 1) + self.rank[call]) + step
+        real = (at >= 0) & (at < len(self.key)) & (stream != NOWHERE)
+        op = self.by_stream[np.where(real, at, 0)]
+        out: I64 = np.where(real & (self.stream[op] == stream), op, NOWHERE)
+        return out
 
     def read(self, dropped: set[_Group]) -> tuple[list[_Read], bool]:
         """All waits as read, by order of calls, and whether they come out even; those of ``dropped`` groups neither count nor show."""
-        works = _Works()
-        out: list[_Read] = []
-        events = np.concatenate([self.waiting, self.communicating])
-        prologues: set[int] = set()
-        for call in events[np.argsort(self.rank[events], kind="stable")].tolist():
-            if self.communicates[call]:
-                op = int(self.first_op[call])
+        works, out, seen = _Works(), list[_Read](), set[int]()
+        communicating = np.flatnonzero(self.communicates)
+        launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
+        launches = iter([*zip(self.rank[launched].tolist(), self.first_op[launched].tolist(), strict=True), (len(self.rank), NOWHERE)])
+        rank, op = next(launches)
+        for wait, wait_rank in zip(self.waits, self.rank[[w.call for w in self.waits]].tolist(), strict=True):
+            while rank < wait_rank:
                 works.launched(int(self.stream[op]), op)
-                continue
-            thread = self.around[int(self.linked.trace.calls.tid[call])]
-            last, following = thread.launches_around(int(self.rank[call]))
-            if self._of_launch(call, following):
-                if following not in prologues:  # the first of several: NCCL's own come after it
-                    prologues.add(following)
-                    read = self._before_launch(thread, call, following)
-                    if read is not None and read.group not in dropped:
-                        out.append(read)
-            elif not self._of_launch(call, last):
-                read = self._wait(thread, call, last, works, dropped)
-                if read is not None:
-                    out.append(read)
-        return out, works.even
+                rank, op = next(launches)
+            read: _Read | None = None
+            if wait.launch != NOWHERE:
+                if wait.launch not in seen:  # the first of several: NCCL's own come after it
+                    seen.add(wait.launch)
+                    read = self._before_launch(wait)
+            elif not wait.behind:
+                read = self._wait(wait, works, dropped)
+            if read is not None and read.group not in dropped:
+                out.append(read)
+        return out, works.even and rank == len(self.rank)
 
-    def _of_launch(self, call: int, launch: int) -> bool:
-        """Is a wait call part of the op that launches communication?"""
-        if launch == NOWHERE or not self.communicates[launch]:
-            return False
-        return bool(self.linked.call_op[call] == self.linked.call_op[launch])
-
-    def _before_launch(self, thread: _Thread, call: int, launch: int) -> _Read | None:
-        at = thread.recorded_before(int(self.rank[call]), call)
-        before, after = thread.current(int(self.rank[call]))
-        stream = before if before != NOWHERE else after
-        target = int(self.first_op[launch])
-        source = NOWHERE if stream in (NOWHERE, int(self.stream[target])) else self.last_of_stream(stream, at)
-        if source == NOWHERE or not self._one_device(source, target):
+    def _before_launch(self, wait: _WaitCall) -> _Read | None:
+        if wait.held == NOWHERE or not self._apart(wait.held, wait.launch):
             return None
-        name = self.name_of_op(call)
-        sure = name.startswith(_LIBRARY) and (thread.one_stream or before == after)
-        trust = _Trust.SURE if sure else _Trust.IF_SHOWN
-        return _Read(at, source, target, True, ("launch", stream, after, int(self.stream[target]), name, trust))
+        sure = wait.name.startswith(_LIBRARY) and (wait.steady or wait.before == wait.after)
+        streams = (int(self.stream[wait.held]), wait.after, int(self.stream[wait.launch]))
+        return _Read(wait.at, wait.held, wait.launch, True, ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN))
 
-    def _wait(self, thread: _Thread, call: int, last: int, works: _Works, dropped: set[_Group]) -> _Read | None:
-        before, stream = thread.current(int(self.rank[call]))
-        target = NOWHERE if stream == NOWHERE else self.next_of_stream(stream, call)
-        name = self.name_of_op(call)
-        op = NOWHERE if last == NOWHERE else int(self.first_op[last])
-        found = works.awaited(op, NOWHERE if op == NOWHERE else int(self.stream[op]))
+    def _wait(self, wait: _WaitCall, works: _Works, dropped: set[_Group]) -> _Read | None:
+        found = works.awaited(wait.last, NOWHERE if wait.last == NOWHERE else int(self.stream[wait.last]))
         if found is None:
             return None
-        trust = _Trust.SURE if name.startswith(_LIBRARY) else _Trust.IF_EVEN
-        if not found[1] or before not in (NOWHERE, stream):
+        trust = _Trust.SURE if wait.name.startswith(_LIBRARY) else _Trust.IF_EVEN
+        if not found[1] or wait.before not in (NOWHERE, wait.after):
             trust = _Trust.IF_SHOWN
-        group = ("wait", before, stream, stream, name, trust)
+        group = ("wait", wait.before, wait.after, wait.after, wait.name, trust)
         if group in dropped:
             return None
         work = found[0].popleft()
-        if target == NOWHERE or not self._one_device(work, target):
+        if wait.next == NOWHERE or not self._apart(work, wait.next):
             return None
-        return _Read(call, work, target, False, group)
+        return _Read(wait.call, work, wait.next, False, group)
 
-    def _one_device(self, a: int, b: int) -> bool:
+    def _apart(self, a: int, b: int) -> bool:
+        """On one device, but not on one stream."""
         device = self.linked.trace.device
         return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
 
@@ -262,46 +314,3 @@ class _Reader:
         return {
             group for group, (no, yes, right) in shown.items() if no * SHOWN_FOR_ONE > yes or (group[-1] >= doubtful and right < BORNE_OUT)
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Thread:
-    """Launches of one thread in order, and where each stands among those that are no communication."""
-
-    rank: I64
-    call: I64
-    compute_rank: I64
-    compute_stream: I64
-    record_rank: I64
-    record: I64
-
-    @staticmethod
-    def of(reader: _Reader, launching: I64, tid: int) -> _Thread:
-        launching = launching[np.argsort(reader.rank[launching], kind="stable")]
-        compute = launching[~reader.communicates[launching]]
-        record = np.flatnonzero((reader.role == Role.RECORD) & (reader.linked.trace.calls.tid == tid))
-        record = record[np.argsort(reader.rank[record], kind="stable")]
-        streams = reader.stream[reader.first_op[compute]]
-        return _Thread(reader.rank[launching], launching, reader.rank[compute], streams, reader.rank[record], record)
-
-    @property
-    def one_stream(self) -> bool:
-        return len(self.compute_stream) > 0 and bool((self.compute_stream == self.compute_stream[0]).all())
-
-    def launches_around(self, rank: int) -> tuple[int, int]:
-        """The launch calls before and after a place in the order, NOWHERE at the ends."""
-        at = int(np.searchsorted(self.rank, rank))
-        return int(self.call[at - 1]) if at else NOWHERE, int(self.call[at]) if at < len(self.call) else NOWHERE
-
-    def current(self, rank: int) -> tuple[int, int]:
-        """The streams that the thread launched on before and launches on after a place, communication aside."""
-        at = int(np.searchsorted(self.compute_rank, rank))
-        before = int(self.compute_stream[at - 1]) if at else NOWHERE
-        return before, int(self.compute_stream[at]) if at < len(self.compute_stream) else NOWHERE
-
-    def recorded_before(self, rank: int, call: int) -> int:
-        """The cudaEventRecord between the last launch and a wait call, else (older recordings leave them out) the call itself."""
-        at = int(np.searchsorted(self.record_rank, rank)) - 1
-        launched = int(np.searchsorted(self.rank, rank)) - 1
-        since = int(self.rank[launched]) if launched >= 0 else -1
-        return int(self.record[at]) if at >= 0 and self.record_rank[at] > since else call

@@ -71,18 +71,22 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     finished = _finished(linked, found, el, blocked)
     finished_ns = tour.within(axis.of(calls.tid[finished], np.clip(calls.end_ns[finished], start_ns, end_ns)))
     launching_ns = tour.within(axis.of(calls.tid[launching], launched_ns[launching]))
+    beside = launched_ns[launching] < np.clip(np.where(blocked, calls.start_ns, calls.end_ns)[launching], start_ns, end_ns)
     stretches = Blocked.of(
         np.concatenate([el.of_call[blocking], comm_waits.element, spun.element]),
         np.concatenate([axis.of(calls.tid[blocking], blocked_from_ns[blocking]), comm_waits.from_ns, spun.from_ns]),
         np.concatenate([waited_ns, comm_waits.until_ns, spun.until_ns]),
     )
     cuts = Cuts(
-        wait_ns=np.concatenate([waited_ns, finished_ns, comm_waits.until_ns, spun.until_ns]),
-        wait_after=np.concatenate(
-            [el.of_call[blocking], el.of_call[finished], np.full(len(comm_waits.element) + len(spun.element), NOWHERE, np.int32)]
+        at_ns=np.concatenate([waited_ns, finished_ns, launching_ns[beside], comm_waits.until_ns, spun.until_ns]),
+        after=np.concatenate(
+            [
+                el.of_call[np.concatenate([blocking, finished, launching[beside]])],
+                np.full(len(comm_waits.element) + len(spun.element), NOWHERE, np.int32),
+            ]
         ),
-        launch_ns=np.concatenate([launching_ns, tour.within(axis.of(begun.tid[begins], begun.at_ns[begins]))]),
-        launch_after=np.concatenate([el.of_call[launching], np.full(len(begins), NOWHERE, np.int32)]),
+        launch_ns=np.concatenate([launching_ns[~beside], tour.within(axis.of(begun.tid[begins], begun.at_ns[begins]))]),
+        launch_after=np.concatenate([el.of_call[launching[~beside]], np.full(len(begins), NOWHERE, np.int32)]),
     )
     nodes = host_nodes(el, tour, stretches, cuts, slept, gap_ns)
     spans_ns = int((tour.at_ns[tour.bounds[1:] - 1] % axis.span_ns).sum())
@@ -125,8 +129,8 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     """Up to when each call had launched: its end, with two exceptions.
 
     A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls take to
-    launch. A call that runs on for more than 20 us beside what it launched (copies from pageable memory, staged by the host for
-    milliseconds) had launched it by then; counted at the end of the call, the copy would begin when it was in truth done.
+    launch. A call that runs on beside what it launched (copies from pageable memory, staged by the host for milliseconds) had launched
+    it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
     """
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)
@@ -135,7 +139,7 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     np.minimum.at(began_ns, linked.device_call[ops], device.start_ns[ops])
     waits = blocked & (began_ns < np.iinfo(np.int64).max)
     out[waits] = calls.start_ns[waits] + _setup_ns(linked, blocked, began_ns)[waits]
-    beside = ~blocked & (began_ns < calls.end_ns - LATE_NS)
+    beside = ~blocked & (began_ns < calls.end_ns)
     out[beside] = np.maximum(began_ns[beside], calls.start_ns[beside])
     return out
 
