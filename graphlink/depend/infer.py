@@ -17,18 +17,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
+from graphlink.depend.modes import Mode, mode_of
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
 RETURN_NS = 30_000
-TIE_NS = 3_000
-SOONEST_NS = 3_000
-USUAL_NS = 12_000
+USUAL = Mode(3_000, 12_000, 3_000)
+SYNCS = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
+ENOUGH = 8  # ends of ops that tell how dense they are
+LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     took_ns = calls.end_ns - calls.start_ns
     open_ = ~cuda.told_call & (took_ns > BLOCKED_NS)
     open_[cuda.waits.call[cuda.waits.call != NOWHERE]] = False
-    sync = np.isin(cuda.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC])
+    sync = np.isin(cuda.role, SYNCS)
     by_end = np.argsort(device.end_ns, kind="stable")
     slack_ns = rounding_ns(trace)
     search = _Search(
@@ -67,15 +70,20 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     unexplained_calls = unexplained_ns = 0
     asked = np.flatnonzero(open_ & sync)
     last = np.searchsorted(device.end_ns[by_end], calls.end_ns[asked] + slack_ns, side="right") - 1
-    for call, at in zip(asked.tolist(), last.tolist(), strict=True):
-        asking = _Call(
+    asking = [
+        _Call(
             start_ns=int(calls.start_ns[call]),
             end_ns=int(calls.end_ns[call]),
             rank=int(cuda.call_rank[call]),
             role=Role(int(cuda.role[call])),
             tid=int(calls.tid[call]),
+            last=at,
         )
-        source = search.awaited(asking, at)
+        for call, at in zip(asked.tolist(), last.tolist(), strict=True)
+    ]
+    bands = _bands(linked, cuda, search, asked, asking)
+    for call, what in zip(asked.tolist(), asking, strict=True):
+        source = search.awaited(what, bands[int(calls.name[call])])
         if source is None:
             unexplained_calls += 1
             unexplained_ns += int(took_ns[call])
@@ -95,6 +103,7 @@ class _Call:
     rank: int
     role: Role
     tid: int
+    last: int  # position of the last op by end that ended inside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +118,36 @@ class _Search:
     launch_tid: I64  # 0 for orphans
     slack_ns: int
 
-    def awaited(self, call: _Call, at: int) -> int | None:
-        """The one op that explains a call; ``at`` is the last op by end that ended inside it."""
-        direct, chained = self._candidates(call, at)
-        candidates = direct or chained
-        usual = [c for c in candidates if call.end_ns - USUAL_NS <= c[1] <= call.end_ns - SOONEST_NS + self.slack_ns]
-        candidates = usual or candidates
-        if not candidates or (not usual and call.end_ns - call.start_ns <= USUAL_NS):
+    def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
+        """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else, of the default, the last."""
+        candidates = self.candidates(call, max((RETURN_NS, *(band.most_ns for band in bands))))
+        for band in bands:
+            near = [c for c in candidates if band.least_ns - self.slack_ns <= call.end_ns - c[1] <= band.most_ns]
+            if near:
+                return self._one_of(near, call, band.tie_ns)
+        soon = [c for c in candidates if call.end_ns - c[1] <= RETURN_NS]
+        if USUAL not in bands or not soon or call.end_ns - call.start_ns <= USUAL.most_ns:
             return None
-        best, ended = candidates[0]
-        tied = [row for row, end in candidates[1:] if end > ended - TIE_NS and self._may_be_instead(row, best, call.role)]
+        return self._one_of(soon, call, USUAL.tie_ns)
+
+    def _one_of(self, usual: list[tuple[int, int]], call: _Call, tie_ns: int) -> int | None:
+        """The last of them, unless another may be it as well; then the one that the calling thread launched."""
+        best, ended = usual[0]
+        tied = [row for row, end in usual[1:] if end > ended - tie_ns and self._may_be_instead(row, best, call.role)]
         if not tied:
             return best
         own = [row for row in (best, *tied) if self.launch_tid[row] == call.tid]
         return own[0] if len(own) == 1 else None
 
-    def _candidates(self, call: _Call, at: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(row, end) of ops that may have held the call up, last first: by themselves, and because their stream waited for them."""
+    def candidates(self, call: _Call, within_ns: int, most: int | None = None) -> list[tuple[int, int]]:
+        """(row, end) of ops that may have held the call up and ended at most ``within_ns`` before it returned, last first.
+
+        By themselves, else because their stream waited for them. ``most``: no more than so many are asked for.
+        """
         direct: list[tuple[int, int]] = []
         chained: list[tuple[int, int]] = []
-        until = max(call.start_ns, call.end_ns - RETURN_NS - 1)
-        while at >= 0 and self.ends[at] > until:
+        until, at = max(call.start_ns, call.end_ns - within_ns - 1), call.last
+        while at >= 0 and self.ends[at] > until and (most is None or len(direct) < most):
             row, end = self.row[at], self.ends[at]
             at -= 1
             if self.enqueued.launch_rank[row] >= call.rank:
@@ -141,13 +159,64 @@ class _Search:
                 direct.append((row, end))
             elif self.enqueued.recorded_and_awaited(row, call.rank, unseen=False):
                 chained.append((row, end))
-        return direct, chained
+        return direct or chained
 
     def _may_be_instead(self, row: int, best: int, role: Role) -> bool:
         other_device = bool(self.device[row] != self.device[best])
         if role == Role.DEVICE_SYNC:
             return other_device
         return other_device or bool(self.stream[row] != self.stream[best]) or role == Role.EVENT_SYNC
+
+
+def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
+    """{name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the default.
+
+    A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer than the
+    default allows, it is not that of this machine, and nothing explains such calls.
+    """
+    calls = linked.trace.calls
+    name, lag_ns, chance = _lags(linked, cuda, search, asked, asking)
+    common = mode_of(lag_ns, chance)
+    out: dict[int, tuple[Mode, ...]] = {}
+    for which in np.unique(calls.name[asked]).tolist():
+        mine = name == which
+        own = lag_ns[mine]
+        mode = mode_of(own, chance[mine])
+        if mode is None and common and 2 * np.count_nonzero((own >= common.least_ns) & (own <= common.most_ns)) >= len(own):
+            mode = common
+        if mode:
+            out[which] = (mode,) if mode.least_ns > USUAL.most_ns else (mode, USUAL)
+        else:
+            out[which] = () if len(own) >= 3 and 2 * np.count_nonzero(own <= RETURN_NS) < len(own) else (USUAL,)
+    return out
+
+
+def _lags(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
+    """(name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been held up, from what
+    held them up, of the others from the last op that may have.
+    """
+    calls = linked.trace.calls
+    told, told_ns = _told_lags(linked, cuda)
+    seen: list[tuple[int, int, float]] = []
+    for c, what in zip(asked.tolist(), asking, strict=True):
+        ended = search.candidates(what, LATEST_NS, ENOUGH)
+        if ended:
+            since_ns = ended[-1][1] if len(ended) == ENOUGH else max(what.start_ns, what.end_ns - LATEST_NS)
+            seen.append((c, max(what.end_ns - ended[0][1], 0), len(ended) / max(what.end_ns - since_ns, 1)))
+    call = np.concatenate([told, np.array([s[0] for s in seen], np.int64)])
+    lag_ns = np.concatenate([told_ns, np.array([s[1] for s in seen], np.int64)])
+    return calls.name[call], lag_ns, np.concatenate([np.zeros(len(told)), np.array([s[2] for s in seen])])
+
+
+def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
+    """(call, lag) of the synchronisation calls that are known to have been held up, and returned after what held them up had ended."""
+    calls, waits = linked.trace.calls, cuda.waits
+    host = waits.call != NOWHERE
+    ended_ns = np.zeros(len(calls.start_ns), np.int64)
+    np.maximum.at(ended_ns, waits.call[host], linked.trace.device.end_ns[waits.source[host]])
+    blocked = np.isin(cuda.role, SYNCS) & (ended_ns > calls.start_ns) & (ended_ns <= calls.end_ns)
+    call = np.flatnonzero(blocked)
+    return call, calls.end_ns[call] - ended_ns[call]
 
 
 def _launch_tid(linked: Linked) -> I64:
