@@ -56,8 +56,8 @@ class _Thread:
     busy_until: list[int]
     begun: list[int]  # starts of elements
     last_ns: int  # end of the last element: what the thread does later is no node
-    engine: list[int]  # starts of rows of autograd's engine
-    backward: list[int]  # starts of rows whose forward row is known,
+    engine: list[int]  # starts of rows of autograd's engine and of backward rows
+    backward: list[int]  # starts of backward rows, whose forward row is known,
     forward_tid: list[int]  # and the thread of that
 
     def forward_of(self, from_ns: int, until_ns: int) -> int | None:
@@ -66,7 +66,7 @@ class _Thread:
         return self.forward_tid[at] if at < len(self.backward) and self.backward[at] < until_ns else None
 
     def in_engine(self, from_ns: int, until_ns: int) -> bool:
-        """Does a row of autograd's engine begin in an interval?"""
+        """Does backward work begin in an interval?"""
         at = bisect_left(self.engine, from_ns)
         return at < len(self.engine) and self.engine[at] < until_ns
 
@@ -165,6 +165,7 @@ def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start
     named = np.array([text.startswith(ENGINE) for text in linked.trace.strings], np.bool_)
     engine = np.flatnonzero(named[rows.name])
     forward, backward = autograd
+    engine = np.union1d(engine, backward)
     order = np.argsort(rows.start_ns[backward], kind="stable")
     backward_ns, backward_tid, forward_tid = rows.start_ns[backward][order], rows.tid[backward][order], rows.tid[forward][order]
     out: dict[int, _Thread] = {}
