@@ -1,15 +1,19 @@
 """Waits of the host that no row tells of, inferred from their effect: when the call returned.
 
 The stream or event of a call is never guessed (guessing was right for 9 of 24 event records of real traces). A synchronisation call
-that took more than 3 us waited for the device op, enqueued before it, that ended last inside it and at most 30 us before it returned.
-In real traces (213 calls) that op ended 3 to 12 us before the return, once 28 us: so one that ended later than 3 us before it gives way
-to one that ended in that time, and explains no call of up to 12 us (without anything to wait for, such calls take 2 to 9 us).
+that took more than 3 us waited for the device op, enqueued before it, that ended last inside it, as long before it returned as waking
+takes on that machine: that is the mode of the recording's own lags, by name of call (``depend.modes``).
+
+Where the recording shows no mode, the default holds: at most 30 us. In real traces (213 calls) the op ended 3 to 12 us before the
+return, once 28 us: so one that ended later than 3 us before it gives way to one that ended in that time, and explains no call of up to
+12 us (without anything to wait for, such calls take 2 to 9 us). Where waking takes longer the default would take what happens to end
+just before the return (on random programs with a lag of 20 to 200 us 3 % false), so there it does not hold.
 
 What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of its stream when
 the call began (unless a stream may have been made to wait for it), for an event synchronisation one behind which no event was recorded.
 
-Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended within
-3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that does not tell, there is no edge.
+Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended in the
+mode, too, by the default within 3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that does not tell, there is no edge.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ BLOCKED_NS = 3_000
 RETURN_NS = 30_000
 USUAL = Mode(3_000, 12_000, 3_000)
 SYNCS = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
-ENOUGH = 8  # ends of ops that tell how dense they are
-LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for
+LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for,
+LATEST_OPS = 64  # nor when so many have ended since
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ class Inferred:
 def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred:
     """Waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
 
-    A cudaMemcpyAsync from device to pageable host memory blocks too, and is judged by the same rule on its own copy.
-    Cost: O(rows log rows + calls x ops that end within 30 us of each other).
+    A cudaMemcpyAsync from device to pageable host memory blocks, too, for its own copy.
+    Cost: O(rows log rows + calls x ops that end within the time that waking takes).
     """
     trace = linked.trace
     calls, device = trace.calls, trace.device
@@ -120,7 +124,7 @@ class _Search:
 
     def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
         """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else, of the default, the last."""
-        candidates = self.candidates(call, max((RETURN_NS, *(band.most_ns for band in bands))))
+        candidates = self.candidates(call, call.end_ns - max((RETURN_NS, *(band.most_ns for band in bands))) - 1)
         for band in bands:
             near = [c for c in candidates if band.least_ns - self.slack_ns <= call.end_ns - c[1] <= band.most_ns]
             if near:
@@ -139,15 +143,20 @@ class _Search:
         own = [row for row in (best, *tied) if self.launch_tid[row] == call.tid]
         return own[0] if len(own) == 1 else None
 
-    def candidates(self, call: _Call, within_ns: int, most: int | None = None) -> list[tuple[int, int]]:
-        """(row, end) of ops that may have held the call up and ended at most ``within_ns`` before it returned, last first.
+    def since_ns(self, call: _Call) -> int:
+        """From when on an op that ended can have held the call up at all."""
+        before = call.last - LATEST_OPS
+        return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 
-        By themselves, else because their stream waited for them. ``most``: no more than so many are asked for.
+    def candidates(self, call: _Call, since_ns: int) -> list[tuple[int, int]]:
+        """(row, end) of ops that may have held the call up and ended inside it, after ``since_ns``, last first.
+
+        By themselves, else because their stream waited for them.
         """
         direct: list[tuple[int, int]] = []
         chained: list[tuple[int, int]] = []
-        until, at = max(call.start_ns, call.end_ns - within_ns - 1), call.last
-        while at >= 0 and self.ends[at] > until and (most is None or len(direct) < most):
+        until, at = max(call.start_ns, since_ns), call.last
+        while at >= 0 and self.ends[at] > until:
             row, end = self.row[at], self.ends[at]
             at -= 1
             if self.enqueued.launch_rank[row] >= call.rank:
@@ -199,9 +208,9 @@ def _lags(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: 
     told, told_ns = _told_lags(linked, cuda)
     seen: list[tuple[int, int, float]] = []
     for c, what in zip(asked.tolist(), asking, strict=True):
-        ended = search.candidates(what, LATEST_NS, ENOUGH)
+        since_ns = search.since_ns(what)
+        ended = search.candidates(what, since_ns)
         if ended:
-            since_ns = ended[-1][1] if len(ended) == ENOUGH else max(what.start_ns, what.end_ns - LATEST_NS)
             seen.append((c, max(what.end_ns - ended[0][1], 0), len(ended) / max(what.end_ns - since_ns, 1)))
     call = np.concatenate([told, np.array([s[0] for s in seen], np.int64)])
     lag_ns = np.concatenate([told_ns, np.array([s[1] for s in seen], np.int64)])
@@ -227,7 +236,10 @@ def _launch_tid(linked: Linked) -> I64:
 
 
 def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64, slack_ns: int) -> list[tuple[int, int]]:
-    """(copy, call) of asynchronous copies to pageable host memory that ended inside their call and held it up."""
+    """(copy, call) of asynchronous copies to pageable host memory that held up their call: by CUDA it returns when they are done.
+
+    However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to 1.3 ms).
+    """
     trace = linked.trace
     pageable = np.array(["DtoH" in s and "Pageable" in s for s in trace.strings], np.bool_)
     row = np.flatnonzero(pageable[trace.device.name] & (linked.device_call != NOWHERE))
@@ -237,6 +249,5 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64, slack_ns: in
         (cuda.role[call] == Role.COPY_ASYNC)
         & (took_ns[call] > BLOCKED_NS)
         & (end_ns <= trace.calls.end_ns[call] + slack_ns)
-        & (end_ns >= trace.calls.end_ns[call] - RETURN_NS)
     )
     return list(zip(row[held].tolist(), call[held].tolist(), strict=True))
