@@ -95,7 +95,9 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    return HostSide(el, nodes, slept, autograd, begun, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+    return HostSide(
+        el, nodes, slept, autograd, begun, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns
+    )
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

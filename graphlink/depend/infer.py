@@ -2,12 +2,13 @@
 
 The stream or event of a call is never guessed (guessing was right for 9 of 24 event records of real traces). A synchronisation call
 that took more than 3 us waited for the device op, enqueued before it, that ended last inside it, as long before it returned as waking
-takes on that machine: that is the mode of the recording's own lags, by name of call (``depend.modes``).
+takes on that machine: that is the mode of the recording's own lags, by name of call (``depend.modes``). Seldom waking takes longer, up
+to 2.5 times the most of the mode.
 
-Where the recording shows no mode, the default holds: at most 30 us. In real traces (213 calls) the op ended 3 to 12 us before the
-return, once 28 us: so one that ended later than 3 us before it gives way to one that ended in that time, and explains no call of up to
-12 us (without anything to wait for, such calls take 2 to 9 us). Where waking takes longer the default would take what happens to end
-just before the return (on random programs with a lag of 20 to 200 us 3 % false), so there it does not hold.
+Where the recording shows no mode, the default is 3 to 12 us, seldom up to 30 (213 calls of real traces). What ended later than 3 us
+before the return gives way to what ended in that time, and explains no call of up to 12 us (without anything to wait for, such calls
+take 2 to 9 us). Where waking takes longer the default would take what happens to end just before the return (on random programs with
+a lag of 20 to 200 us 3 % false), so there it does not hold.
 
 What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of its stream when
 the call began (unless a stream may have been made to wait for it), for an event synchronisation one behind which no event was recorded.
@@ -31,8 +32,8 @@ from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
-RETURN_NS = 30_000
 USUAL = Mode(3_000, 12_000, 3_000)
+LATE = 2.5  # times the longest usual lag: seldom a call returns as late
 SYNCS = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for,
 LATEST_OPS = 64  # nor when so many have ended since
@@ -123,16 +124,20 @@ class _Search:
     slack_ns: int
 
     def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
-        """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else, of the default, the last."""
-        candidates = self.candidates(call, call.end_ns - max((RETURN_NS, *(band.most_ns for band in bands))) - 1)
+        """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before them."""
+        if not bands:
+            return None
+        usual = bands[-1]
+        candidates = self.candidates(call, call.end_ns - round(usual.most_ns * LATE) - 1)
         for band in bands:
             near = [c for c in candidates if band.least_ns - self.slack_ns <= call.end_ns - c[1] <= band.most_ns]
             if near:
                 return self._one_of(near, call, band.tie_ns)
-        soon = [c for c in candidates if call.end_ns - c[1] <= RETURN_NS]
-        if USUAL not in bands or not soon or call.end_ns - call.start_ns <= USUAL.most_ns:
+        if not candidates or call.end_ns - call.start_ns <= usual.most_ns:
             return None
-        return self._one_of(soon, call, USUAL.tie_ns)
+        if usual != USUAL and call.end_ns - candidates[0][1] < usual.least_ns:
+            return None  # it ended when the call had begun to return
+        return self._one_of(candidates, call, usual.tie_ns)
 
     def _one_of(self, usual: list[tuple[int, int]], call: _Call, tie_ns: int) -> int | None:
         """The last of them, unless another may be it as well; then the one that the calling thread launched."""
@@ -196,7 +201,7 @@ def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking:
         if mode:
             out[which] = (mode,) if mode.least_ns > USUAL.most_ns else (mode, USUAL)
         else:
-            out[which] = () if len(own) >= 3 and 2 * np.count_nonzero(own <= RETURN_NS) < len(own) else (USUAL,)
+            out[which] = () if len(own) >= 3 and 2 * np.count_nonzero(own <= USUAL.most_ns * LATE) < len(own) else (USUAL,)
     return out
 
 
@@ -245,9 +250,5 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64, slack_ns: in
     row = np.flatnonzero(pageable[trace.device.name] & (linked.device_call != NOWHERE))
     call = linked.device_call[row]
     end_ns = trace.device.end_ns[row]
-    held = (
-        (cuda.role[call] == Role.COPY_ASYNC)
-        & (took_ns[call] > BLOCKED_NS)
-        & (end_ns <= trace.calls.end_ns[call] + slack_ns)
-    )
+    held = (cuda.role[call] == Role.COPY_ASYNC) & (took_ns[call] > BLOCKED_NS) & (end_ns <= trace.calls.end_ns[call] + slack_ns)
     return list(zip(row[held].tolist(), call[held].tolist(), strict=True))

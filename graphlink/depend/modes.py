@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from graphlink.model import I64
 
 LEAST_LAGS: Final = 10  # fewer are no evidence
-SPREAD: Final = 1.5  # a band reaches from a lag to this many times it,
-NARROW_NS: Final = 9_000  # and at least over this
-BEYOND_CHANCE: Final = 3
+SPREAD: Final = 0.25  # a band reaches from a lag over this part of it,
+NARROW_NS: Final = 9_000  # and at least over this;
+BEYOND: Final = 0.1  # lags as much shorter or longer are of the mode, too
+BEYOND_CHANCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,19 @@ class Mode:
 def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
     """The band that holds most of the lags; None where no band of 10 or more stands out.
 
-    It must hold a third of all lags and three times as many as by chance. ``chance_per_ns``, parallel to ``lag_ns``: the density of ends
+    It must hold a third of all lags and four times as many as by chance. ``chance_per_ns``, parallel to ``lag_ns``: the density of ends
     that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log n).
     """
     if len(lag_ns) < LEAST_LAGS:
         return None
     lags = np.sort(lag_ns)
-    width_ns = np.maximum(lags * (SPREAD - 1), NARROW_NS)
+    width_ns = np.maximum(lags * SPREAD, NARROW_NS)
     held = np.searchsorted(lags, lags + width_ns, side="right") - np.arange(len(lags))
     best = int(np.argmax(held))
     n = int(held[best])
     by_chance = float(np.minimum(chance_per_ns * width_ns[best], 1).sum())
     if n < LEAST_LAGS or 3 * n < len(lags) or n < BEYOND_CHANCE * by_chance:
         return None
-    least_ns, most_ns = int(lags[best]), int(lags[best + n - 1])
+    near = lags[(lags >= lags[best] * (1 - BEYOND)) & (lags <= lags[best + n - 1] * (1 + BEYOND))]
+    least_ns, most_ns = int(near[0]), int(near[-1])
     return Mode(least_ns, most_ns, most_ns - least_ns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -17,7 +17,8 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Built, Linked, Trace
 from graphlink.read import read_kineto
-from graphlink.testing import Execution, RowIds, Shape, Variation, random_program, run, write_kineto
+from graphlink.testing import Api, Execution, RowIds, Shape, Variation, random_program, run, write_kineto
+from graphlink.testing.program import Action, Call, Program
 
 Pairs = set[tuple[int, int]]
 
@@ -67,6 +68,19 @@ def shape(random: Random) -> Shape:
     return Shape(
         threads=random.choice([1, 2, 3]), streams=random.randint(1, 6), devices=random.choice([1, 2]), queries=random.random() < 0.5
     )
+
+
+def waking(program: Program, random: Random, least_ns: int, most_ns: int) -> Program:
+    """The same on a machine on which synchronisation calls return so long after what they waited for."""
+    syncs = (Api.STREAM_SYNC, Api.DEVICE_SYNC, Api.EVENT_SYNC)
+
+    def late(action: Action) -> Action:
+        if not isinstance(action, Call) or action.api not in syncs:
+            return action
+        return replace(action, return_ns=random.randint(least_ns, most_ns))
+
+    threads = (replace(thread, actions=tuple(map(late, thread.actions))) for thread in program.threads)
+    return replace(program, threads=tuple(threads))
 
 
 def case(folder: Path, seed: int, dialects: list[str], *, cuda_sync: bool, sync: str = "cuda", vary: Variation | None = None) -> Case:

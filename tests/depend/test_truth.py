@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from graphlink.depend.build import BuildOptions, find
 from graphlink.depend.calls import Role, roles
-from graphlink.testing import SCENARIOS, Scenario
-from tests.depend.programs import Case, case, linked_of
+from graphlink.testing import SCENARIOS, Scenario, random_program, run, write_kineto
+from tests.depend.programs import Case, case, linked_of, shape, understood, waking
 
 WITH_ROWS = ["2023", "2024", "2024-spring", "2026"]
 WITHOUT_ROWS = ["2022", "2023", "2024", "2024-spring", "rocm"]
@@ -46,6 +48,24 @@ def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_p
         slow = _blocked(x)
         blocked += len(slow)
         explained += len(slow & {call for _, call in waits})
+    assert false <= 0.005 * inferred, f"{false} of {inferred} inferred edges are false"
+    assert explained >= 0.97 * blocked, f"{explained} of {blocked} blocked calls are explained"
+
+
+def test_on_a_machine_that_wakes_slowly_little_is_false_and_most_blocked_calls_are_explained(tmp_path: Path) -> None:
+    """Its lag is 20 to 200 us, the same within 13 % all over a program; 200 ops a thread have the 10 calls that a mode takes."""
+    inferred = false = blocked = explained = 0
+    for seed in range(12):
+        random = Random(seed)
+        usual_ns = random.randint(20_000, 200_000)
+        program = random_program(seed, replace(shape(random), ops=200))
+        execution = run(waking(program, random, round(0.87 * usual_ns), round(1.13 * usual_ns)))
+        path = tmp_path / "kineto.json"
+        x = understood(path, execution, write_kineto(execution, path, dialect=random.choice(WITHOUT_ROWS), cuda_sync=False))
+        waits = x.found_waits()
+        inferred, false = inferred + len(waits), false + len(waits - x.waits)
+        slow = _blocked(x)
+        blocked, explained = blocked + len(slow), explained + len(slow & {call for _, call in waits})
     assert false <= 0.005 * inferred, f"{false} of {inferred} inferred edges are false"
     assert explained >= 0.95 * blocked, f"{explained} of {blocked} blocked calls are explained"
 
