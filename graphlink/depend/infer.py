@@ -14,7 +14,8 @@ What cannot have been waited for is no candidate: for a stream or device synchro
 the call began (unless a stream may have been made to wait for it), for an event synchronisation one behind which no event was recorded.
 
 Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended in the
-mode, too, by the default within 3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that does not tell, there is no edge.
+mode, too, by the default within 3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that
+does not tell, there is no edge.
 """
 
 from __future__ import annotations

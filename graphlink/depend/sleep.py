@@ -112,7 +112,7 @@ def _soon(table: I64) -> Bool:
 
 
 def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until: int, next_ns: int) -> _Release | None:
-    """Of the threads that may have woken one that was idle over [idle_from, idle_until) and is again from ``next_ns`` on the last active."""
+    """Of the threads that may have woken one that was idle over [idle_from, idle_until) the last active; it is idle again at ``next_ns``."""
     best: _Release | None = None
     engine, forward = threads[tid].in_engine(idle_until, idle_until + 1), threads[tid].forward_of(idle_until, next_ns)
     for other, b in threads.items():
@@ -161,20 +161,20 @@ def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start
     tids, first = np.unique(tid, return_index=True)
     bounds = [*first.tolist(), len(tid)]
     begun = np.searchsorted(el.tid, tids, side="left").tolist(), np.searchsorted(el.tid, tids, side="right").tolist()
-    rows = linked.trace.host
+    host = linked.trace.host
     named = np.array([text.startswith(ENGINE) for text in linked.trace.strings], np.bool_)
-    engine = np.flatnonzero(named[rows.name])
     forward, backward = autograd
-    engine = np.union1d(engine, backward)
-    order = np.argsort(rows.start_ns[backward], kind="stable")
-    backward_ns, backward_tid, forward_tid = rows.start_ns[backward][order], rows.tid[backward][order], rows.tid[forward][order]
+    engine = np.union1d(np.flatnonzero(named[host.name]), backward)
+    order = np.argsort(host.start_ns[backward], kind="stable")
+    forward, backward = forward[order], backward[order]
     out: dict[int, _Thread] = {}
     for i, thread in enumerate(tids.tolist()):
         part = slice(bounds[i], bounds[i + 1])
         mine = slice(begun[0][i], begun[1][i])
         begins, last_ns = np.sort(el.start_ns[mine]).tolist(), int(el.end_ns[mine].max())
-        own, run = backward_tid == thread, engine[rows.tid[engine] == thread]
-        told = np.sort(rows.start_ns[run]).tolist(), backward_ns[own].tolist(), forward_tid[own].tolist()
+        own = np.flatnonzero(host.tid[backward] == thread)
+        run = np.sort(host.start_ns[engine[host.tid[engine] == thread]]).tolist()
+        told = run, host.start_ns[backward[own]].tolist(), host.tid[forward[own]].tolist()
         out[thread] = _Thread(*_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns), begins, last_ns, *told)
     return out
 
