@@ -10,7 +10,6 @@ from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
 from graphlink.depend.merge import Dependencies, next_operator, operator_after
-from graphlink.depend.threads import forward_backward
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
 
@@ -138,7 +137,7 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     sleep = nodes.sleep[woken]
     nothing = np.full(len(woken), NOWHERE, np.int32)
     waker = nodes.carrying(nodes.axis.of(sleeps.by_tid[sleep], sleeps.release_ns[sleep]), nothing)
-    forward, backward = forward_backward(x.linked)
+    forward, backward = x.host.autograd
     asked = x.host.begun
     with_thread = layout.async_row[nodes.axis.has(asked.tid[layout.async_row])]
     beginner = nodes.carrying(nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32))

@@ -14,6 +14,7 @@ from graphlink.depend.merge import Dependencies, next_operator, search_by_thread
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
+from graphlink.depend.threads import forward_backward
 from graphlink.depend.timeline import Elements, elements, marks
 from graphlink.depend.wakeup import wake_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
@@ -25,6 +26,7 @@ class HostSide:
     which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
+    ``autograd``: (forward, backward) host rows.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``begun``: by which thread host-side communication was asked for. ``comm_part``, ``spin_part``: for each of ``comm_waits`` and
     ``spins`` the node that opens where it ended.
@@ -33,6 +35,7 @@ class HostSide:
     elements: Elements
     nodes: HostNodes
     sleeps: Sleeps
+    autograd: tuple[I32, I32]
     begun: Asked
     comm_waits: HostCommWaits
     part: I32
@@ -53,7 +56,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     start_ns, end_ns = _span(linked, el)
     tour = marks(el, start_ns, end_ns)
     axis = tour.axis
-    slept = sleeps(linked, el, start_ns, end_ns)
+    autograd = forward_backward(linked)
+    slept = sleeps(linked, el, autograd, start_ns, end_ns)
     wait_ns = np.clip(wait_ends(linked, cuda, found), start_ns, end_ns)
     blocked = (wait_ns > calls.start_ns) & (el.of_call != NOWHERE)
     blocking = np.flatnonzero(blocked)
@@ -103,7 +107,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
     comm_part, spin_part = nodes.opening(comm_waits.until_ns), nodes.opening(spun.until_ns)
-    return HostSide(el, nodes, slept, begun, comm_waits, part, waking_ns, launcher, comm_part, spun, spin_part, start_ns, end_ns)
+    return HostSide(el, nodes, slept, autograd, begun, comm_waits, part, waking_ns, launcher, comm_part, spun, spin_part, start_ns, end_ns)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

@@ -1,15 +1,21 @@
 """Waits of the host that no row tells of, inferred from their effect: when the call returned.
 
 The stream or event of a call is never guessed (guessing was right for 9 of 24 event records of real traces). A synchronisation call
-that took more than 3 us waited for the device op, enqueued before it, that ended last inside it and at most 30 us before it returned.
-In real traces (213 calls) that op ended 3 to 12 us before the return, once 28 us: so one that ended later than 3 us before it gives way
-to one that ended in that time, and explains no call of up to 12 us (without anything to wait for, such calls take 2 to 9 us).
+that took more than 3 us waited for the device op, enqueued before it, that ended last inside it, as long before it returned as waking
+takes on that machine: that is the mode of the recording's own lags, by name of call (``depend.modes``). Seldom waking takes longer, up
+to 2.5 times the most of the mode.
+
+Where the recording shows no mode, the default is 3 to 12 us, seldom up to 30 (213 calls of real traces). What ended later than 3 us
+before the return gives way to what ended in that time, and explains no call of up to 12 us (without anything to wait for, such calls
+take 2 to 9 us). Where waking takes longer the default would take what happens to end just before the return (on random programs with
+a lag of 20 to 200 us 3 % false), so there it does not hold.
 
 What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of its stream when
 the call began (unless a stream may have been made to wait for it), for an event synchronisation one behind which no event was recorded.
 
-Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended within
-3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that does not tell, there is no edge.
+Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended in the
+mode, too, by the default within 3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that
+does not tell, there is no edge.
 """
 
 from __future__ import annotations
@@ -17,18 +23,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
+from graphlink.depend.modes import Mode, mode_of
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
-RETURN_NS = 30_000
-TIE_NS = 3_000
-SOONEST_NS = 3_000
-USUAL_NS = 12_000
+USUAL = Mode(3_000, 12_000, 3_000)
+LATE = 2.5  # times the longest usual lag: seldom a call returns as late
+SYNCS = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
+LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for,
+LATEST_OPS = 64  # nor when so many have ended since
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +52,15 @@ class Inferred:
 def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred:
     """Waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
 
-    A cudaMemcpyAsync from device to pageable host memory blocks too, and is judged by the same rule on its own copy.
-    Cost: O(rows log rows + calls x ops that end within 30 us of each other).
+    A cudaMemcpyAsync from device to pageable host memory blocks, too, for its own copy.
+    Cost: O(rows log rows + calls x ops that end within the time that waking takes).
     """
     trace = linked.trace
     calls, device = trace.calls, trace.device
     took_ns = calls.end_ns - calls.start_ns
     open_ = ~cuda.told_call & (took_ns > BLOCKED_NS)
     open_[cuda.waits.call[cuda.waits.call != NOWHERE]] = False
-    sync = np.isin(cuda.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC])
+    sync = np.isin(cuda.role, SYNCS)
     by_end = np.argsort(device.end_ns, kind="stable")
     slack_ns = rounding_ns(trace)
     search = _Search(
@@ -67,15 +76,20 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     unexplained_calls = unexplained_ns = 0
     asked = np.flatnonzero(open_ & sync)
     last = np.searchsorted(device.end_ns[by_end], calls.end_ns[asked] + slack_ns, side="right") - 1
-    for call, at in zip(asked.tolist(), last.tolist(), strict=True):
-        asking = _Call(
+    asking = [
+        _Call(
             start_ns=int(calls.start_ns[call]),
             end_ns=int(calls.end_ns[call]),
             rank=int(cuda.call_rank[call]),
             role=Role(int(cuda.role[call])),
             tid=int(calls.tid[call]),
+            last=at,
         )
-        source = search.awaited(asking, at)
+        for call, at in zip(asked.tolist(), last.tolist(), strict=True)
+    ]
+    bands = _bands(linked, cuda, search, asked, asking)
+    for call, what in zip(asked.tolist(), asking, strict=True):
+        source = search.awaited(what, bands[int(calls.name[call])])
         if source is None:
             unexplained_calls += 1
             unexplained_ns += int(took_ns[call])
@@ -95,6 +109,7 @@ class _Call:
     rank: int
     role: Role
     tid: int
+    last: int  # position of the last op by end that ended inside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +124,44 @@ class _Search:
     launch_tid: I64  # 0 for orphans
     slack_ns: int
 
-    def awaited(self, call: _Call, at: int) -> int | None:
-        """The one op that explains a call; ``at`` is the last op by end that ended inside it."""
-        direct, chained = self._candidates(call, at)
-        candidates = direct or chained
-        usual = [c for c in candidates if call.end_ns - USUAL_NS <= c[1] <= call.end_ns - SOONEST_NS + self.slack_ns]
-        candidates = usual or candidates
-        if not candidates or (not usual and call.end_ns - call.start_ns <= USUAL_NS):
+    def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
+        """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before them."""
+        if not bands:
             return None
-        best, ended = candidates[0]
-        tied = [row for row, end in candidates[1:] if end > ended - TIE_NS and self._may_be_instead(row, best, call.role)]
+        usual = bands[-1]
+        candidates = self.candidates(call, call.end_ns - round(usual.most_ns * LATE) - 1)
+        for band in bands:
+            near = [c for c in candidates if band.least_ns - self.slack_ns <= call.end_ns - c[1] <= band.most_ns]
+            if near:
+                return self._one_of(near, call, band.tie_ns)
+        if not candidates or call.end_ns - call.start_ns <= usual.most_ns:
+            return None
+        if usual != USUAL and call.end_ns - candidates[0][1] < usual.least_ns:
+            return None  # it ended when the call had begun to return
+        return self._one_of(candidates, call, usual.tie_ns)
+
+    def _one_of(self, usual: list[tuple[int, int]], call: _Call, tie_ns: int) -> int | None:
+        """The last of them, unless another may be it as well; then the one that the calling thread launched."""
+        best, ended = usual[0]
+        tied = [row for row, end in usual[1:] if end > ended - tie_ns and self._may_be_instead(row, best, call.role)]
         if not tied:
             return best
         own = [row for row in (best, *tied) if self.launch_tid[row] == call.tid]
         return own[0] if len(own) == 1 else None
 
-    def _candidates(self, call: _Call, at: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(row, end) of ops that may have held the call up, last first: by themselves, and because their stream waited for them."""
+    def since_ns(self, call: _Call) -> int:
+        """From when on an op that ended can have held the call up at all."""
+        before = call.last - LATEST_OPS
+        return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
+
+    def candidates(self, call: _Call, since_ns: int) -> list[tuple[int, int]]:
+        """(row, end) of ops that may have held the call up and ended inside it, after ``since_ns``, last first.
+
+        By themselves, else because their stream waited for them.
+        """
         direct: list[tuple[int, int]] = []
         chained: list[tuple[int, int]] = []
-        until = max(call.start_ns, call.end_ns - RETURN_NS - 1)
+        until, at = max(call.start_ns, since_ns), call.last
         while at >= 0 and self.ends[at] > until:
             row, end = self.row[at], self.ends[at]
             at -= 1
@@ -141,13 +174,64 @@ class _Search:
                 direct.append((row, end))
             elif self.enqueued.recorded_and_awaited(row, call.rank, unseen=False):
                 chained.append((row, end))
-        return direct, chained
+        return direct or chained
 
     def _may_be_instead(self, row: int, best: int, role: Role) -> bool:
         other_device = bool(self.device[row] != self.device[best])
         if role == Role.DEVICE_SYNC:
             return other_device
         return other_device or bool(self.stream[row] != self.stream[best]) or role == Role.EVENT_SYNC
+
+
+def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
+    """{name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the default.
+
+    A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer than the
+    default allows, it is not that of this machine, and nothing explains such calls.
+    """
+    calls = linked.trace.calls
+    name, lag_ns, chance = _lags(linked, cuda, search, asked, asking)
+    common = mode_of(lag_ns, chance)
+    out: dict[int, tuple[Mode, ...]] = {}
+    for which in np.unique(calls.name[asked]).tolist():
+        mine = name == which
+        own = lag_ns[mine]
+        mode = mode_of(own, chance[mine])
+        if mode is None and common and 2 * np.count_nonzero((own >= common.least_ns) & (own <= common.most_ns)) >= len(own):
+            mode = common
+        if mode:
+            out[which] = (mode,) if mode.least_ns > USUAL.most_ns else (mode, USUAL)
+        else:
+            out[which] = () if len(own) >= 3 and 2 * np.count_nonzero(own <= USUAL.most_ns * LATE) < len(own) else (USUAL,)
+    return out
+
+
+def _lags(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
+    """(name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been held up, from what
+    held them up, of the others from the last op that may have.
+    """
+    calls = linked.trace.calls
+    told, told_ns = _told_lags(linked, cuda)
+    seen: list[tuple[int, int, float]] = []
+    for c, what in zip(asked.tolist(), asking, strict=True):
+        since_ns = search.since_ns(what)
+        ended = search.candidates(what, since_ns)
+        if ended:
+            seen.append((c, max(what.end_ns - ended[0][1], 0), len(ended) / max(what.end_ns - since_ns, 1)))
+    call = np.concatenate([told, np.array([s[0] for s in seen], np.int64)])
+    lag_ns = np.concatenate([told_ns, np.array([s[1] for s in seen], np.int64)])
+    return calls.name[call], lag_ns, np.concatenate([np.zeros(len(told)), np.array([s[2] for s in seen])])
+
+
+def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
+    """(call, lag) of the synchronisation calls that are known to have been held up, and returned after what held them up had ended."""
+    calls, waits = linked.trace.calls, cuda.waits
+    host = waits.call != NOWHERE
+    ended_ns = np.zeros(len(calls.start_ns), np.int64)
+    np.maximum.at(ended_ns, waits.call[host], linked.trace.device.end_ns[waits.source[host]])
+    blocked = np.isin(cuda.role, SYNCS) & (ended_ns > calls.start_ns) & (ended_ns <= calls.end_ns)
+    call = np.flatnonzero(blocked)
+    return call, calls.end_ns[call] - ended_ns[call]
 
 
 def _launch_tid(linked: Linked) -> I64:
@@ -158,16 +242,14 @@ def _launch_tid(linked: Linked) -> I64:
 
 
 def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64, slack_ns: int) -> list[tuple[int, int]]:
-    """(copy, call) of asynchronous copies to pageable host memory that ended inside their call and held it up."""
+    """(copy, call) of asynchronous copies to pageable host memory that held up their call: by CUDA it returns when they are done.
+
+    However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to 1.3 ms).
+    """
     trace = linked.trace
     pageable = np.array(["DtoH" in s and "Pageable" in s for s in trace.strings], np.bool_)
     row = np.flatnonzero(pageable[trace.device.name] & (linked.device_call != NOWHERE))
     call = linked.device_call[row]
     end_ns = trace.device.end_ns[row]
-    held = (
-        (cuda.role[call] == Role.COPY_ASYNC)
-        & (took_ns[call] > BLOCKED_NS)
-        & (end_ns <= trace.calls.end_ns[call] + slack_ns)
-        & (end_ns >= trace.calls.end_ns[call] - RETURN_NS)
-    )
+    held = (cuda.role[call] == Role.COPY_ASYNC) & (took_ns[call] > BLOCKED_NS) & (end_ns <= trace.calls.end_ns[call] + slack_ns)
     return list(zip(row[held].tolist(), call[held].tolist(), strict=True))

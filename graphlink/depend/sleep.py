@@ -1,11 +1,15 @@
 """Which idle threads were asleep, and what on another thread woke them (CONTRACT, "Host time").
 
 A thread that is idle for 100 us or more outside any cpu_op and call was asleep if another thread was active until it woke, and that
-one then sleeps, or slept when this one fell asleep. Autograd hands over like this: the main thread waits in backward() while the
-autograd thread works, and the other way round. (20 us would invent edges, 500 us would miss some.)
+one then sleeps, or slept when this one fell asleep. (20 us would invent edges, 500 us would miss some.)
 
-"Until it woke" allows for the time that waking takes: in nine real traces a handed-over thread ran 15 to 500 us after the other's last
-activity (a cold autograd thread about 200 us, a new one 1.2 ms), and what lay 17 ms and more apart was no hand-over.
+"Until it woke" allows for the time that waking takes, 2 ms unless the recording shows that this thread takes longer to be woken by that
+one: in nine real traces a handed-over thread ran 15 to 500 us after the other's last activity (a cold autograd thread about 200 us, a
+new one 1.2 and 2.3 ms), and what lay 17 ms and more apart was no hand-over.
+
+Autograd says itself who wakes whom, whatever it takes: the main thread waits in backward() while the autograd thread works. So a thread
+that goes on with backward work was woken by the thread of its forward work, or by another one that does backward work, which may run on
+as it has only put a node into a queue; and the thread of the forward work is released when that work is done.
 """
 
 from __future__ import annotations
@@ -15,11 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.depend.modes import mode_of
 from graphlink.depend.timeline import Elements, behind_rows
-from graphlink.model import I64, Linked
+from graphlink.model import I32, I64, Bool, Linked
 
 ASLEEP_NS = 100_000
 WAKING_NS = 2_000_000
+ENGINE = "autograd::engine::evaluate_function"
+LATEST_NS = 10_000_000  # a mode beyond it is none of waking
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +56,83 @@ class _Thread:
     busy_until: list[int]
     begun: list[int]  # starts of elements
     last_ns: int  # end of the last element: what the thread does later is no node
+    engine: list[int]  # starts of rows of autograd's engine and of backward rows
+    backward: list[int]  # starts of backward rows, whose forward row is known,
+    forward_tid: list[int]  # and the thread of that
+
+    def forward_of(self, from_ns: int, until_ns: int) -> int | None:
+        """The thread for which it does backward work in an interval: that of the first such row."""
+        at = bisect_left(self.backward, from_ns)
+        return self.forward_tid[at] if at < len(self.backward) and self.backward[at] < until_ns else None
+
+    def in_engine(self, from_ns: int, until_ns: int) -> bool:
+        """Does backward work begin in an interval?"""
+        at = bisect_left(self.engine, from_ns)
+        return at < len(self.engine) and self.engine[at] < until_ns
 
 
-def sleeps(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -> Sleeps:
-    """Cost: O(n log n + idle intervals x threads x log n)."""
-    threads = _threads(linked, el, rank_start_ns, rank_end_ns)
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """What may have ended a sleep. ``told``: autograd says so, whatever it took."""
+
+    at_ns: int
+    by: int
+    cut: int
+    told: bool
+
+
+def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> Sleeps:
+    """Sleeps of all threads; ``autograd``: (forward, backward) rows. Cost: O(n log n + idle intervals x threads x log n)."""
+    threads = _threads(linked, el, autograd, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
-        for idle_from, idle_until in zip(a.idle_from[:-1], a.idle_until[:-1], strict=True):
+        for idle_from, idle_until, next_ns in zip(a.idle_from[:-1], a.idle_until[:-1], a.idle_from[1:], strict=True):
             if idle_from >= a.last_ns:
                 break
-            best = (idle_from, 0, 0)  # (release, by, cut)
-            for other, b in threads.items():
-                if other != tid:
-                    best = max(best, _release(b, other, idle_from, idle_until, best))
-            if best[0] > idle_from:
-                found.append((tid, idle_from, idle_until, best[1], best[0], best[2], int(idle_until == a.busy_from[0])))
-    table = np.array(found, np.int64).reshape(-1, 7)
+            best = _woken_by(threads, tid, idle_from, idle_until, next_ns)
+            if best is not None:
+                first = int(idle_until == a.busy_from[0])
+                found.append((tid, idle_from, idle_until, best.by, best.at_ns, best.cut, first, int(best.told)))
+    table = np.array(found, np.int64).reshape(-1, 8)
+    table = table[(table[:, 7] == 1) | _soon(table)]
     return Sleeps(*(table[:, i].copy() for i in range(7)))
 
 
-def _release(b: _Thread, by: int, idle_from: int, idle_until: int, none: tuple[int, int, int]) -> tuple[int, int, int]:
-    """(release, thread, cut) if thread b woke one that was idle over [idle_from, idle_until), else ``none``.
+def _soon(table: I64) -> Bool:
+    """Sleeps that ended as soon after their release as waking takes, by the thread that woke and the one that woke it."""
+    waking_ns = table[:, 2] - table[:, 4]
+    out: Bool = waking_ns <= WAKING_NS
+    late = np.flatnonzero(~out & (waking_ns <= LATEST_NS))
+    for tid, by in np.unique(table[late][:, [0, 3]], axis=0).tolist():
+        pair = np.flatnonzero((table[:, 0] == tid) & (table[:, 3] == by) & (waking_ns <= LATEST_NS))
+        mode = mode_of(waking_ns[pair], 1 / (table[pair, 2] - table[pair, 1]))
+        if mode:
+            out[pair[waking_ns[pair] <= mode.most_ns]] = True
+    return out
 
-    A release no later than ``idle_from`` is none.
-    """
-    last = bisect_left(b.busy_from, idle_until) - 1
-    if last < 0:
-        return none
-    ended, cut = b.busy_until[last], 1
-    if ended > idle_until:  # b runs on: what of it ended last before is the release
-        at = bisect_right(b.begun, idle_until) - 1
-        ended, cut = (b.begun[at], 0) if at >= 0 else (idle_from, 0)
-    if idle_until - ended > WAKING_NS:
-        return none
-    if not (_sleeps_at(b, idle_until, falling=False) or _sleeps_at(b, idle_from, falling=True)):
-        return none
-    return (ended, by, cut)
+
+def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until: int, next_ns: int) -> _Release | None:
+    """Of the threads that may have woken one that was idle over [idle_from, idle_until) the last active; idle again at ``next_ns``."""
+    best: _Release | None = None
+    engine, forward = threads[tid].in_engine(idle_until, idle_until + 1), threads[tid].forward_of(idle_until, next_ns)
+    for other, b in threads.items():
+        last = bisect_left(b.busy_from, idle_until) - 1
+        if other == tid or last < 0:
+            continue
+        ended, cut = b.busy_until[last], 1
+        if ended > idle_until:  # b runs on: what of it ended last before is the release
+            at = bisect_right(b.begun, idle_until) - 1
+            ended, cut = (b.begun[at], 0) if at >= 0 else (idle_from, 0)
+        if ended <= idle_from or (best is not None and ended < best.at_ns):
+            continue
+        queued = engine and b.in_engine(idle_from, idle_until)
+        if engine and not queued and forward not in (other, None):
+            continue
+        asleep = _sleeps_at(b, idle_until, falling=False)
+        told = asleep and (engine or b.forward_of(idle_from, idle_until) == tid)
+        if asleep or queued or _sleeps_at(b, idle_from, falling=True):
+            best = _Release(ended, other, cut, told)
+    return best
 
 
 def _sleeps_at(b: _Thread, time_ns: int, *, falling: bool) -> bool:
@@ -94,7 +141,7 @@ def _sleeps_at(b: _Thread, time_ns: int, *, falling: bool) -> bool:
     return at >= 0 and (b.idle_until[at] > time_ns or (falling and b.idle_until[at] == time_ns))
 
 
-def _threads(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int) -> dict[int, _Thread]:
+def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> dict[int, _Thread]:
     """Active and idle intervals of each thread that has elements.
 
     Active: cpu_ops, calls, and the moments when annotations begin or end. Calls may reach beyond the rank, which ends with its nodes.
@@ -114,16 +161,25 @@ def _threads(linked: Linked, el: Elements, rank_start_ns: int, rank_end_ns: int)
     tids, first = np.unique(tid, return_index=True)
     bounds = [*first.tolist(), len(tid)]
     begun = np.searchsorted(el.tid, tids, side="left").tolist(), np.searchsorted(el.tid, tids, side="right").tolist()
+    host = linked.trace.host
+    named = np.array([text.startswith(ENGINE) for text in linked.trace.strings], np.bool_)
+    forward, backward = autograd
+    engine = np.union1d(np.flatnonzero(named[host.name]), backward)
+    order = np.argsort(host.start_ns[backward], kind="stable")
+    forward, backward = forward[order], backward[order]
     out: dict[int, _Thread] = {}
     for i, thread in enumerate(tids.tolist()):
         part = slice(bounds[i], bounds[i + 1])
         mine = slice(begun[0][i], begun[1][i])
         begins, last_ns = np.sort(el.start_ns[mine]).tolist(), int(el.end_ns[mine].max())
-        out[thread] = _thread(start[part], np.maximum.accumulate(end[part]), rank_start_ns, begins, last_ns)
+        own = np.flatnonzero(host.tid[backward] == thread)
+        run = np.sort(host.start_ns[engine[host.tid[engine] == thread]]).tolist()
+        told = run, host.start_ns[backward[own]].tolist(), host.tid[forward[own]].tolist()
+        out[thread] = _Thread(*_idle_and_busy(start[part], np.maximum.accumulate(end[part]), rank_start_ns), begins, last_ns, *told)
     return out
 
 
-def _thread(start: I64, end: I64, rank_start_ns: int, begun: list[int], last_ns: int) -> _Thread:
+def _idle_and_busy(start: I64, end: I64, rank_start_ns: int) -> tuple[list[int], list[int], list[int], list[int]]:
     breaks = np.flatnonzero(start[1:] > end[:-1])
     busy_from, busy_until = start[np.append(0, breaks + 1)], end[np.append(breaks, len(end) - 1)]
     idle_from = np.concatenate([[rank_start_ns], busy_until])
@@ -132,4 +188,4 @@ def _thread(start: I64, end: I64, rank_start_ns: int, begun: list[int], last_ns:
     long[-1] = True  # after its last row a thread sleeps for good
     if busy_from[0] > rank_start_ns:
         long[0] = True
-    return _Thread(idle_from[long].tolist(), idle_until[long].tolist(), busy_from.tolist(), busy_until.tolist(), begun, last_ns)
+    return idle_from[long].tolist(), idle_until[long].tolist(), busy_from.tolist(), busy_until.tolist()

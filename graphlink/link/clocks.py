@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, Evidence, Waits, evidence_of, launches_of, waits_of
+from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
 from graphlink.link.launch import joined
 from graphlink.model import I32, I64, NOWHERE, Bool, Clocks, CommTable, DeviceClock, DeviceRows, Trace
 
@@ -53,12 +53,16 @@ def on_host_clock(trace: Trace) -> Trace:
 class _Windows:
     """Of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at ``by_ns[k]`` (device clock).
 
-    Between the two, nothing shows which of its neighbours an op belongs to.
+    Between the two, nothing shows which of its neighbours an op belongs to. ``cost_us``: how far the evidence disagrees.
     """
 
     offset_ns: I64
     after_ns: I64
     by_ns: I64
+    cost_us: float
+
+
+_STILL: Final = _Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0.0)
 
 
 def clocks(trace: Trace, call: I32) -> Clocks:
@@ -69,35 +73,52 @@ def clocks(trace: Trace, call: I32) -> Clocks:
     device = trace.device
     out = np.zeros(len(call), np.int64)
     waits = waits_of(trace, call)
-    least_ns, most_ns = _bounds(trace, call, waits)
-    found = []
-    for number in np.unique(device.device).tolist():
-        mine = device.device == number
+    bounds = _bounds(trace, call, waits)
+    devices = [_Device(number, trace, call, bounds, waits) for number in np.unique(device.device).tolist()]
+    for idle in (Launches.roughly, Launches.by):
+        evidence = [evidence_of(trace, d.launches, d.launches.of(idle(d.launches, out)), d.waits) for d in devices]
+        for d, windows in zip(devices, _of_devices(evidence, trace.resolution_ns), strict=True):
+            out[d.row] = d.offsets(windows)
+    return Clocks(out, tuple(d.described(out, anchored=e.anchored) for d, e in zip(devices, evidence, strict=True)))
+
+
+class _Device:
+    """The rows of one device in order of start, what they show, and between what their clock must be."""
+
+    def __init__(self, number: int, trace: Trace, call: I32, bounds: tuple[I64, I64], waits: Waits) -> None:
+        mine = trace.device.device == number
         row = np.flatnonzero(mine)
-        row = row[np.argsort(device.start_ns[row], kind="stable")]
-        launches, own = launches_of(trace, call, mine), waits.of(mine)
-        still = _Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
-        window, anchored = np.zeros(len(row), np.int64), False
-        for idle in (launches.roughly, launches.by):
-            evidence = evidence_of(trace, launches, launches.of(idle(out)), own)
-            anchored = evidence.anchored
-            windows = _windows(evidence, trace.resolution_ns) if anchored else still
-            window = _window_of(windows, device.start_ns[row], least_ns[row], most_ns[row])
-            out[row] = windows.offset_ns[window]
-        out[row] = _bounded(out[row], window, least_ns[row], most_ns[row])
-        found.append(_described(number, out[row], anchored=anchored))
-    return Clocks(out, tuple(found))
+        self.number = number
+        self.row = row[np.argsort(trace.device.start_ns[row], kind="stable")]
+        self.start_ns = trace.device.start_ns[self.row]
+        self.least_ns, self.most_ns = (bound[self.row] for bound in bounds)
+        self.launches, self.waits = launches_of(trace, call, mine), waits.of(mine)
+
+    def offsets(self, windows: _Windows) -> I64:
+        window = _window_of(windows, self.start_ns, self.least_ns, self.most_ns)
+        return _bounded(windows.offset_ns[window], window, self.least_ns, self.most_ns)
+
+    def described(self, offset_ns: I64, *, anchored: bool) -> DeviceClock:
+        mine = offset_ns[self.row]
+        jumps = np.abs(np.diff(mine))
+        return DeviceClock(
+            device=self.number,
+            windows=int(np.count_nonzero(jumps)) + 1,
+            offset_ns=(int(mine.min()), int(mine.max())),
+            steps=int(np.count_nonzero(jumps >= STEP_NS)),
+            anchored=anchored,
+        )
 
 
-def _described(number: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
-    jumps = np.abs(np.diff(offset_ns))
-    return DeviceClock(
-        device=number,
-        windows=int(np.count_nonzero(jumps)) + 1,
-        offset_ns=(int(offset_ns.min()), int(offset_ns.max())),
-        steps=int(np.count_nonzero(jumps >= STEP_NS)),
-        anchored=anchored,
-    )
+def _of_devices(evidence: list[Evidence], resolution_ns: int) -> list[_Windows]:
+    """The windows of each device. Devices whose evidence one clock explains as well have one: what they did together stays together."""
+    apart = [_windows(e, resolution_ns) if e.anchored else _STILL for e in evidence]
+    anchored = [e for e in evidence if e.anchored]
+    if len(anchored) > 1:
+        one = _windows(Evidence.joined(anchored), resolution_ns)
+        if one.cost_us <= sum(w.cost_us for w in apart) + CHANGE * (len(anchored) - 1):
+            return [one if e.anchored else w for e, w in zip(evidence, apart, strict=True)]
+    return apart
 
 
 def _bounds(trace: Trace, call: I32, waits: Waits) -> tuple[I64, I64]:
@@ -159,7 +180,8 @@ def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
         return_ns = int(np.median((ahead_ns - evidence.ahead_ns)[near])) if near.any() else USUAL_RETURN_NS
     evidence = replace(evidence, blocked=blocked)
     levels = _levels(np.concatenate([shown, evidence.ahead_ns[blocked] + return_ns]))
-    level = cheapest(_costs(evidence, block, levels, return_ns))
+    costs = _costs(evidence, block, levels, return_ns)
+    level = cheapest(costs)
     changes = np.flatnonzero(np.diff(level)) + 1
     first = np.searchsorted(block, changes)
     begins = np.concatenate([[0], changes])
@@ -167,6 +189,7 @@ def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
         offset_ns=np.array([round(levels[level[k]] / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
         after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
         by_ns=np.concatenate([[0], evidence.at_ns[first]]).astype(np.int64),
+        cost_us=float(costs[np.arange(len(level)), level].sum()) + CHANGE * len(changes),
     )
 
 

@@ -14,6 +14,7 @@ from graphlink.depend import build as stage
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
+from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.link.roles import Role, roles
@@ -115,7 +116,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
 
 def linked_of(path: Path) -> Linked:
     trace = read_kineto(path)
-    return link(trace, None, match_hosts(trace, None))
+    return link(on_host_clock(trace), None, match_hosts(trace, None))
 
 
 def built(linked: Linked, **options: object) -> Built:

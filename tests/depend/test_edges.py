@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.depend import assemble
+from graphlink.depend import host
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.errors import InputError
 from graphlink.model import EdgeKind
@@ -54,7 +54,7 @@ def test_a_cycle_is_named_in_order() -> None:
 def test_a_cycle_in_a_graph_is_told_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """No recording is known to make one, so an edge that runs back is put in."""
     back = (np.array([1], np.int32), np.array([0], np.int32))
-    monkeypatch.setattr(assemble, "forward_backward", lambda linked: back)
+    monkeypatch.setattr(host, "forward_backward", lambda linked: back)
     with pytest.raises(InputError) as error:
         graph_of(build_trace(host=[Host("first", 0, 10), Host("second", 10, 20)]))
     told = str(error.value)

@@ -220,7 +220,8 @@ def test_a_sleeping_thread_is_released_by_the_other_and_its_sleep_is_in_no_node(
 
 
 def test_what_wakes_long_after_the_other_thread_was_not_woken_by_it() -> None:
-    graph = graph_of(handover(latency=2_500))
+    rows = [Host("before", 0, 100), Host("op", 2_600, 3_000, tid=2), Host("after", 5_500, 5_600)]
+    graph = graph_of(build_trace(host=rows))
     assert [n[:2] for n in nodes(graph, NodeKind.HOST_GAP)] == [(0, 2_600), (100, 5_400)]
     assert not any(graph.tid[b] == 1 and graph.kind[b] != NodeKind.END for _, b in edges(graph, EdgeKind.THREAD))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphlink.model import EdgeKind, Graph, NodeKind
-from tests.build import Call, Host, build_trace
+from tests.build import Call, Flow, Host, build_trace
 from tests.depend.test_host import graph_of, nodes
 
 Spans = list[tuple[float, float]]
@@ -158,3 +158,67 @@ def test_who_wakes_another_and_goes_idle_is_cut_there() -> None:
 def test_who_wakes_as_an_annotation_ends_is_woken_there() -> None:
     rows = [Host("note", 0, 200, annotation=True), Host("before", 0, 100), Host("after", 200, 600), Host("op", 120, 200, tid=2)]
     assert woken(graph_of(build_trace(rows))) == [(200, 120, 2)]
+
+
+ENGINE = "autograd::engine::evaluate_function: XBackward0"
+
+
+def backward(name: str, seq: int, *, arrow: bool = False, late: float = 30_000) -> Graph:
+    """The main thread waits for an autograd thread, each wakes ``late`` us after the other's last row."""
+    began, done = 100 + late, 500 + late
+    rows = [
+        Host("aten::forward", 0, 50, seq_id=seq),
+        Host("aten::ones_like", 60, 100),
+        Host(name, began, done, tid=2, seq_id=seq, fw_tid=int(seq >= 0)),
+        Host("aten::after", done + late, done + late + 400),
+    ]
+    return graph_of(build_trace(rows, flows=[Flow(1, 0, 2, began)] if arrow else []))
+
+
+@pytest.mark.parametrize(
+    ("name", "seq", "arrow", "by_name", "by_forward"),
+    [
+        ("op", -1, False, False, False),
+        (ENGINE, -1, False, True, False),
+        ("XBackward0", 4, False, True, True),
+        ("XBackward0", -1, True, True, True),
+        (ENGINE, -1, True, True, True),
+    ],
+)
+def test_autograd_says_who_woke_a_thread_whatever_it_took(name: str, seq: int, arrow: bool, by_name: bool, by_forward: bool) -> None:
+    graph = backward(name, seq, arrow=arrow)
+    assert ((100, 60, 1) in woken(graph, tid=2)) == by_name, "its row is the engine's, or one with a forward row"
+    assert woken(graph) == ([(30_500, 30_100, 2)] if by_forward else []), "who ran forward waits until backward is done"
+
+
+def test_who_ran_forward_woke_the_autograd_thread_though_another_was_active_later() -> None:
+    rows = [Host("aten::forward", 0, 100, seq_id=4), Host("op", 0, 280, tid=3), Host("op", 500, 600, tid=3)]
+    rows += [Host(ENGINE, 300, 400, tid=2), Host("XBackward0", 310, 390, tid=2, seq_id=4, fw_tid=1)]
+    assert woken(graph_of(build_trace(rows)), tid=2)[0] == (100, 0, 1)
+    nobody = [row._replace(seq_id=-1, fw_tid=0) for row in rows]
+    assert woken(graph_of(build_trace(nobody)), tid=2) == [(280, 0, 3)]
+
+
+def test_an_autograd_thread_queues_work_for_another_and_runs_on() -> None:
+    """The main thread's part of backward becomes ready while the autograd thread goes on: neither sleeps then."""
+    rows = [Host(ENGINE, 0, 100), Host(ENGINE, 300, 400)]
+    rows += [Host(ENGINE, 50, 150, tid=2), Host(ENGINE, 151, 295, tid=2), Host(ENGINE, 301, 500, tid=2)]
+    assert woken(graph_of(build_trace(rows))) == [(295, 151, 2)]
+    other = [row._replace(name="op") if row.tid == 2 else row for row in rows]
+    assert woken(graph_of(build_trace(other))) == []
+
+
+@pytest.mark.parametrize(("times", "late", "wakes"), [(10, 3_000, True), (9, 3_000, False), (10, 11_000, False)])
+def test_a_thread_that_takes_longer_time_and_again_takes_that_long(times: int, late: float, wakes: bool) -> None:
+    """A worker is handed work 10 times, and each time begins 3 ms after the main thread's last row."""
+    step = 60_000
+    rows = [Host("op", i * step, i * step + 100) for i in range(times + 1)]
+    rows += [Host("work", i * step + 100 + late, i * step + 20_000, tid=2) for i in range(times)]
+    graph = graph_of(build_trace(rows))
+    assert len(woken(graph, tid=2)) == (times if wakes else 0)
+
+
+def test_no_time_of_waking_is_taken_from_lags_that_differ() -> None:
+    rows = [Host("op", i * 60_000, i * 60_000 + 100) for i in range(13)]
+    rows += [Host("work", i * 60_000 + 2_300 + 600 * i, i * 60_000 + 20_000, tid=2) for i in range(12)]
+    assert woken(graph_of(build_trace(rows)), tid=2) == []
