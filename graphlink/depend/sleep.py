@@ -112,7 +112,7 @@ def _soon(table: I64) -> Bool:
 
 
 def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until: int, next_ns: int) -> _Release | None:
-    """Of the threads that may have woken one that was idle over [idle_from, idle_until) the last active; it is idle again at ``next_ns``."""
+    """Of the threads that may have woken one that was idle over [idle_from, idle_until) the last active; idle again at ``next_ns``."""
     best: _Release | None = None
     engine, forward = threads[tid].in_engine(idle_until, idle_until + 1), threads[tid].forward_of(idle_until, next_ns)
     for other, b in threads.items():
