@@ -217,8 +217,9 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     exact = np.concatenate([(to_host & ~staged)[copied], certain[by[len(copied) :]]])
     least_ns = device.end_ns[op] - calls.end_ns[by]
     blocked = (exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS)) & (np.abs(least_ns) <= MOST_RETURN_NS)
-    keep = exact | blocked
     begun_ns = device.end_ns[op] - calls.start_ns[by]
+    blocked &= begun_ns > -STEPS_NS
+    keep = exact | blocked
     return Waits(op[keep], least_ns[keep], begun_ns[keep], exact[keep], blocked[keep])
 
 

@@ -17,13 +17,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
+from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
 from graphlink.link.launch import joined
 from graphlink.model import I32, I64, NOWHERE, Bool, Clocks, CommTable, DeviceClock, DeviceRows, Trace
 
 F64 = NDArray[np.float64]
 
-USUAL_RETURN_NS: Final = 5_000  # a wait returns this long after what it waited for, where the recording does not show it
+USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
+SPINNING_NS: Final = 20_000  # later than this it was woken up, after a time of its own
 NEAR_NS: Final = 100_000_000  # a wait shows how late it returns beside launches no further off
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _LEVEL_NS: Final = 250
@@ -168,7 +169,8 @@ def _bounded(offset_ns: I64, window: I64, least_ns: I64, most_ns: I64) -> I64:
 def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
     """The cheapest step function through the evidence.
 
-    The usual lag of a wait's return is a property of the machine: the median over the recording, by the launches alone.
+    How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where that and the usual
+    time differ, launches and waits are both a little unusual, and the offset lies between.
     """
     block = np.arange(len(evidence.at_ns)) * min(_MOST_BLOCKS, len(evidence.at_ns)) // len(evidence.at_ns)
     shown, return_ns, blocked = evidence.ahead_ns[evidence.launch], USUAL_RETURN_NS, evidence.blocked
@@ -177,16 +179,20 @@ def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
         ahead_ns = levels[cheapest(_costs(evidence, block, levels, None))[block]]
         blocked = blocked & (evidence.begun_ns > ahead_ns + NOISE_NS)
         near = blocked & _near(evidence)
-        return_ns = int(np.median((ahead_ns - evidence.ahead_ns)[near])) if near.any() else USUAL_RETURN_NS
+        return_ns = round(np.median((ahead_ns - evidence.ahead_ns)[near])) if near.any() else USUAL_RETURN_NS
     evidence = replace(evidence, blocked=blocked)
-    levels = _levels(np.concatenate([shown, evidence.ahead_ns[blocked] + return_ns]))
+    waited = evidence.ahead_ns[blocked] + return_ns
+    if len(shown):
+        waited = np.clip(waited, np.percentile(shown, 1) - STEPS_NS, np.percentile(shown, 95) + STEPS_NS)
+    levels = _levels(np.concatenate([shown, waited]))
     costs = _costs(evidence, block, levels, return_ns)
     level = cheapest(costs)
     changes = np.flatnonzero(np.diff(level)) + 1
     first = np.searchsorted(block, changes)
     begins = np.concatenate([[0], changes])
+    between_ns = (return_ns - USUAL_RETURN_NS) / 2 if return_ns <= SPINNING_NS else 0
     return _Windows(
-        offset_ns=np.array([round(levels[level[k]] / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
+        offset_ns=np.array([round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
         after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
         by_ns=np.concatenate([[0], evidence.at_ns[first]]).astype(np.int64),
         cost_us=float(costs[np.arange(len(level)), level].sum()) + CHANGE * len(changes),
