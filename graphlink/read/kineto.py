@@ -30,6 +30,7 @@ from graphlink.read.kineto_rows import (
     FLOW,
     HOST,
     NO_ARGS,
+    OLD_OP,
     OVERHEAD,
     SYNC,
     TABLE_OF,
@@ -104,6 +105,7 @@ class _Gathered:
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
+        self.old = False  # rows of category Operator were seen
 
     def add(self, block: Block[Event]) -> None:
         for bad in block.bad:
@@ -189,6 +191,7 @@ class _Gathered:
         if not rows:
             return
         self._count_pids(rows)
+        self.old = self.old or any(row.cat == OLD_OP for row in rows)
         start, end = self._times(rows, block)
         args = [row.args or NO_ARGS for row in rows]
         table = self.parts[HOST]
@@ -210,7 +213,7 @@ class _Gathered:
             rf_id=ints([a.rf_id for a in args], 0),
             seq_id=ints([a.seq_id for a in args], -1),
             fw_tid=ints([a.fw_tid for a in args], 0),
-            shapes=self.json_texts.column([a.shapes for a in args]),
+            shapes=self.json_texts.column([a.shapes or a.shapes_2020 for a in args]),
             types=self.json_texts.column([a.types for a in args]),
         )
 
@@ -343,7 +346,7 @@ class _Gathered:
         clock = Clock(base, self.path)
         trace = Trace(
             path=self.path,
-            host=host_rows(self.parts[HOST], clock),
+            host=host_rows(self.parts[HOST], clock, tuple(self.strings), old=self.old),
             calls=call_rows(self.parts[CALL], clock),
             device=device_rows(self.parts[DEVICE], clock),
             syncs=sync_rows(self.parts[SYNC], clock),

@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     order: Any = msgspec.field(default=None, name="Ev Idx")
     order_2022: Any = msgspec.field(default=None, name="Profiler Event Index")
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    shapes_2020: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     inputs: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
     collective: Any = msgspec.field(default=None, name="Collective name")
@@ -67,9 +68,11 @@ NO_ARGS = Args()
 
 HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD = "host", "call", "device", "sync", "event", "flow", "overhead"
 
+OLD_OP = "Operator"  # of 2021, when ranges were among the ops
+
 TABLE_OF = {
     "cpu_op": HOST,
-    "Operator": HOST,  # 2021
+    OLD_OP: HOST,
     "user_annotation": HOST,
     "UserAnnotation": HOST,
     "cuda_runtime": CALL,
