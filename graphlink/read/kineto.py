@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I64, Comm, SyncKind, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import MAX_RANKS, P2P_OPS, count_or_none, process_groups, rank_or_none
+from graphlink.read.devices import Labels, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -30,7 +32,9 @@ from graphlink.read.kineto_rows import (
     FLOW,
     HOST,
     NO_ARGS,
+    NO_NODES,
     OLD_OP,
+    OTHER,
     OVERHEAD,
     SYNC,
     TABLE_OF,
@@ -101,7 +105,8 @@ class _Gathered:
         self.strings = Strings()
         self.json_texts = JsonTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
-        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)}
+        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER)}
+        self.labels = Labels({}, {})
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
@@ -114,7 +119,7 @@ class _Gathered:
         for row in block.rows:
             lists[row.cat](row)
         for category, rows in lists.others.items():
-            self._count_others(category, rows)
+            self._count_others(category, self._others(category, rows))
         for table, fill in (
             (HOST, self._host),
             (CALL, self._calls),
@@ -153,6 +158,45 @@ class _Gathered:
         names = {"M": "metadata", "i": "instant", "I": "instant", "C": "counter"}
         for ph, count in Counter(row.ph for row in rows).items():
             self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
+
+    def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
+        """Takes up spans that may be of a device, and how processes are called; the other rows are returned."""
+        self._label([row for row in rows if row.ph == "M"])
+        if category in NO_NODES:
+            return rows
+        spans = [row for row in rows if row.ph == "X" and _is_time(row.ts) and _is_time(row.dur)]
+        start, length = ns_of_us(_us([row.ts for row in spans])), ns_of_us(_us([row.dur or 0.0 for row in spans]))
+        usable = (start != MISSING) & (length != MISSING) & (length >= 0) & (np.abs(start + length) < MAX_NS)
+        spans = [row for row, ok in zip(spans, usable.tolist(), strict=True) if ok]
+        if not spans:
+            return rows
+        args = [row.args or NO_ARGS for row in spans]
+        self.parts[OTHER].add(
+            start=start[usable],
+            end=(start + length)[usable],
+            category=self.strings.column([category or ""] * len(spans)),
+            name=self.strings.column([row.name or "" for row in spans]),
+            pid=ints([row.pid for row in spans]),
+            tid=ints([row.tid for row in spans]),
+            device=ints([a.device for a in args]),
+            stream=ints([a.stream_id if a.stream is None else a.stream for a in args]),
+            correlation=ints([a.correlation for a in args], 0),
+            bytes=ints([a.bytes or a.size or _words(a.mem_size) for a in args], 0),
+            awaited=ints([a.wait_stream for a in args]),
+            number=ints([a.wait_number for a in args]),
+        )
+        taken = set(map(id, spans))
+        return [row for row in rows if id(row) not in taken]
+
+    def _label(self, rows: list[Event]) -> None:
+        for row in rows:
+            pid = to_int_or_none(row.pid)
+            if pid is None or row.args is None:
+                continue
+            if row.name == "process_labels":
+                self.labels.label[pid] = str(row.args.labels or "")
+            elif row.name == "process_name":
+                self.labels.name[pid] = str(row.args.label or "")
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
         """Start and end of ``rows``, ns without base."""
@@ -340,9 +384,13 @@ class _Gathered:
             for key, value in (("rank", rank), ("world_size", world_size))
             if value is None and info.get(key) is not None
         ]
+        pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
+        if self.parts[OTHER].count:
+            left_out, of_devices = place(self.parts[OTHER], self.parts, self.strings, self.labels.devices() - set(pids))
+            self.left_out.update(left_out)
+            warnings += of_devices
         exact = self.highest_us < _EXACT_US and self.has_fraction
-        pids = (to_int_or_none(pid) for pid, _ in self.pids.most_common())
-        pid = next((pid for pid in pids if pid is not None), None)
+        pid = pids[0] if pids else None
         clock = Clock(base, self.path)
         trace = Trace(
             path=self.path,
@@ -375,6 +423,15 @@ def _host_name(around: dict[str, Any], pid: int | None) -> str:
         return recorded
     named = _WORKER.fullmatch(file) if isinstance(file, str) else None
     return named["host"] if named and int(named["pid"]) == pid else ""
+
+
+def _us(values: list[float | None]) -> NDArray[np.float64]:
+    return np.array(values, np.float64)
+
+
+def _words(value: object) -> object:
+    """The first word, as of "2284544 bytes"."""
+    return value.split()[0] if isinstance(value, str) and value.strip() else value
 
 
 def _is_time(value: object) -> bool:

@@ -49,6 +49,12 @@ class Args(msgspec.Struct, gc=False):
     sync_kind: Any = msgspec.field(default=None, name="cuda_sync_kind")
     wait_stream: Any = msgspec.field(default=None, name="wait_on_stream")
     wait_event: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
+    wait_number: Any = msgspec.field(default=None, name="seq_num")  # MTIA: of the event that is recorded or waited for
+    stream_id: Any = None  # MTIA's calls
+    size: Any = None
+    mem_size: Any = msgspec.field(default=None, name="mem size")
+    labels: Any = None  # of the metadata process_labels
+    label: Any = msgspec.field(default=None, name="name")  # of process_name
     wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
@@ -66,7 +72,7 @@ class Event(msgspec.Struct, gc=False):
 
 NO_ARGS = Args()
 
-HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD = "host", "call", "device", "sync", "event", "flow", "overhead"
+HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = "host", "call", "device", "sync", "event", "flow", "overhead", "other"
 
 OLD_OP = "Operator"  # of 2021, when ranges were among the ops
 
@@ -89,6 +95,12 @@ TABLE_OF = {
     "fwdbwd": FLOW,
     "overhead": OVERHEAD,
 }
+
+# Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters.
+NO_NODES = frozenset({
+    "python_function", "gpu_user_annotation", "Trace", "cpu_instant_event", "external_correlation", "cuda_profiler_range",
+    "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight",
+})  # fmt: skip
 
 ANNOTATIONS = frozenset({"user_annotation", "UserAnnotation"})
 

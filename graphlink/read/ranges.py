@@ -38,14 +38,14 @@ def ranges(
         return annotation | own
     nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
     bare = nothing[shapes] & ~numbered & ~_fits(_OP, strings)[name]
-    return own | (bare & (~_fits(_IDENTIFIER, strings)[name] | _around_others(start_ns, end_ns, tid)))
+    return own | (bare & (~_fits(_IDENTIFIER, strings)[name] | around_others(start_ns, end_ns, tid)))
 
 
 def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
     return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 
-def _around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
+def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
     """Whether the next row of a row's thread, by start and then the longest first, lies inside it."""
     order = np.lexsort((-end_ns, start_ns, tid))
     before, after = order[:-1], order[1:]
