@@ -55,8 +55,8 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     if lost:
         which = ", ".join(f"{count:,} x {name}" for name, count in lost.items())
         warnings.append(
-            f"{sum(lost.values()):,} launch calls have no device op ({which}): the device's side of them was not recorded, and its time is "
-            "not in the graph (or they were captured into a graph)"
+            f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph (the device was not "
+            "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
         )
     return Linked(
         trace=trace,

@@ -56,7 +56,9 @@ def test_calls_of_any_backend_launch_its_kernels(read, backend, side):
 
 
 def test_rows_of_an_unknown_category_in_a_devices_process_are_ops_on_the_stream_of_their_thread(read):
-    trace = read(*MTIA, row("new_device_events", "merge", 5, 9, pid=17, tid=3536), row("new_device_events", "dma_request", 20, 1, pid=17, tid=3536))
+    trace = read(
+        *MTIA, row("new_device_events", "merge", 5, 9, pid=17, tid=3536), row("new_device_events", "dma_request", 20, 1, pid=17, tid=3536)
+    )
     assert ops(trace) == [("merge", 17, 3536, 0), ("dma_request", 17, 3536, 0)]
     assert trace.device.kind.tolist() == [DeviceKind.KERNEL, DeviceKind.MEMCPY]
 
@@ -91,7 +93,9 @@ def test_what_belongs_to_a_call_but_does_not_say_its_stream_is_named_with_its_ca
 
 
 def test_rows_that_have_to_do_with_no_device_are_left_out_by_category(read):
-    trace = read(row("my_tool", "note", 5, 9, correlation=99), row("python_function", "f", 5, 9), {"ph": "X", "name": "x", "ts": 1, "pid": 10})
+    trace = read(
+        row("my_tool", "note", 5, 9, correlation=99), row("python_function", "f", 5, 9), {"ph": "X", "name": "x", "ts": 1, "pid": 10}
+    )
     assert trace.left_out == {"my_tool": 1, "python_function": 1, "metadata": 2, "no category, ph X": 1}
     assert trace.warnings == ()
 
