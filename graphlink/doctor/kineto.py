@@ -55,7 +55,8 @@ UNRECORDED = Kind(
     "launches-without-ops",
     Level.LOST,
     "{calls} launch calls have no device op",
-    "what they launched is not in the graph: device time is missing, and waits for it stay host time; right for calls captured into a graph",
+    "what they launched is not in the graph: device time is missing, and waits for it stay host time; right for calls captured into "
+    "a graph, and at the end of a cut recording",
     _DEVICE_SIDE,
 )
 NO_CALLS = Kind(

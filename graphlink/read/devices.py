@@ -41,13 +41,18 @@ class Labels:
         return labelled | {pid for pid, text in self.name.items() if pid not in self.label and _DEVICE.fullmatch(text)}
 
 
+def is_call(category: str) -> bool:
+    """Whether rows of a category are calls of a runtime or driver, whatever the device."""
+    return _CALLS.fullmatch(category) is not None
+
+
 def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices: Collection[int]) -> tuple[Counter[str], tuple[str, ...]]:
     """Puts each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
 
-    ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What is of no device is left out by category, what is of a device but does
-    not say on which stream is left out with a warning: both are returned. A row of a call's category around other rows of its thread,
-    that launched nothing, is a range: it is not the call that took the time. What a device's queue waits for another stream is no work:
-    such a row is of no length where the wait ended. O(n log n).
+    ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What is of no device
+    is left out by category, what is of a device but does not say on which stream with a warning: both are returned. A row of a call's
+    category around other rows of its thread, that launched nothing, is a range: it is not the call that took the time. What a device's
+    queue waits for another stream is no work: such a row is of no length where the wait ended. O(n log n).
     """
     rows = _Rows(others)
     texts = tuple(strings)
@@ -118,7 +123,7 @@ def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
 
 
 def _add_host(table: Parts, rows: _Rows, which: Bool) -> None:
-    """Ranges, no longer than the op they began in: ops that are open when a profiler stops end there, what a device's runtime wrote runs on."""
+    """Ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's runtime writes runs on."""
     count = int(np.count_nonzero(which))
     if not count:
         return

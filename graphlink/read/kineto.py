@@ -22,7 +22,7 @@ from graphlink.model import I64, Comm, SyncKind, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import MAX_RANKS, P2P_OPS, count_or_none, process_groups, rank_or_none
-from graphlink.read.devices import Labels, place
+from graphlink.read.devices import Labels, is_call, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -59,6 +59,7 @@ from graphlink.read.kineto_tables import (
 )
 from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
 
+_OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
@@ -78,6 +79,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
         gathered = _Gathered(str(path))
         for block in array.blocks(Event):
             gathered.add(block)
+        gathered.refuse_foreign(array)
         return gathered.trace(array)
 
 
@@ -136,6 +138,25 @@ class _Gathered:
                 rows = spans
             if rows:
                 fill(rows, block)
+
+    def refuse_foreign(self, array: ArrayReader) -> None:
+        """InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
+        known = any(self.parts[table].count for table in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD))
+        if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
+            return
+        if any(text.startswith(("/device:", "/host:")) for text in self.labels.name.values()):
+            raise InputError(f"is {kinds.JAX.what}", path=self.path, todo=kinds.JAX.todo)
+        categories = [text for text in dict.fromkeys(self.strings_of(self.parts[OTHER].seen("category"))) if not is_call(text)]
+        if self.parts[OTHER].count and categories:
+            shown = ", ".join(text or "none" for text in categories[:8])
+            todo = "record with torch.profiler, or give its own file and not one that was made from it"
+            raise InputError(f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo)
+        if self.left_out["unreadable"] and not self.labels.name:
+            raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo)
+
+    def strings_of(self, codes: I64) -> list[str]:
+        texts = tuple(self.strings)
+        return [texts[k] for k in np.unique(codes).tolist()]
 
     def _judge(self, bad: BadRow) -> None:
         """Of a row that is no Event. One that should have a time and has none is an error, others are left out."""

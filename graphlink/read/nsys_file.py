@@ -309,13 +309,10 @@ def _no_export(path: Path, head: bytes) -> InputError:
         return InputError("is empty", path=path, todo=_EXPORT_AGAIN)
     if head.startswith(b"SQLite format 3\0"):
         return InputError("the sqlite file is cut off", path=path, where=f"after byte {len(head)}", todo=_EXPORT_AGAIN)
-    if path.suffix in (".nsys-rep", ".qdrep"):
-        return InputError("is a report of nsys, not an export of one", path=path, todo=f"nsys export --type sqlite {path.name}")
-    name = looks_like(path)
-    kind = next((k for k in vars(kinds).values() if isinstance(k, kinds.Kind) and k.name == name), None)
+    kind = kinds.ALL.get(looks_like(path) or "")
     if kind is None:
         return InputError("is no sqlite database, so no nsys export", path=path, todo=_EXPORT_AGAIN)
-    return InputError(f"is {kind.what}, not an nsys export", path=path, todo=kind.todo)
+    return InputError(f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo)
 
 
 def _refuse_cut(path: Path, head: bytes, plain: Path | None = None) -> None:

@@ -154,8 +154,11 @@ def test_a_wait_of_a_stream_is_no_work_and_names_the_record_it_waited_for(read):
 
 
 def test_odd_values_in_rows_of_an_unknown_category_do_no_harm(read):
-    odd = [{"ph": "X", "cat": "odd", "name": "x", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": {"correlation": c}}
-           for ts, dur, pid, tid, c in ((None, 1, 1, 1, 1), (1e300, 1, 1, 1, 1), (5, -3, 1, 1, 1), (5, 1, "x", [], {}), (5, None, None, None, None))]  # fmt: skip
+    places = ((None, 1, 1, 1, 1), (1e300, 1, 1, 1, 1), (5, -3, 1, 1, 1), (5, 1, "x", [], {}), (5, None, None, None, None))
+    odd = [
+        {"ph": "X", "cat": "odd", "name": "x", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": {"correlation": correlation}}
+        for ts, dur, pid, tid, correlation in places
+    ]
     trace = read(*odd)
     assert trace.left_out["odd"] == 5
     assert ops(trace) == []
