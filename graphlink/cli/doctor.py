@@ -34,7 +34,8 @@ def doctor_parser() -> argparse.ArgumentParser:
         "what",
         nargs="*",
         metavar="FILE|DIR",
-        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by content and paired by rank",
+        help="Kineto traces, execution traces, nsys exports and side files of NCCL, or folders of them, told by content and paired by "
+        "rank; of a folder that graphlink wrote, the recordings that it was made from",
     )
     parser.add_argument("--env", action="store_true", help="before recording: what this PyTorch and this environment would not record")
     parser.add_argument("--json", action="store_true", help="print JSON (schemas/doctor.schema.json)")
@@ -78,7 +79,7 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
     from graphlink.doctor.diagnose import Given
     from graphlink.engine.engines import RunsOn
 
-    paths = unfold(names)
+    paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
     folders = {path: _inside(path) for path in paths if path.is_dir()}
     files = _by_kind([path for path in paths if path not in folders])
     searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
@@ -101,6 +102,37 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
         found=frozenset(inside),
         passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
     )
+
+
+def _recordings_of(path: Path) -> Sequence[Path]:
+    """The recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie beside the outputs.
+
+    Raises:
+        InputError: they are gone.
+    """
+    from graphlink.cli.inputs import is_looked_into, own_outputs
+    from graphlink.emit import summary
+    from graphlink.read import kinds
+    from graphlink.read.looks import looks_like
+
+    own = own_outputs(path) if path.is_dir() else frozenset()
+    if not own:
+        return [path]
+    others = [file for file in path.iterdir() if file.is_file() and file.name not in own and is_looked_into(file.name)]
+    if any(looks_like(file) in (kinds.KINETO.name, kinds.ET.name, kinds.NSYS.name) for file in others):
+        return [path]
+    inputs = [rank.inputs for rank in summary.load(path / "summary.json").ranks]
+    named = dict.fromkeys(name for one in inputs for name in (one.kineto, one.nsys, one.et) if name is not None)
+    found = {name: place for name in named for place in (path.parent / name, Path(name)) if place.exists()}
+    gone = [name for name in named if name not in found]
+    if gone or not named:
+        raise InputError(
+            "holds what graphlink made, and recordings that it was made from are gone",
+            path=path,
+            where=", ".join(gone[:MOST_TOLD]) + (f", ... ({len(gone)} in all)" if len(gone) > MOST_TOLD else ""),
+            todo="graphlink doctor RECORDINGS, where they are now",
+        )
+    return [found[name] for name in named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +204,8 @@ def _by_kind(paths: Sequence[Path]) -> _Files:
         kind = looks_like(path)
         if kind == kinds.CHAKRA.name:
             raise InputError("is a Chakra graph, not a recording", path=path, todo=f"graphlink check {path} judges it")
+        if kind is not None and kind not in of_kind and kind not in (kinds.NCCL.name, kinds.CHAKRA.name):
+            raise InputError(f"is {kinds.ALL[kind].what}", path=path, todo=kinds.ALL[kind].todo)
         if kind not in of_kind:
             raise InputError(
                 "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",

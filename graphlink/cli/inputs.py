@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import logging
 import os
 import re
@@ -55,6 +56,7 @@ class _Folder:
     logs: tuple[Path, ...]
     dumps: tuple[DumpHead, ...]
     strange: tuple[Path, ...]  # named as recordings are, and none
+    foreign: tuple[Path, ...]  # named as recordings of other tools are, or JSON that holds none
 
     def exports(self, *, needed: bool) -> tuple[Path, ...]:
         """Of those that are not ``needed`` it does not matter that one cannot be read."""
@@ -103,11 +105,12 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
     strange = [str(path) for folder in folders for path in folder.strange]
     if strange:
         missing = (*missing, f"left aside, by their beginning neither traces nor side files of NCCL: {few(strange)}")
+    foreign = _foreign([path for folder in folders for path in folder.foreign])
     if not devices:
         exports = [path for folder in folders for path in folder.exports(needed=True)]
         _refuse_exports(folders, exports, hosts)
-        return Found((), tuple(exports), _left_aside(folders, "nsys exports", exports_too=False), missing)
-    warnings = _left_aside(folders, "Kineto traces", exports_too=True)
+        return Found((), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing)
+    warnings = (*_left_aside(folders, "Kineto traces", exports_too=True), *foreign)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
         one = Inputs(kineto=devices[0].path, et=hosts[0].path if hosts else None, rank=rank, expected_rank=_told_rank(devices[0]))
         return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])), dumps)
@@ -191,7 +194,9 @@ def _is_kind(head: Head | None) -> bool:
 
 
 def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Sequence[DumpHead]) -> _Folder:
-    side_files = {dump.path for dump in dumps}
+    side_files, own = {dump.path for dump in dumps}, own_outputs(path)
+    strange = [head.path for head in heads if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)]
+    silent = {head.path for head in heads if head.kind is None} - {*strange, *side_files}
     for head in heads:
         log.debug("%s: %s", head.path, head.kind or "no trace")
     return _Folder(
@@ -202,10 +207,41 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
         logs=tuple(file for file in files if is_worker_log(file)),
         dumps=tuple(dumps),
         strange=(
-            *(head.path for head in heads if head.kind is None and head.path not in side_files and is_named_as_recording(head.path)),
+            *strange,
             *(file for file in files if is_named_so(file) and may_be_side_file(file.name) and file not in side_files),
         ),
+        foreign=tuple(file for file in files if file.name not in own and (file in silent or kinds.kind_by_name(file.name) is not None)),
     )
+
+
+def own_outputs(folder: Path) -> frozenset[str]:
+    """The names of what graphlink wrote into a folder."""
+    try:
+        listed = json.loads((folder / "summary.json").read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()
+    return frozenset({"summary.json", *(name for name in listed if isinstance(name, str))} if isinstance(listed, list) else ())
+
+
+def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Of files that are no recordings as they are read here, what they are and what to do."""
+    of_kind: dict[kinds.Kind | None, list[str]] = {}
+    for path in paths:
+        of_kind.setdefault(_foreign_kind(path), []).append(str(path))
+    return tuple(
+        f"left aside: {few(names)}: {kind.what} ({kind.todo})" if kind else f"left aside: {few(names)}: JSON that holds no recording"
+        for kind, names in of_kind.items()
+    )
+
+
+def _foreign_kind(path: Path) -> kinds.Kind | None:
+    name = kinds.kind_by_name(path.name)
+    if name is not None:
+        return name
+    try:
+        return kinds.ALL.get(looks_like(path) or "")
+    except InputError:
+        return None
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -13,8 +13,8 @@ from typing import Final
 from graphlink.cli.names import named_rank
 from graphlink.cli.pairing import few
 from graphlink.errors import InputError
+from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, read_heads
-from graphlink.read.kinds import ET, KINETO, NSYS
 from graphlink.read.looks import looks_like
 from graphlink.read.nccl.heads import DumpHead, read_dump_head
 from graphlink.read.nccl.looks import read_kind
@@ -220,8 +220,8 @@ def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) 
 def _none(path: Path) -> InputError:
     if path.is_dir():
         return InputError("holds no side file of NCCL", path=path, todo="give the folder of the dumps, or the files")
-    name, what = looks_like(path), read_kind(path)
-    kind = next((kind for kind in (KINETO, ET, NSYS) if kind.name == name), None)
-    if kind is not None:
+    what = read_kind(path)
+    kind = kinds.ALL.get(looks_like(path) or "")
+    if kind is not None and kind is not kinds.NCCL:
         return InputError(f"is {kind.what}, not a side file of NCCL", path=path, todo=kind.todo)
     return InputError(f"is {what or 'no side file of NCCL or the Flight Recorder'}", path=path, todo="docs/nccl.md says which are read")

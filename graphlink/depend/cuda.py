@@ -19,7 +19,9 @@ from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
 
-_LAUNCH, _RECORD, _WAIT, _READ, _SYNC, _BARE = range(6)
+# At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
+# recorded, the one that waits is the first that is held up.
+_RECORD, _WAIT, _READ, _LAUNCH, _SYNC, _BARE = range(6)
 
 # stream key -> (device row, FoundBy bits). One op a stream is enough: stream order implies the older ones.
 Sources = dict[int, tuple[int, int]]

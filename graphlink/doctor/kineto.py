@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from graphlink.doctor.records import Finding, Kind, Level
-from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, rounding_ns
+from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, rounding_ns
 from graphlink.model import I64, Linked, Trace
+from graphlink.read.devices import UNPLACED
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
 BROKEN: Final = frozenset({
@@ -20,6 +21,11 @@ BROKEN: Final = frozenset({
 })  # fmt: skip
 OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not told
 _ACTIVITIES: Final = "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]); with nsys --trace=cuda,nvtx"
+
+_DEVICE_SIDE: Final = (
+    "the device's side: CUPTI (or roctracer) found, allowed to (NVreg_RestrictProfilingToAdminUsers=0) and used by no other profiler; "
+    "fewer steps, if buffers were dropped"
+)
 
 EMPTY = Kind("empty-recording", Level.LOST, "no host op and no device op", "there is no graph", _ACTIVITIES, by_capture=True)
 NO_HOST = Kind(
@@ -35,7 +41,7 @@ NO_DEVICE = Kind(
     Level.LOST,
     "no device ops, though {calls} API calls were recorded",
     "no launch, stream, event or sync edge; what the device did is host time",
-    _ACTIVITIES,
+    _ACTIVITIES + "; if it was on, " + _DEVICE_SIDE,
     by_capture=True,
 )
 HOST_ONLY = Kind(
@@ -44,6 +50,14 @@ HOST_ONLY = Kind(
     "no device ops and no API calls: {rows} host ops",
     "the graph is of the host alone, which is right for a run on the CPU",
     "nothing, if it ran on the CPU; of a run on a GPU: " + _ACTIVITIES,
+)
+UNRECORDED = Kind(
+    "launches-without-ops",
+    Level.LOST,
+    "{calls} launch calls have no device op",
+    "what they launched is not in the graph: device time is missing, and waits for it stay host time; right for calls captured into "
+    "a graph, and at the end of a cut recording",
+    _DEVICE_SIDE,
 )
 NO_CALLS = Kind(
     "no-calls",
@@ -89,6 +103,13 @@ BROKEN_ROWS = Kind(
     "{rows} rows are damaged",
     "they are left out or mended as said",
     "the file as the profiler wrote it; record again",
+)
+UNPLACED_ROWS = Kind(
+    "unknown-device-rows",
+    Level.LOST,
+    "{rows} rows of a device are of a category that is not known, and do not say on which stream or device they ran",
+    "they are left out: device time is missing, and waits for it stay host time",
+    "with each row of the device args.device and args.stream, or a process labelled as a device (process_labels) and a thread a stream",
 )
 REPEATED = Kind(
     "repeated-calls",
@@ -145,8 +166,8 @@ STEPS = Kind(
     by_capture=True,
 )
 KINDS: Final = (
-    EMPTY, NO_HOST, NO_DEVICE, HOST_ONLY, NO_CALLS, BEFORE, LAUNCHES, EARLY, INTEGER, BROKEN_ROWS, REPEATED, OVERLAP, BACKWARD, SHAPES,
-    PYTHON, OVERHEAD, STEPS,
+    EMPTY, NO_HOST, NO_DEVICE, HOST_ONLY, UNRECORDED, NO_CALLS, BEFORE, LAUNCHES, EARLY, INTEGER, BROKEN_ROWS, UNPLACED_ROWS, REPEATED,
+    OVERLAP, BACKWARD, SHAPES, PYTHON, OVERHEAD, STEPS,
 )  # fmt: skip
 
 
@@ -165,6 +186,9 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
         yield Finding(NO_CALLS, figures={"ops": ops})
     else:
         yield from _orphans(linked, ops)
+    lost = launches_without_ops(trace) if ops else {}
+    if lost:
+        yield Finding(UNRECORDED, sum(lost.values()) / calls, {"calls": sum(lost.values())}, parts=lost)
     repeated = _repeated(trace.calls.correlation)
     if repeated:
         yield Finding(REPEATED, repeated / calls, {"calls": repeated})
@@ -172,6 +196,10 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     if broken:
         count = sum(broken.values())
         yield Finding(BROKEN_ROWS, count / (count + rows + calls + ops), {"rows": count}, parts=broken)
+    unplaced = {reason: count for reason, count in trace.left_out.items() if reason.endswith(UNPLACED)}
+    if unplaced:
+        count = sum(unplaced.values())
+        yield Finding(UNPLACED_ROWS, count / (count + ops), {"rows": count}, parts=unplaced)
 
 
 def _orphans(linked: Linked, ops: int) -> Iterator[Finding]:

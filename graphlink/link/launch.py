@@ -7,8 +7,10 @@ External ids join nothing: in older files they equal the correlation, and by cha
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from graphlink.link.names import ASYNC_PREFIX
 from graphlink.link.nest import Nesting, innermost, last_started, nest
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
 
+_LAUNCH: Final = re.compile(r"[Ll]aunch(?!HostFunc)")
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
 NO_CALL = "launch call not recorded"
@@ -48,6 +51,13 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     launches = _launches(trace, slack_ns)
     if launches.repeated:
         warnings.append(f"{launches.repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest")
+    lost = launches_without_ops(trace)
+    if lost:
+        which = ", ".join(f"{count:,} x {name}" for name, count in lost.items())
+        warnings.append(
+            f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph (the device was not "
+            "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
+        )
     return Linked(
         trace=trace,
         et=et,
@@ -59,6 +69,21 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
         orphans=launches.orphans,
         warnings=tuple(warnings),
     )
+
+
+def launches_without_ops(trace: Trace) -> dict[str, int]:
+    """Calls whose name says that they launch work for a device, and of which no device row has the correlation, by name.
+
+    Calls without correlation are not counted: what they launched is not of this rank. None where as many device rows have no
+    correlation: those may be theirs.
+    In 30 public Kineto traces each of 65,862 such calls has its row. Launches of host functions (``cudaLaunchHostFunc``) never have one.
+    """
+    calls = trace.calls
+    launch = np.fromiter((_LAUNCH.search(text) is not None for text in trace.strings), np.bool_, len(trace.strings))[calls.name]
+    names = calls.name[launch & (calls.correlation > 0) & ~np.isin(calls.correlation, trace.device.correlation)]
+    if len(names) <= np.count_nonzero(trace.device.correlation <= 0):
+        return {}
+    return {trace.strings[k]: n for k, n in Counter(names.tolist()).most_common()}
 
 
 def rounding_ns(trace: Trace) -> int:

@@ -1,4 +1,4 @@
-"""What a runtime or driver call does, by its name, for CUDA and HIP (docs/edges.md, "Calls")."""
+"""What a runtime or driver call does, by its name, for CUDA, HIP and the runtimes of other devices (docs/edges.md, "Other devices")."""
 
 from __future__ import annotations
 
@@ -39,6 +39,22 @@ _EXACT = {
     "EventSynchronize": Role.EVENT_SYNC,
     "EventQuery": Role.EVENT_QUERY,
 }
+# Runtimes that copied CUDA's model call it otherwise: aclrtSynchronizeStream (Ascend), urQueueFinish and zeEventHostSynchronize (XPU),
+# cnrtQueueWaitNotifier (MLU), musaStreamWaitEvent, "enqueueCommand waitOnEvent" (MTIA). The first that fits holds.
+_BY_WORDS = tuple(
+    (re.compile(words, re.IGNORECASE), role)
+    for words, role in (
+        (r".*(event|notifier|fence).*(?<!a)sync|.*(?<!a)sync.*(event|notifier|fence)", Role.EVENT_SYNC),
+        (r".*(stream|queue).*((?<!a)sync|finish)|.*(?<!a)sync.*(stream|queue)", Role.STREAM_SYNC),
+        (r".*(device|context|ctx).*(?<!a)sync|.*(?<!a)sync.*(device|context|ctx)", Role.DEVICE_SYNC),
+        (r".*record.*event|.*event.*record|.*place.*notifier", Role.RECORD),
+        (r".*(stream|queue).*wait.*(event|notifier)|.*enqueue.*event.*wait|.*event.*wait.*barrier", Role.STREAM_WAIT),
+        (r".*wait.*(event|notifier)|.*(event|notifier).*wait", Role.EVENT_SYNC),
+        (r".*event.*query|.*query.*event", Role.EVENT_QUERY),
+        (r".*memcpy.*async|.*(enqueue|append).*memcpy|.*memcpy.*enqueue", Role.COPY_ASYNC),
+        (r".*memcpy", Role.COPY),
+    )
+)
 
 
 def role_of(name: str) -> Role:
@@ -48,7 +64,7 @@ def role_of(name: str) -> Role:
             bare = _SUFFIX.sub("", name[len(prefix) :])
             break
     else:
-        return Role.OTHER
+        return next((role for words, role in _BY_WORDS if words.match(name)), Role.OTHER)
     if bare.startswith("Memcpy"):
         return Role.COPY_ASYNC if "Async" in bare else Role.COPY
     return _EXACT.get(bare, Role.OTHER)

@@ -126,6 +126,10 @@ class Parts:
         parts = self._columns.pop(name, None)
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
+    def seen(self, name: str) -> I64:
+        """The column so far, which stays; empty where there is none."""
+        return np.concatenate([np.zeros(0, np.int64), *self._columns.get(name, [])])
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """Those that have not been taken yet."""
         return {name: self.column(name) for name in list(self._columns)}

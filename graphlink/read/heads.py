@@ -20,7 +20,7 @@ import msgspec
 from graphlink.errors import InputError
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import count_or_none, process_groups, rank_or_none
-from graphlink.read.kinds import ET, KINETO
+from graphlink.read.kinds import ET, KINETO, is_jax
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader
@@ -92,7 +92,7 @@ def read_head(path: Path) -> Head:
     with open_source(path) as source:
         text = _beginning(source)
         packed = source.packed
-    kind = ET.name if _ET.match(text) else KINETO.name if any(mark in text for mark in _KINETO) else None
+    kind = ET.name if _ET.match(text) else KINETO.name if any(mark in text for mark in _KINETO) and not is_jax(text) else None
     try:
         array = ArrayReader(Source(path, io.BytesIO(text), packed), ("traceEvents", "nodes"), len(text) + 1)
     except InputError:  # no trace, or a head longer than HEAD_BYTES: whoever reads the file says so

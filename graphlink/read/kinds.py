@@ -25,8 +25,36 @@ NCCL = Kind("nccl", "a side file of NCCL or the Flight Recorder", "give it with 
 ZIP = Kind("zip", "a zip archive", "unpack it and give the files in it")
 TAR = Kind("tar", "a tar archive", "unpack it and give the files in it")
 PACKED = Kind("packed", "compressed in a way that is not read", "unpack it, or pack it as .gz or .zst")
+_TORCH = "record with torch.profiler and export_chrome_trace (docs/inputs.md)"
+NSYS_REPORT = Kind(
+    "nsys-report", "a report of nsys, not an export of one", "nsys export --type sqlite REPORT, then give the .sqlite with --nsys"
+)
+NCU_REPORT = Kind("ncu-report", "a report of Nsight Compute, which has no times of a run", "record with nsys profile or torch.profiler")
+XPLANE = Kind("xplane", "a profile of TensorFlow or JAX (XPlane)", f"nothing reads it here: of a PyTorch program, {_TORCH}")
+JAX = Kind("jax", "a trace of TensorFlow or JAX, not a Kineto trace", f"nothing reads it here: of a PyTorch program, {_TORCH}")
+PERFETTO = Kind("perfetto", "a binary Perfetto trace", "give the JSON or sqlite file that it was made from")
+PARQUET = Kind("parquet", "a Parquet table", "give the recording that it was made from; of nsys: nsys export --type sqlite REPORT")
+SNAPSHOT = Kind("snapshot", "a memory snapshot of PyTorch, which has no times of ops", _TORCH)
+PICKLE = Kind("pickle", "a Python pickle", "give the recording itself; of pickles only the Flight Recorder's are read, with --nccl")
+MEMORY = Kind("memory", "a memory timeline of PyTorch, which has no ops", _TORCH)
+ROCPROF = Kind("rocprof", "a table (CSV) of rocprof", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer")
+ROCPD = Kind("rocpd", "a database of rocprofv3 (rocpd), not an nsys export", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer")
+
+_NAMED = (
+    (re.compile(r"\.(?:nsys-rep|qdrep|qdstrm)$", re.IGNORECASE), NSYS_REPORT),
+    (re.compile(r"\.ncu-rep$", re.IGNORECASE), NCU_REPORT),
+    (re.compile(r"\.xplane\.pb$", re.IGNORECASE), XPLANE),
+    (re.compile(r"\.(?:perfetto-trace|pftrace|perfetto)$", re.IGNORECASE), PERFETTO),
+    (re.compile(r"\.(?:parquet|pqtdir)$", re.IGNORECASE), PARQUET),
+)
+ALL = {kind.name: kind for kind in list(vars().values()) if isinstance(kind, Kind)}
+_SNAPSHOT_MARKS = (b"device_traces", b"segments")
+_CSV_MARKS = (b'"Kernel_Name"', b"KernelName", b"Kernel_Name", b'"Correlation_Id"', b"Correlation_Id")
+_JAX = re.compile(rb'"/(?:host|device):')
 
 _MAGIC = (
+    (b"NVR\0", NCU_REPORT),
+    (b"PAR1", PARQUET),
     (b"SQLite format 3\0", NSYS),
     (b"PK\x03\x04", ZIP),
     (b"PK\x05\x06", ZIP),
@@ -45,7 +73,23 @@ def binary_kind(head: bytes) -> Kind | None:
             return kind
     if head[257:262] == b"ustar":
         return TAR
-    return CHAKRA if _is_chakra(head) else None
+    if re.match(rb"\x80[\x02-\x05]", head):
+        return SNAPSHOT if any(mark in head for mark in _SNAPSHOT_MARKS) else PICKLE
+    if _is_chakra(head):
+        return CHAKRA
+    if not head.lstrip().startswith((b"{", b"[")) and any(mark in head.split(b"\n", 1)[0] for mark in _CSV_MARKS):
+        return ROCPROF
+    return None
+
+
+def kind_by_name(name: str) -> Kind | None:
+    """What files of this ending are that are no recordings as they are read here, and have no mark of their own; None for others."""
+    return next((kind for ending, kind in _NAMED if ending.search(name)), None)
+
+
+def is_jax(head: bytes) -> bool:
+    """Whether the beginning of a JSON trace names processes as TensorFlow and JAX do: "/device:GPU:0"."""
+    return _JAX.search(head) is not None
 
 
 def _is_chakra(head: bytes) -> bool:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I64, Comm, SyncKind, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import MAX_RANKS, P2P_OPS, count_or_none, process_groups, rank_or_none
+from graphlink.read.devices import Labels, is_call, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -30,6 +32,9 @@ from graphlink.read.kineto_rows import (
     FLOW,
     HOST,
     NO_ARGS,
+    NO_NODES,
+    OLD_OP,
+    OTHER,
     OVERHEAD,
     SYNC,
     TABLE_OF,
@@ -54,6 +59,7 @@ from graphlink.read.kineto_tables import (
 )
 from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
 
+_OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
@@ -73,6 +79,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
         gathered = _Gathered(str(path))
         for block in array.blocks(Event):
             gathered.add(block)
+        gathered.refuse_foreign(array)
         return gathered.trace(array)
 
 
@@ -100,10 +107,12 @@ class _Gathered:
         self.strings = Strings()
         self.json_texts = JsonTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
-        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)}
+        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER)}
+        self.labels = Labels({}, {})
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
+        self.old = False  # rows of category Operator were seen
 
     def add(self, block: Block[Event]) -> None:
         for bad in block.bad:
@@ -112,7 +121,7 @@ class _Gathered:
         for row in block.rows:
             lists[row.cat](row)
         for category, rows in lists.others.items():
-            self._count_others(category, rows)
+            self._count_others(category, self._others(category, rows))
         for table, fill in (
             (HOST, self._host),
             (CALL, self._calls),
@@ -129,6 +138,25 @@ class _Gathered:
                 rows = spans
             if rows:
                 fill(rows, block)
+
+    def refuse_foreign(self, array: ArrayReader) -> None:
+        """InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
+        known = any(self.parts[table].count for table in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD))
+        if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
+            return
+        if any(text.startswith(("/device:", "/host:")) for text in self.labels.name.values()):
+            raise InputError(f"is {kinds.JAX.what}", path=self.path, todo=kinds.JAX.todo)
+        categories = [text for text in dict.fromkeys(self.strings_of(self.parts[OTHER].seen("category"))) if not is_call(text)]
+        if self.parts[OTHER].count and categories:
+            shown = ", ".join(text or "none" for text in categories[:8])
+            todo = "record with torch.profiler, or give its own file and not one that was made from it"
+            raise InputError(f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo)
+        if self.left_out["unreadable"] and not self.labels.name:
+            raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo)
+
+    def strings_of(self, codes: I64) -> list[str]:
+        texts = tuple(self.strings)
+        return [texts[k] for k in np.unique(codes).tolist()]
 
     def _judge(self, bad: BadRow) -> None:
         """Of a row that is no Event. One that should have a time and has none is an error, others are left out."""
@@ -151,6 +179,45 @@ class _Gathered:
         names = {"M": "metadata", "i": "instant", "I": "instant", "C": "counter"}
         for ph, count in Counter(row.ph for row in rows).items():
             self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
+
+    def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
+        """Takes up spans that may be of a device, and how processes are called; the other rows are returned."""
+        self._label([row for row in rows if row.ph == "M"])
+        if category in NO_NODES:
+            return rows
+        spans = [row for row in rows if row.ph == "X" and _is_time(row.ts) and _is_time(row.dur)]
+        start, length = ns_of_us(_us([row.ts for row in spans])), ns_of_us(_us([row.dur or 0.0 for row in spans]))
+        usable = (start != MISSING) & (length != MISSING) & (length >= 0) & (np.abs(start + length) < MAX_NS)
+        spans = [row for row, ok in zip(spans, usable.tolist(), strict=True) if ok]
+        if not spans:
+            return rows
+        args = [row.args or NO_ARGS for row in spans]
+        self.parts[OTHER].add(
+            start=start[usable],
+            end=(start + length)[usable],
+            category=self.strings.column([category or ""] * len(spans)),
+            name=self.strings.column([row.name or "" for row in spans]),
+            pid=ints([row.pid for row in spans]),
+            tid=ints([row.tid for row in spans]),
+            device=ints([a.device for a in args]),
+            stream=ints([a.stream_id if a.stream is None else a.stream for a in args]),
+            correlation=ints([a.correlation for a in args], 0),
+            bytes=ints([a.bytes or a.size or _words(a.mem_size) for a in args], 0),
+            awaited=ints([a.wait_stream for a in args]),
+            number=ints([a.wait_number for a in args]),
+        )
+        taken = set(map(id, spans))
+        return [row for row in rows if id(row) not in taken]
+
+    def _label(self, rows: list[Event]) -> None:
+        for row in rows:
+            pid = to_int_or_none(row.pid)
+            if pid is None or row.args is None:
+                continue
+            if row.name == "process_labels":
+                self.labels.label[pid] = str(row.args.labels or "")
+            elif row.name == "process_name":
+                self.labels.name[pid] = str(row.args.label or "")
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
         """Start and end of ``rows``, ns without base."""
@@ -189,6 +256,7 @@ class _Gathered:
         if not rows:
             return
         self._count_pids(rows)
+        self.old = self.old or any(row.cat == OLD_OP for row in rows)
         start, end = self._times(rows, block)
         args = [row.args or NO_ARGS for row in rows]
         table = self.parts[HOST]
@@ -210,7 +278,7 @@ class _Gathered:
             rf_id=ints([a.rf_id for a in args], 0),
             seq_id=ints([a.seq_id for a in args], -1),
             fw_tid=ints([a.fw_tid for a in args], 0),
-            shapes=self.json_texts.column([a.shapes for a in args]),
+            shapes=self.json_texts.column([a.shapes or a.shapes_2020 for a in args]),
             types=self.json_texts.column([a.types for a in args]),
         )
 
@@ -337,13 +405,17 @@ class _Gathered:
             for key, value in (("rank", rank), ("world_size", world_size))
             if value is None and info.get(key) is not None
         ]
+        pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
+        if self.parts[OTHER].count:
+            left_out, of_devices = place(self.parts[OTHER], self.parts, self.strings, self.labels.devices() - set(pids))
+            self.left_out.update(left_out)
+            warnings += of_devices
         exact = self.highest_us < _EXACT_US and self.has_fraction
-        pids = (to_int_or_none(pid) for pid, _ in self.pids.most_common())
-        pid = next((pid for pid in pids if pid is not None), None)
+        pid = pids[0] if pids else None
         clock = Clock(base, self.path)
         trace = Trace(
             path=self.path,
-            host=host_rows(self.parts[HOST], clock),
+            host=host_rows(self.parts[HOST], clock, tuple(self.strings), old=self.old),
             calls=call_rows(self.parts[CALL], clock),
             device=device_rows(self.parts[DEVICE], clock),
             syncs=sync_rows(self.parts[SYNC], clock),
@@ -372,6 +444,15 @@ def _host_name(around: dict[str, Any], pid: int | None) -> str:
         return recorded
     named = _WORKER.fullmatch(file) if isinstance(file, str) else None
     return named["host"] if named and int(named["pid"]) == pid else ""
+
+
+def _us(values: list[float | None]) -> NDArray[np.float64]:
+    return np.array(values, np.float64)
+
+
+def _words(value: object) -> object:
+    """The first word, as of "2284544 bytes"."""
+    return value.split()[0] if isinstance(value, str) and value.strip() else value
 
 
 def _is_time(value: object) -> bool:

@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     order: Any = msgspec.field(default=None, name="Ev Idx")
     order_2022: Any = msgspec.field(default=None, name="Profiler Event Index")
     shapes: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    shapes_2020: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     inputs: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
     collective: Any = msgspec.field(default=None, name="Collective name")
@@ -48,6 +49,12 @@ class Args(msgspec.Struct, gc=False):
     sync_kind: Any = msgspec.field(default=None, name="cuda_sync_kind")
     wait_stream: Any = msgspec.field(default=None, name="wait_on_stream")
     wait_event: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
+    wait_number: Any = msgspec.field(default=None, name="seq_num")  # MTIA: of the event that is recorded or waited for
+    stream_id: Any = None  # MTIA's calls
+    size: Any = None
+    mem_size: Any = msgspec.field(default=None, name="mem size")
+    labels: Any = None  # of the metadata process_labels
+    label: Any = msgspec.field(default=None, name="name")  # of process_name
     wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
@@ -65,11 +72,13 @@ class Event(msgspec.Struct, gc=False):
 
 NO_ARGS = Args()
 
-HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD = "host", "call", "device", "sync", "event", "flow", "overhead"
+HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = "host", "call", "device", "sync", "event", "flow", "overhead", "other"
+
+OLD_OP = "Operator"  # of 2021, when ranges were among the ops
 
 TABLE_OF = {
     "cpu_op": HOST,
-    "Operator": HOST,  # 2021
+    OLD_OP: HOST,
     "user_annotation": HOST,
     "UserAnnotation": HOST,
     "cuda_runtime": CALL,
@@ -86,6 +95,12 @@ TABLE_OF = {
     "fwdbwd": FLOW,
     "overhead": OVERHEAD,
 }
+
+# Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters.
+NO_NODES = frozenset({
+    "python_function", "gpu_user_annotation", "Trace", "cpu_instant_event", "external_correlation", "cuda_profiler_range",
+    "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight",
+})  # fmt: skip
 
 ANNOTATIONS = frozenset({"user_annotation", "UserAnnotation"})
 

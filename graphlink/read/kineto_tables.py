@@ -10,6 +10,7 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
+from graphlink.read.ranges import ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 
@@ -49,20 +50,25 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
     )
 
 
-def host_rows(parts: Parts, clock: Clock) -> HostRows:
+def host_rows(parts: Parts, clock: Clock, strings: Sequence[str], *, old: bool) -> HostRows:
+    """``old``: rows of category ``Operator`` are among them."""
     start, end, place = clock.ns(parts, "start"), clock.ns(parts, "end"), parts.column("order")
     order = np.lexsort((place, -end, start))
+    tid, name, shapes = parts.column("tid"), parts.column("name", np.int32), parts.column("shapes", np.int32)
+    seq_id, fw_tid, annotation = parts.column("seq_id"), parts.column("fw_tid"), parts.column("annotation", np.bool_)
+    numbered = (seq_id >= 0) | (fw_tid > 0)
+    annotation = ranges(annotation, name, strings, start_ns=start, end_ns=end, tid=tid, shapes=shapes, numbered=numbered, old=old)
     return HostRows(
         start_ns=start[order],
         end_ns=end[order],
-        tid=parts.column("tid")[order],
-        name=parts.column("name", np.int32)[order],
-        annotation=parts.column("annotation", np.bool_)[order],
+        tid=tid[order],
+        name=name[order],
+        annotation=annotation[order],
         order=place[order],
         rf_id=parts.column("rf_id")[order],
-        seq_id=parts.column("seq_id")[order],
-        fw_tid=parts.column("fw_tid")[order],
-        input_shapes=parts.column("shapes", np.int32)[order],
+        seq_id=seq_id[order],
+        fw_tid=fw_tid[order],
+        input_shapes=shapes[order],
         input_types=parts.column("types", np.int32)[order],
         comm=parts.comm_table(order),
     )

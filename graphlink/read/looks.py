@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from graphlink.errors import InputError
-from graphlink.read.kinds import ET, KINETO, NCCL, binary_kind
+from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
 from graphlink.read.nccl.looks import HEAD_BYTES, kind_of
 from graphlink.read.source import open_source
 from graphlink.read.stream import open_array
@@ -20,20 +20,22 @@ class _Row(msgspec.Struct):
 
 
 def looks_like(path: str | Path) -> str | None:
-    """What the file at ``path`` is: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl"; None for anything else.
+    """What the file at ``path`` is: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of ``kinds``; else None.
 
     Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
     """
     with open_source(path) as source:
         head = source.read(HEAD_BYTES)
-    kind = binary_kind(head[:512])
-    if kind is not None:
-        return kind.name
     if kind_of(head) is not None:
         return NCCL.name
+    kind = binary_kind(head[:512]) or kind_by_name(Path(path).name)
+    if kind is not None:
+        return kind.name
     try:
         with open_array(path, ("traceEvents", "nodes"), _HEAD_BYTES) as array:
             if array.key is not None:
+                if array.key == "traceEvents" and is_jax(head):
+                    return JAX.name
                 return {"traceEvents": KINETO, "nodes": ET}[array.key].name
             first = next(array.blocks(_Row), None)
             return KINETO.name if first is not None and first.rows else None

@@ -15,6 +15,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import Comm, Trace
+from graphlink.read import kinds
 from graphlink.read.commnames import Told, kernel_tells, told
 from graphlink.read.nsys_device import CUPTI, GRAPH, KERNEL, RUNTIME, Work, process_of, read_work
 from graphlink.read.nsys_file import Export, open_export
@@ -139,6 +140,8 @@ def _places(export: Export, work: Work, ranges: RangeRows, calls: Calls) -> tupl
     if not found:
         threads = np.concatenate([ranges.thread, calls.thread])
         found = {Place(process, None) for process in np.unique(process_of(threads)).tolist()}
+    if not found and any(table.startswith("rocpd") for table in export.tables):
+        raise InputError(f"is {kinds.ROCPD.what}", path=export.path, todo=kinds.ROCPD.todo)
     if not found:
         raise InputError(
             "holds no device work, no NVTX ranges and no API calls",

@@ -9,14 +9,13 @@ import numpy as np
 
 from graphlink.model import I32, I64, U8, Bool, DeviceKind
 from graphlink.read.columns import MISSING
-from graphlink.read.nsys_file import Columns, Export
+from graphlink.read.nsys_file import PID_MASK, Columns, Export
 from graphlink.read.nsys_text import Names, dense, name_column
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 KERNEL: Final = CUPTI + "KERNEL"
 GRAPH: Final = CUPTI + "GRAPH_TRACE"
 RUNTIME: Final = CUPTI + "RUNTIME"
-PID_MASK: Final = ~0xFFFFFF  # a globalTid without its thread is the globalPid
 _IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
 _MIGRATIONS: Final = ("UVM HtoD", "UVM DtoH", "UVM DtoD")

@@ -23,6 +23,8 @@ from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.looks import looks_like
 from graphlink.read.source import open_source
 
+PID_MASK: Final = ~0xFFFFFF  # a globalTid without its thread is the globalPid
+_PROCESS, _CALLS, _RANGES = "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 PAGE_ROWS: Final = 1 << 14
 TEXT_ROWS: Final = 1 << 12  # fewer, as names may be long
 MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
@@ -42,6 +44,7 @@ class Export:
         self.warnings: list[str] = []
         self._connection = connection
         self._columns: dict[str, frozenset[str]] = {}
+        self._calls: I64 | None = None  # (correlation, globalPid) of the calls, for tables that do not say of which process they are
         with self._reading("sqlite_master"):
             names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             for table in (name.decode("ascii") for (name,) in names if isinstance(name, bytes) and name.isascii()):
@@ -75,7 +78,44 @@ class Export:
                 parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
         out = {name: np.concatenate(part) if part else np.zeros(0, np.int64) for name, part in parts.items()}
         assert all(len(column) == count for column in out.values()), "sqlite joins one number a row"
-        return {name: out[name] if name in out else np.full(count, MISSING) for name in names}
+        out |= {name: np.full(count, MISSING) for name in names if name not in out}
+        if _PROCESS in names and not self.has(table, _PROCESS) and count:
+            out[_PROCESS] = self._processes(table, out)
+        return {name: out[name] for name in names}
+
+    def _processes(self, table: str, rows: Columns) -> I64:
+        """globalPid of the ``rows`` of a table without that column, as early versions of nsys and other tools leave it out.
+
+        Of the only process there is. Of several: of the one that made the calls of the same ids, where nine in ten such rows of the
+        device and context agree (ids of two processes meet by chance); else MISSING.
+        """
+        count = len(rows["deviceId"]) if "deviceId" in rows else len(next(iter(rows.values())))
+        if self._calls is None:
+            calls = self.integers(_CALLS, ("globalTid", "correlationId"))
+            if not self.has(_CALLS, "globalTid"):
+                calls = self.integers(_RANGES, ("globalTid", "correlationId"))
+            there = calls["globalTid"] != MISSING
+            self._calls = np.unique(np.stack([calls["correlationId"][there], calls["globalTid"][there] & PID_MASK], axis=1), axis=0)
+        ids, process = self._calls.T
+        only = np.unique(process)
+        if len(only) < 2:
+            self.warnings.append(f"{table} has no column {_PROCESS}: its rows are taken to be of the only process in the export")
+            return np.full(count, only[0] if len(only) else 0)
+        correlation = rows.get("correlationId", np.full(count, MISSING))
+        first, last = (np.searchsorted(ids, correlation, side=side) for side in ("left", "right"))
+        known = (last - first == 1) & (correlation > 0)
+        out = np.full(count, MISSING)
+        places = np.stack([rows.get(name, out) for name in ("deviceId", "contextId")], axis=1)
+        for place in np.unique(places, axis=0):
+            mine = (places == place).all(axis=1)
+            votes, counts = np.unique(process[first[mine & known]], return_counts=True)
+            if len(votes) and counts.max() >= 0.9 * counts.sum():
+                out[mine] = votes[counts.argmax()]
+        self.warnings.append(
+            f"{table} has no column {_PROCESS}: {int(np.count_nonzero(out != MISSING)):,} of {count:,} rows are taken to be of the process "
+            "that made the calls of their device, the others are left out"
+        )
+        return out
 
     def texts(self, table: str, column: str, kind: str = "text") -> Iterator[list[bytes | None]]:
         """A column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
@@ -269,13 +309,10 @@ def _no_export(path: Path, head: bytes) -> InputError:
         return InputError("is empty", path=path, todo=_EXPORT_AGAIN)
     if head.startswith(b"SQLite format 3\0"):
         return InputError("the sqlite file is cut off", path=path, where=f"after byte {len(head)}", todo=_EXPORT_AGAIN)
-    if path.suffix in (".nsys-rep", ".qdrep"):
-        return InputError("is a report of nsys, not an export of one", path=path, todo=f"nsys export --type sqlite {path.name}")
-    name = looks_like(path)
-    kind = next((k for k in vars(kinds).values() if isinstance(k, kinds.Kind) and k.name == name), None)
+    kind = kinds.ALL.get(looks_like(path) or "")
     if kind is None:
         return InputError("is no sqlite database, so no nsys export", path=path, todo=_EXPORT_AGAIN)
-    return InputError(f"is {kind.what}, not an nsys export", path=path, todo=kind.todo)
+    return InputError(f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo)
 
 
 def _refuse_cut(path: Path, head: bytes, plain: Path | None = None) -> None:

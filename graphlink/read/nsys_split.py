@@ -88,8 +88,9 @@ class _Process:
         whole = self.whole
         if alone:
             work, ranges, calls, syncs, flows = self.work, self.ranges, self.calls, self.syncs, self.flows
+            elsewhere = self.calls[:0]
         else:
-            threads = self._threads(device)
+            threads, elsewhere = self._threads(device), self._elsewhere(device)
             work = self.work[whole.work.device[self.work] == device]
             ranges = self.ranges[np.isin(whole.ranges.thread[self.ranges], threads)]
             calls = self.calls[np.isin(whole.calls.thread[self.calls], threads)]
@@ -97,7 +98,7 @@ class _Process:
             flows = self.flows[np.isin(whole.flows.fwd_tid[self.flows], threads) & np.isin(whole.flows.bwd_tid[self.flows], threads)]
         return Tables(
             host=_host(whole, ranges),
-            calls=_calls(whole.calls, calls),
+            calls=_calls(whole.calls, calls, elsewhere),
             device=_device(whole, work),
             syncs=_sync_rows(whole, syncs),
             events=_event_rows(whole, self.events),
@@ -109,14 +110,26 @@ class _Process:
             ),
         )
 
+    def _launched(self) -> tuple[I64, I64]:
+        """Calls that launched work, and the device it ran on."""
+        if self._launches is None:
+            work = self.whole.work
+            call = calls_of(work.process[self.work], work.correlation[self.work], self.whole.calls)
+            there = call >= 0
+            self._launches = call[there], work.device[self.work[there]]
+        return self._launches
+
+    def _elsewhere(self, device: int | None) -> I64:
+        """Calls that launched on other devices alone, and waited for nothing."""
+        call, on = self._launched()
+        waits = self.syncs[self.whole.syncs.correlation[self.syncs] > 0]
+        out: I64 = np.setdiff1d(call[on != device], call[on == device])
+        return out[~np.isin(self.whole.calls.correlation[out], self.whole.syncs.correlation[waits])]
+
     def _threads(self, device: int | None) -> I64:
         """Threads that launched on a device, and those that launched nothing at all."""
-        if self._launches is None:
-            work, calls = self.whole.work, self.whole.calls
-            call = calls_of(work.process[self.work], work.correlation[self.work], calls)
-            there = call >= 0
-            self._launches = calls.thread[call[there]], work.device[self.work[there]]
-        thread, on = self._launches
+        call, on = self._launched()
+        thread = self.whole.calls.thread[call]
         every = np.unique(np.concatenate([self.whole.calls.thread[self.calls], self.whole.ranges.thread[self.ranges]]))
         out: I64 = every[np.isin(every, thread[on == device]) | ~np.isin(every, thread)]
         return out
@@ -157,14 +170,15 @@ def _host(whole: Whole, rows: I64) -> HostRows:
     )
 
 
-def _calls(calls: Calls, rows: I64) -> CallRows:
+def _calls(calls: Calls, rows: I64, elsewhere: I64) -> CallRows:
+    """``elsewhere``: calls that launched on other devices, whose ids join nothing here."""
     rows = rows[np.lexsort((-calls.end_ns[rows], calls.start_ns[rows]))]
     return CallRows(
         start_ns=calls.start_ns[rows],
         end_ns=calls.end_ns[rows],
         tid=calls.thread[rows] & _TID,
         name=calls.name[rows],
-        correlation=calls.correlation[rows],
+        correlation=np.where(np.isin(rows, elsewhere), 0, calls.correlation[rows]),
     )
 
 

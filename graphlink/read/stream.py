@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from graphlink.errors import InputError
-from graphlink.read.kinds import NCCL, binary_kind
+from graphlink.read.kinds import NCCL, binary_kind, kind_by_name
 from graphlink.read.nccl.looks import HEAD_BYTES, kind_of
 from graphlink.read.scan import guess_cut, scan, separator_at
 from graphlink.read.source import Source, open_source
@@ -201,9 +201,10 @@ class ArrayReader:
         return False
 
     def _refuse_foreign(self, text: bytes, begin: bytes, keys: Sequence[str], *, surely: bool) -> None:
-        kind = binary_kind(text)
-        if kind is None and _OF_TRACES.issubset(keys) and kind_of(text[:HEAD_BYTES]) is not None:
-            kind = NCCL
+        side_file = _OF_TRACES.issubset(keys) and kind_of(text[:HEAD_BYTES]) is not None
+        kind = NCCL if side_file else binary_kind(text)
+        if kind is None and begin not in (b"{", b"["):
+            kind = kind_by_name(self._source.path.name)
         if kind is not None:
             raise InputError(f"is {kind.what}", path=self._source.path, todo=kind.todo)
         if surely and begin not in (b"", b"{", b"["):

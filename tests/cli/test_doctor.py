@@ -101,7 +101,7 @@ def test_what_pairing_passes_over_is_told(graphlink: Run, tmp_path: Path) -> Non
         ("graph.et", b"\x0c\x0a\x050.0.4\x12\x03\x0a\x01a", "graphlink check"),
         ("notes.txt", b"hello", "is neither a Kineto trace"),
         ("cut.json", b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", ', "cut"),
-        ("packed.zip", b"PK\x03\x04" + bytes(30), "is neither a Kineto trace"),
+        ("packed.zip", b"PK\x03\x04" + bytes(30), "is a zip archive"),
     ],
 )
 def test_what_is_no_recording_is_refused_in_one_message(name: str, content: bytes, said: str, graphlink: Run, tmp_path: Path) -> None:
@@ -153,3 +153,17 @@ def test_the_environment_is_told_before_a_recording(graphlink: Run, monkeypatch:
 def test_names_of_files_cannot_steer_a_terminal(graphlink: Run, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run\x1b[31m", ranks=(0,))
     assert "\x1b" not in graphlink("doctor", folder).out
+
+
+def test_a_folder_of_outputs_stands_for_the_recordings_it_was_made_from(traces, graphlink, tmp_path):
+    out, copy = tmp_path / "out", tmp_path / "kineto_0.json"
+    copy.write_bytes((traces / "kineto_0.json").read_bytes())
+    assert graphlink("--kineto", copy, "--out", out, "--sync", "cuda", "--no-timeline").status == 0
+    of_outputs, of_recording = graphlink("doctor", out), graphlink("doctor", copy)
+    assert of_outputs.status == 0
+    assert of_outputs.out.partition(": ")[2] == of_recording.out.partition(": ")[2]
+    copy.unlink()
+    gone = graphlink("doctor", out)
+    assert gone.status == 1
+    assert f"at: {copy}" in gone.err
+    assert "are gone" in gone.err

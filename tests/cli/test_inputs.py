@@ -358,7 +358,8 @@ def test_public_runs_are_paired_whatever_their_names(tmp_path: Path, name: str, 
     found = folder(TRACES / name)
     assert pairs(found) == [(rank, f"kineto_{rank}.json.gz", f"et_{rank}.json.gz") for rank in range(ranks)]
     assert found.missing == ()
-    assert [warning.split()[0].rpartition("/")[2] for warning in found.warnings] == ["et_plus_reference_0.json.gz"] * (name == "dlrm8-v100")
+    aside = [warning for warning in found.warnings if "holds no recording" not in warning]  # communicators.json
+    assert [warning.split()[0].rpartition("/")[2] for warning in aside] == ["et_plus_reference_0.json.gz"] * (name == "dlrm8-v100")
     for rank in range(ranks):
         (tmp_path / f"{'abcdefgh'[rank]}.json").symlink_to(TRACES / name / f"kineto_{rank}.json.gz")
         (tmp_path / f"{'stuvwxyz'[rank]}.json").symlink_to(TRACES / name / f"et_{rank}.json.gz")

@@ -124,6 +124,22 @@ def test_two_calls_before_one_operator_end_in_one_edge() -> None:
         ("hipMemcpyWithStream", Role.COPY),
         ("cudaLaunchKernelExC", Role.OTHER),
         ("INVALID", Role.OTHER),
+        ("synchronizeStream", Role.STREAM_SYNC),  # MTIA, as the next two
+        ("enqueueCommand waitOnEvent", Role.STREAM_WAIT),
+        ("enqueueCommand memcpyDtoHAsync", Role.COPY_ASYNC),
+        ("urQueueFinish", Role.STREAM_SYNC),  # XPU, as the next five
+        ("urEventWait", Role.EVENT_SYNC),
+        ("urEnqueueEventsWait", Role.STREAM_WAIT),
+        ("zeEventHostSynchronize", Role.EVENT_SYNC),
+        ("urEnqueueUSMMemcpy", Role.COPY_ASYNC),
+        ("urEnqueueKernelLaunch", Role.OTHER),
+        ("aclrtSynchronizeStream", Role.STREAM_SYNC),  # Ascend, as the next three
+        ("aclrtSynchronizeDevice", Role.DEVICE_SYNC),
+        ("aclrtRecordEvent", Role.RECORD),
+        ("aclrtMemcpy", Role.COPY),
+        ("cnrtQueueWaitNotifier", Role.STREAM_WAIT),  # MLU, as the next
+        ("cnrtPlaceNotifier", Role.RECORD),
+        ("musaStreamWaitEvent", Role.STREAM_WAIT),
     ],
 )
 def test_roles_of_calls(name: str, role: Role) -> None:

@@ -32,6 +32,19 @@ def _without_correlation(document: Document) -> None:
         del kernel["args"]["correlation"]
 
 
+def _lost_kernels(document: Document) -> None:
+    """The kernels of the middle of the run, which no call waited for, are gone."""
+    lost = [id(row) for row in rows(document, "kernel")[40:43]]
+    document["traceEvents"] = [event for event in document["traceEvents"] if id(event) not in lost]
+
+
+def _unknown_device(document: Document) -> None:
+    """A row of the call of a kernel that says neither stream nor device."""
+    kernel = copy.deepcopy(rows(document, "kernel")[5])
+    kernel["args"] = {"correlation": kernel["args"]["correlation"]}
+    document["traceEvents"].append(kernel | {"cat": "dsp_op"})
+
+
 def _early(document: Document) -> None:
     """The first kernel starts 1 us before its launch call."""
     kernel = rows(document, "kernel")[0]
@@ -147,6 +160,8 @@ CASES = (
         {"kineto": without_first_calls(0.3)},
     ),
     Case("no correlation", {"launches-missing"}, {"kineto": _without_correlation}),
+    Case("lost buffers", {"launches-without-ops"}, {"kineto": _lost_kernels}),
+    Case("rows of a device nobody knows", {"unknown-device-rows"}, {"kineto": _unknown_device}),
     Case("starts early", {"starts-before-launch"}, {"kineto": _early}),
     Case("joined files", {"repeated-calls", "calls-overlap"}, {"kineto": _repeated}),
     Case("whole microseconds", {"integer-us", "matched-by-order"}, {"dialect": "2023"}),

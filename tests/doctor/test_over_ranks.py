@@ -38,7 +38,7 @@ SMALL = ClusterTraining(steps=2, layers=1)
         (None, set()),
         (MissingRank(2), {"missing-ranks"}),
         (ProfilerStart(5 * MS), {"began-apart"}),
-        (Dropped(1, "data", 1), {"unmatched-communication"}),
+        (Dropped(1, "data", 1), {"unmatched-communication", "launches-without-ops"}),
         (LateStart(1, share=0.3), {"unmatched-communication", "event-records-outside"}),
         (Differs(1, "data", 1), {"collectives-differ"}),
         (ProfilerOverhead(1, 0, 2 * MS), {"profiler-overhead", "first-meeting-late"}),

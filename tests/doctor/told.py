@@ -22,6 +22,8 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"synchronisation calls waited .* us for something", {*_NO_ROWS, "cuda-sync-gaps", "no-device-rows"}),
     (r"synchronisation and event calls after the last row are left out", _NOTHING),  # the profiler's own, in every recording
     (r"cuda_sync rows have no API call", {"cuda-sync-without-calls"}),
+    (r"launch calls have no device op", {"no-device-rows", "launches-without-ops"}),
+    (r"are of a device, but do not say on which stream", {"unknown-device-rows"}),
     (r"API calls repeat the correlation id", {"repeated-calls"}),
     (r"API calls run on into the next call", {"calls-overlap"}),
     (r"ET and Kineto trace differ on a process group", {"et-differs"}),

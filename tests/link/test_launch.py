@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, link
+from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Linked, Trace
 from tests.build import Call, Device, Host, build_trace
@@ -107,3 +107,17 @@ def test_rows_that_the_recording_sets_apart_enclose_nothing() -> None:
     trace = replace(trace, host=replace(trace.host, apart=np.array([True, False])))
     apart = link(trace, None, match_hosts(trace, None))
     assert (apart.parent.tolist(), apart.crossing.tolist(), apart.call_op.tolist()) == ([-1, -1], [True, False], [1, -1])
+
+
+def test_launches_without_a_device_op_are_named() -> None:
+    calls = [Call("cudaLaunchKernel", 10, 12, 1), Call("cudaLaunchKernel", 20, 22, 2), Call("cudaLaunchHostFunc", 30, 31, 3)]
+    trace = build_trace([Host("aten::add", 0, 100)], calls, device=[Device("k", 15, 18, 1)])
+    assert launches_without_ops(trace) == {"cudaLaunchKernel": 1}
+    assert any("1 launch calls have no device op (1 x cudaLaunchKernel)" in text for text in linked(trace).warnings)
+
+
+def test_a_launch_may_be_that_of_a_device_op_without_correlation() -> None:
+    calls = [Call("cudaLaunchKernel", 10, 12, 1), Call("hipLaunchKernel", 20, 22, 2)]
+    trace = build_trace([Host("aten::add", 0, 100)], calls, device=[Device("k", 15, 18, 1), Device("k", 25, 28, 0)])
+    assert launches_without_ops(trace) == {}
+    assert linked(trace).warnings == ()

@@ -327,7 +327,7 @@ def test_columns_have_the_types_of_the_model_even_when_empty(read):
         (b"\x07\x0a\x050.0.4\x12\x08\x01", "chakra", "Chakra graph"),
         (b"\x7b\x0a\x050.0.4" + bytes(120), "chakra", "Chakra graph"),
         (b"BZh91AY&SY", "packed", "unpack"),
-        (b"\x80\x04\x95", None, "no JSON"),
+        (b"\x80\x04\x95", "pickle", "a Python pickle"),
         (b'{"communicators": {}}', None, "no list"),
     ],
 )

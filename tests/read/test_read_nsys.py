@@ -470,3 +470,38 @@ def test_pages_hold_more_than_one_page(tmp_path: Path) -> None:
     with open_export(path) as export:
         assert np.array_equal(export.integers("t", ("a",))["a"], np.arange(40_000))
         assert sum(map(len, export.texts("t", "a"))) == 40_000
+
+
+def _without_processes(path: Path) -> None:
+    """As early versions of nsys and other tools write the tables of devices."""
+    tables = [f"CUPTI_ACTIVITY_KIND_{table}" for table in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION")]
+    edit(path, *(f"ALTER TABLE {table} DROP COLUMN globalPid" for table in tables))
+
+
+def test_rows_without_a_process_are_of_the_only_one(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    whole, _ = read_one(path, TRAINING)
+    _without_processes(path)
+    (found,) = read_nsys(path)
+    assert found.device.start_ns.tolist() == whole.device.start_ns.tolist()
+    assert found.syncs.correlation.tolist() == whole.syncs.correlation.tolist()
+    assert found.warnings[0].startswith("CUPTI_ACTIVITY_KIND_KERNEL has no column globalPid")
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_of_several_processes_it_is_the_one_whose_calls_have_their_ids(tmp_path: Path, apart: bool) -> None:
+    """Where both gave out the same ids in a context of the same number, nothing tells which: the rows are left out and counted."""
+    path = tmp_path / "run.sqlite"
+    write_nsys([TRAINING, RANDOM], path, schema="3.25", vary=NsysVariation())
+    tables = ("KERNEL", "MEMCPY", "MEMSET")
+    process = "(SELECT max(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+    for table in ("RUNTIME", "SYNCHRONIZATION", *tables) if apart else ():
+        own = f"(globalTid & {~0xFFFFFF})" if table == "RUNTIME" else "globalPid"
+        edit(path, f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET correlationId = correlationId + 1000000 WHERE {own} = {process}")
+    whole = read_nsys(path)
+    edit(path, *(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET contextId = contextId + (globalPid >> 24) % 1000" for table in tables if apart))
+    _without_processes(path)
+    found = read_nsys(path)
+    same = [trace.device.start_ns.tolist() for trace in found] == [trace.device.start_ns.tolist() for trace in whole]
+    assert same is apart
+    assert (found[0].left_out.get("device row without process", 0) > 0) is not apart

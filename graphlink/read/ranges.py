@@ -1,0 +1,54 @@
+"""Tells ranges from ops where a recording has both in one category.
+
+PyTorch says so by category since 2021 (``RecordScope::USER_SCOPE`` is written as ``user_annotation``). Before, ``ProfilerStep#N``,
+``Optimizer.*``, ``enumerate(DataLoader)#*`` and what users named by ``record_function`` stood among the ops, as ``Operator``. A thread
+that is idle inside a range may sleep, inside an op it may not, so that which of the two it is decides what threads wait for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, Bool
+
+# Names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py, dataloader.py, Work.cpp).
+_RANGE: Final = re.compile(r"ProfilerStep\s?#\d+|Optimizer\.\w+#.*|enumerate\(DataLoader\)#.*|(?:nccl|gloo|mpi|ucc|xccl):\w+")
+# Ops of the dispatcher and nodes of autograd: ``aten::add``, ``torch::autograd::AccumulateGrad``, ``ReluBackward1``.
+_OP: Final = re.compile(r".*::.*|\w*Backward\d*|record_param_comms", re.DOTALL)
+_IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes and generated kernels are named
+_NO_INPUTS: Final = ("", "[]")
+
+
+def ranges(
+    annotation: Bool, name: I32, strings: Sequence[str], *, start_ns: I64, end_ns: I64, tid: I64, shapes: I32, numbered: Bool, old: bool
+) -> Bool:
+    """Which rows are ranges: those whose category says so (``annotation``), and those among the ops that are none.
+
+    A name of PyTorch's own ranges is one in any recording. Other names are judged only where the recording mixes the two, that is where
+    no category says annotation, and it is ``old`` (category ``Operator``) or has PyTorch's own ranges among its ops: there a row is a
+    range if its name is no operator's or autograd node's, it has neither inputs nor a number of autograd (``numbered``), which
+    ``record_function`` never has, and its name is no identifier or another row of its thread runs inside it. O(n log n).
+    """
+    own = _fits(_RANGE, strings)[name]
+    if annotation.any() or not (old or own.any()):
+        return annotation | own
+    nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
+    bare = nothing[shapes] & ~numbered & ~_fits(_OP, strings)[name]
+    return own | (bare & (~_fits(_IDENTIFIER, strings)[name] | around_others(start_ns, end_ns, tid)))
+
+
+def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
+    return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
+
+
+def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
+    """Whether the next row of a row's thread, by start and then the longest first, lies inside it."""
+    order = np.lexsort((-end_ns, start_ns, tid))
+    before, after = order[:-1], order[1:]
+    out = np.zeros(len(order), np.bool_)
+    out[before] = (tid[before] == tid[after]) & (start_ns[after] >= start_ns[before]) & (end_ns[after] <= end_ns[before])
+    return out
