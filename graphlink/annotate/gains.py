@@ -1,7 +1,8 @@
 """How much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
 
 Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never add up. What
-takes no time is work (``duration_ns``): start delays stay, as they do wherever work is scaled, and count as idle time.
+takes no time is work (``duration_ns``): start delays stay, as they do wherever work is scaled, and count as idle time. Launch latency
+stays even where idle time goes: it runs beside other work.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ def top_gains(replayed: Replayed, top: int = 100) -> Gains:
     rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
     ``ROUNDS`` passes.
     """
-    graph = replayed.graph
-    work = graph.duration_ns
+    graph, work = replayed.graph, _work_ns(replayed)
     alone = _single_gains(replayed)
     groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.name, work, replayed.path, alone)]
     share_bounds = np.array(list(replayed.path.share_ns.values()), np.int64)
@@ -110,9 +110,14 @@ def _side_by_side(parts: list[tuple[relief.Relief, ...]], bounds: list[I64]) -> 
 def _single_gains(replayed: Replayed) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     path = replayed.path.node
-    cost = replayed.graph.duration_ns[path]
+    cost = _work_ns(replayed)[path]
     avoiding = replayed.spans.crossing(path, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
+
+
+def _work_ns(replayed: Replayed) -> I64:
+    """What each node's work takes; of a delay, what launch latency does not explain."""
+    return np.minimum(replayed.graph.duration_ns, replayed.slack.end_ns - replayed.slack.start_ns)
 
 
 def _op_of(graph: Graph) -> I32:
@@ -131,7 +136,8 @@ def _op_of(graph: Graph) -> I32:
 
 def _share_relief(replayed: Replayed) -> tuple[relief.Relief, relief.Relief]:
     """A set a ``Share``: its nodes' work; idle has the start delays too."""
-    work, delay = replayed.graph.duration_ns, replayed.graph.start_delay_ns
+    work = _work_ns(replayed)
+    delay = replayed.slack.end_ns - replayed.slack.start_ns - work
     working = np.flatnonzero(work > 0).astype(np.int32)
     late = np.flatnonzero((replayed.graph.kind == NodeKind.DEVICE_OP) & (delay > 0)).astype(np.int32)
     idle = np.full(len(late), int(Share.IDLE), np.int32)

@@ -24,7 +24,7 @@ class HostSide:
     which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
-    ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
+    ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans. ``launched_ns``: of each call, up to when it had launched.
     ``begun``: by which thread host-side communication was asked for. ``comm_part``: for each of ``comm_waits`` the node that opens where
     it ended.
     """
@@ -37,6 +37,7 @@ class HostSide:
     part: I32
     wake_ns: I64
     launcher: I32
+    launched_ns: I64
     comm_part: I32
     start_ns: int  # of the rank: its earliest node
     end_ns: int
@@ -92,7 +93,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    return HostSide(el, nodes, slept, begun, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+    comm_part = nodes.opening(comm_waits.until_ns)
+    return HostSide(el, nodes, slept, begun, comm_waits, part, waking_ns, launcher, launched_ns, comm_part, start_ns, end_ns)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

@@ -274,6 +274,7 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         column("stream", np.where(beside, -1, graph.stream), ~host),
         column("correlation", correlation, device_op),
         column("start_delay_ns", graph.start_delay_ns, ~host),
+        column("launch_latency_ns", graph.launch_latency_ns, ~host),
         column("overlap_ns", graph.overlap_ns, ~host),
         *_et_columns(graph, linked),
     ]

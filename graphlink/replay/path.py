@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8
+from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind
 from graphlink.replay.played import MEETING, MESSAGE, Played
 from graphlink.replay.workload import Slot, Work, Workload
 
@@ -47,7 +47,8 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     fixed: list[int] = []
     held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
     start, begin, end = played.start_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
-    delay = work.fixed_ns.tolist()
+    lagging = played.held_kind == EdgeKind.LAUNCH if work.lags is not None else np.zeros(len(work), np.bool_)
+    delay = (work.fixed_ns + np.where(lagging, work.latency_ns, 0)).tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.critical import held_by
+from graphlink.annotate.latency import Lags
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.read.chakra import UNKNOWN_DEP
 
@@ -62,10 +63,13 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Of each node the dependency that ended last: the node and the edge (``NOWHERE`` without dependencies), and when it ended."""
+    """Of each node the dependency that held it back longest: the node and the edge (``NOWHERE`` without dependencies), when it ended,
+    and when it let the node begin: a lag later, if the edge has one.
+    """
 
     node: I32
     edge: I64
+    ended_ns: I64
     ready_ns: I64
 
 
@@ -76,11 +80,15 @@ def held_kinds(kind: U8, bound: Binding) -> U8:
     return np.where(bound.edge == NOWHERE, FREE, kind[bound.edge]).astype(np.uint8)
 
 
-def binding(first: I64, source: I32, end_ns: I64) -> Binding:
-    """The last of the dependencies that ended last, of all nodes at once. Linear."""
-    edge = held_by(first, source, end_ns)
+def binding(first: I64, source: I32, end_ns: I64, lags: Lags | None = None) -> Binding:
+    """The last of the dependencies that held a node back longest, of all nodes at once. Linear."""
+    edge = held_by(first, source, end_ns, lags)
     some = np.flatnonzero(edge != NOWHERE)
-    node, ready = np.full(len(edge), NOWHERE, np.int32), np.zeros(len(edge), np.int64)
+    node, ended = np.full(len(edge), NOWHERE, np.int32), np.zeros(len(edge), np.int64)
     node[some] = source[edge[some]]
-    ready[some] = end_ns[node[some]]
-    return Binding(node, edge, ready)
+    ended[some] = end_ns[node[some]]
+    ready = ended
+    if lags is not None:
+        ready = ended.copy()
+        ready[some] += lags.at(some, edge[some])
+    return Binding(node, edge, ended, ready)

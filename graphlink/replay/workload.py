@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.latency import Delayed, Lags, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
 
@@ -54,8 +55,9 @@ class Workload:
 
     Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
     ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay. ``wake_ns``, 0 but in a what-if: the part of ``cost_ns`` that is not
-    spent if nothing was left to wait for.
+    ``cost_ns`` that does not scale with the work: the start delay. ``late_ns`` of that is launch latency, ``latency_ns`` the whole of it.
+
+    ``lags``, None but in a what-if: how much later than they end dependencies let a node begin; ``cost_ns`` is then what it costs from there.
     """
 
     ranks: tuple[RankFile, ...]
@@ -68,9 +70,11 @@ class Workload:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
-    wake_ns: I64
+    latency_ns: I64
+    late_ns: I64
     slot: U8  # Slot
     work: U8  # Work
+    lags: Lags | None = None
 
     def __len__(self) -> int:
         return len(self.member)
@@ -113,7 +117,8 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
         micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
         fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
-        wake_ns=np.zeros(offset[-1], np.int64),
+        latency_ns=np.concatenate([none, *(p.late.latency_ns for p in parts)]),
+        late_ns=np.concatenate([none, *(p.late.explained_ns for p in parts)]),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
     )
@@ -163,6 +168,13 @@ def dependencies(file: ChakraFile) -> Deps:
     return Deps(first, source[new], kind[new])
 
 
+def lags_of_all(work: Workload) -> I64:
+    """The lag of every edge."""
+    if work.lags is None:
+        return np.zeros(len(work.source), np.int64)
+    return work.lags.at(np.repeat(np.arange(len(work)), np.diff(work.first)), np.arange(len(work.source)))
+
+
 def successors(first: I64, source: I32) -> tuple[I64, I32]:
     """The same edges as CSR by source: (first, target), targets ascending."""
     n = len(first) - 1
@@ -182,6 +194,7 @@ class _Part:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
+    late: Delayed
     slot: U8
     work: U8
 
@@ -201,15 +214,21 @@ def _part(file: ChakraFile) -> _Part:
     first = np.zeros(len(order) + 1, np.int64)
     np.cumsum(counts, out=first[1:])
     edge = np.repeat(deps.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
+    source, kind = at[deps.source[edge]], deps.kind[edge]
     slot, work = slots_of(file), works_of(file)
+    fixed = np.where(file.host, 0, file.start_delay_ns)[order]
+    delay = np.where(work[order] == Work.DELAY, file.duration_ns[order], fixed)
+    start = file.start_ns[order]
+    late = delayed(first, source, kind, file.launch_latency_ns[order], start + file.duration_ns[order], start - fixed, delay)
     return _Part(
         position=order,
         first=first,
-        source=at[deps.source[edge]],
-        kind=deps.kind[edge],
+        source=source,
+        kind=kind,
         cost_ns=file.cost_ns[order],
         micros_ns=file.duration_micros[order] * 1000,
-        fixed_ns=np.where(file.host, 0, file.start_delay_ns)[order],
+        fixed_ns=fixed,
+        late=late,
         slot=slot[order],
         work=work[order],
     )
