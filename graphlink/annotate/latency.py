@@ -1,29 +1,46 @@
-"""The latency of launches runs beside all else that a device op waits for (CONTRACT, "Clocks of host and device").
+"""What of a device op's delay runs beside what (CONTRACT, "Clocks of host and device").
 
-Recorded, an op begins at R + D: R is when the last of its dependencies had ended, D its delay. Where the launch came last, D holds the
-latency of the launch; where the work before it on its stream did, it does not, though the latency ran as well. So with ``L`` the end of
-the launching node and ``l`` the latency, the delay is split: what lies before L + l is explained, the rest stays. Then the op begins at
-the later of L + l and the other dependencies, plus the rest: as recorded with all as recorded, and right with other costs.
+Recorded, an op begins a delay after the last of its dependencies has ended. Launch latency runs from the launch, beside the work before
+on the stream; a stream takes its time from one op to the next, beside the launch. Of the two only that shows which ended last. So the
+delay is split by what is usual: what both explain, as far as there is room for it, and a rest. The op then begins when the lags of all
+its dependencies are over, and the rest later: as recorded where all is as recorded, and right with other costs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from graphlink.annotate.blocks import Block
-from graphlink.model import I32, I64, U8, EdgeKind, Graph, NodeKind
+from graphlink.model import I32, I64, U8, Bool, EdgeKind, Graph, NodeKind
+
+FEW: Final = 10  # ops that came after their stream, below which they do not say what is usual
+MOST_NS: Final = 20_000  # what takes longer waited for something else
+_NEVER: Final = np.iinfo(np.int64).min // 2
+
+
+def _of(*kinds: EdgeKind) -> Bool:
+    out = np.zeros(256, np.bool_)
+    out[list(kinds)] = True
+    return out
+
+
+_LAUNCH: Final = _of(EdgeKind.LAUNCH)
+_DEVICE: Final = _of(EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
+_SYNC: Final = _of(EdgeKind.SYNC)
 
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """How long after the end of its source a dependency lets its target begin: over ``launch`` edges ``launch_ns`` of the target, over
-    ``sync`` edges ``sync_ns``, over others nothing. ``kind``: of all edges.
+    """How long after the end of its source a dependency lets its target begin: ``launch_ns`` of the target over ``launch`` edges,
+    ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns`` over ``sync`` edges. ``kind``: of all edges.
     """
 
     kind: U8
     launch_ns: I64
+    stream_ns: I64
     sync_ns: I64
 
     def of(self, block: Block) -> I64:
@@ -32,15 +49,19 @@ class Lags:
 
     def at(self, target: I64, edge: I64) -> I64:
         """Of some edges, with the nodes that they enter."""
-        kind = self.kind[edge]
-        return np.where(kind == EdgeKind.LAUNCH, self.launch_ns[target], np.where(kind == EdgeKind.SYNC, self.sync_ns[target], 0))
+        kind, out = self.kind[edge], np.zeros(len(edge), np.int64)
+        for kinds, lag in ((_LAUNCH, self.launch_ns), (_DEVICE, self.stream_ns), (_SYNC, self.sync_ns)):
+            mine = kinds[kind]
+            out[mine] = lag[target[mine]]
+        return out
 
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """Of each node: its latency (``latency_ns``) as far as its delay leaves room for it, and what of the delay that explains."""
+    """Of each node the lags of its dependencies (as in ``Lags``), and what of its delay they explain."""
 
-    latency_ns: I64
+    launch_ns: I64
+    stream_ns: I64
     explained_ns: I64
 
 
@@ -52,25 +73,35 @@ class Costs:
     lags: Lags
 
 
-def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, launched_ns: I64, begin_ns: I64, delay_ns: I64) -> Delayed:
-    """Splits delays: each begins at ``begin_ns`` and lasts ``delay_ns``; a node that launches has done so at its ``launched_ns``.
+def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, begin_ns: I64, delay_ns: I64) -> Delayed:
+    """Splits delays, which begin at ``begin_ns`` and last ``delay_ns``; ``end_ns`` is when each node has ended, or launched.
 
-    One entry a node each; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Linear.
+    One entry a node each; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Only nodes with a latency have lags; that of
+    their stream is the median of those that came after their stream. Linear.
     """
-    launch = np.flatnonzero(kind == EdgeKind.LAUNCH)
-    target = np.searchsorted(first, launch, side="right") - 1
-    launch, target = launch[latency_ns[target] > 0], target[latency_ns[target] > 0]
-    after_ns = np.full(len(latency_ns), np.iinfo(np.int64).min)
-    np.maximum.at(after_ns, target, launched_ns[source[launch]])
-    some = np.unique(target)
-    latency, explained = np.zeros_like(latency_ns), np.zeros_like(latency_ns)
-    latency[some] = np.clip(latency_ns[some], 0, np.maximum(begin_ns[some] + delay_ns[some] - after_ns[some], 0))
-    explained[some] = np.clip(after_ns[some] + latency[some] - begin_ns[some], 0, delay_ns[some])
-    return Delayed(latency, explained)
+    launched_ns, free_ns = (_last(first, source, kinds[kind], latency_ns > 0, end_ns) for kinds in (_LAUNCH, _DEVICE))
+    until_ns, has = begin_ns + delay_ns, launched_ns != _NEVER
+    launch_ns = np.where(has, np.clip(latency_ns, 0, np.maximum(until_ns - launched_ns, 0)), 0)
+    shown = has & (launched_ns + launch_ns <= free_ns) & (free_ns == begin_ns) & (delay_ns > 0) & (delay_ns <= MOST_NS)
+    usual = int(np.median(delay_ns[shown])) if np.count_nonzero(shown) >= FEW else 0
+    stream_ns = np.where(has & (free_ns != _NEVER), np.clip(usual, 0, np.maximum(until_ns - free_ns, 0)), 0)
+    explained = np.maximum(launched_ns + launch_ns, free_ns + stream_ns) - begin_ns
+    return Delayed(launch_ns, stream_ns, np.where(has, np.clip(explained, 0, delay_ns), 0))
+
+
+def _last(first: I64, source: I32, chosen: Bool, wanted: Bool, end_ns: I64) -> I64:
+    """When the last of the chosen dependencies of each wanted node had ended; ``_NEVER`` without one."""
+    out = np.full(len(end_ns), _NEVER)
+    edge = np.flatnonzero(chosen)
+    target = np.searchsorted(first, edge, side="right") - 1
+    mine = wanted[target]
+    np.maximum.at(out, target[mine], end_ns[source[edge[mine]]])
+    return out
 
 
 def costs(graph: Graph, end_ns: I64, cost_ns: I64) -> Costs:
     """Costs and lags with which every node ends as in a replay (``end_ns``) in which delays ran after all else. Linear."""
     delay = np.where(graph.kind == NodeKind.DEVICE_DELAY, graph.duration_ns, graph.start_delay_ns)
     split = delayed(graph.first, graph.source, graph.edge_kind, graph.launch_latency_ns, end_ns, end_ns - cost_ns, delay)
-    return Costs(cost_ns - split.explained_ns, Lags(graph.edge_kind, split.latency_ns, np.zeros_like(split.latency_ns)))
+    no_waking = np.zeros_like(cost_ns)
+    return Costs(cost_ns - split.explained_ns, Lags(graph.edge_kind, split.launch_ns, split.stream_ns, no_waking))

@@ -16,6 +16,7 @@ from graphlink.model import I64, NOWHERE, Bool, DeviceRows
 
 FEW: Final = 10  # launches on idle streams, below which they do not say what is usual
 DEFAULT_NS: Final = 2_000  # 1 to 3 us on eight of the eleven recordings that show theirs
+NEAR_NS: Final = 10_000  # how far from the mode a latency may be
 MOST_NS: Final = 100_000  # what takes longer is no latency: something held all of these ops up
 
 
@@ -46,10 +47,11 @@ def _by_kind(device: DeviceRows) -> list[Bool]:
 
 
 def _usual_ns(after_ns: I64) -> int | None:
-    """The mode of some latencies; None where they are too few, or no latencies."""
+    """The median of the latencies around their mode; None where they are too few, or no latencies."""
     if len(after_ns) < FEW:
         return None
-    usual = _mode(np.sort(after_ns))
+    around = after_ns[np.abs(after_ns - _mode(np.sort(after_ns))) <= NEAR_NS]
+    usual = int(np.median(around))
     return max(usual, 0) if usual <= MOST_NS else None
 
 

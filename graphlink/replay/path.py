@@ -47,8 +47,7 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     fixed: list[int] = []
     held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
     start, begin, end = played.start_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
-    lagging = played.held_kind == EdgeKind.LAUNCH if work.lags is not None else np.zeros(len(work), np.bool_)
-    delay = (work.fixed_ns + np.where(lagging, work.latency_ns, 0)).tolist()
+    delay = (work.fixed_ns + _lag_ns(work, played)).tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
@@ -77,6 +76,14 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
         gap_ns=int(own_ns[sort == Work.GAP].sum()),
         delay_ns=int(own_ns[sort == Work.DELAY].sum() + fixed_ns[sort != Work.DELAY].sum()),
     )
+
+
+def _lag_ns(work: Workload, played: Played) -> I64:
+    """How long after the end of what held it back each device node could begin; 0 but in a what-if."""
+    if work.lags is None:
+        return np.zeros(len(work), np.int64)
+    lags = ((EdgeKind.LAUNCH, work.lags.launch_ns), (EdgeKind.STREAM, work.lags.stream_ns), (EdgeKind.EVENT, work.lags.stream_ns))
+    return sum(np.where(played.held_kind == kind, lag, 0) for kind, lag in lags)
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[Family]:

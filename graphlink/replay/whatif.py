@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.latency import Lags
+from graphlink.annotate.latency import Delayed, Lags
 from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.read.chakra import CommType, NodeType
@@ -75,15 +75,15 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     Raises:
         UsageError: a change names nothing that is there.
     """
-    cost, fixed, late, latency = (c.copy() for c in (work.cost_ns, work.fixed_ns, work.late_ns, work.latency_ns))
+    cost, fixed, late = work.cost_ns.copy(), work.fixed_ns.copy(), work.late
     done: list[str] = []
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
     for scale in changes.scales:
         done.append(_scale(work, scale, cost, fixed))
         if scale.work == Work.DELAY:
-            named = _named(work, scale)
-            late[named], latency[named] = _times(late[named], scale.factor), _times(latency[named], scale.factor)
+            factor = np.where(_named(work, scale), scale.factor, 1.0)
+            late = Delayed(*(_times(ns, factor) for ns in (late.launch_ns, late.stream_ns, late.explained_ns)))
     wake = _wake_ns(work, cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))
@@ -91,10 +91,10 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     wake = np.minimum(wake, cost)
     out = replace(
         work,
-        cost_ns=cost - wake - np.minimum(late, cost),
+        cost_ns=cost - wake - late.explained_ns,
         micros_ns=micros,
-        fixed_ns=np.maximum(fixed - late, 0),
-        lags=Lags(work.kind, latency, wake) if wake.any() or latency.any() else None,
+        fixed_ns=np.maximum(fixed - late.explained_ns, 0),
+        lags=Lags(work.kind, late.launch_ns, late.stream_ns, wake),
     )
     if changes.remove_sync:
         removed = without_syncs(out, changes.remove_sync)
@@ -135,7 +135,7 @@ def _named(work: Workload, scale: Scale) -> Bool:
     return np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
 
 
-def _times(ns: I64, factor: float) -> I64:
+def _times(ns: I64, factor: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> I64:
     return np.rint(ns * factor).astype(np.int64)
 
 

@@ -55,7 +55,7 @@ class Workload:
 
     Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
     ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay. ``late_ns`` of that is launch latency, ``latency_ns`` the whole of it.
+    ``cost_ns`` that does not scale with the work: the start delay. ``late`` says what of delays runs beside what.
 
     ``lags``, None but in a what-if: how much later than they end dependencies let a node begin; ``cost_ns`` is then what it costs from there.
     """
@@ -70,8 +70,7 @@ class Workload:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
-    latency_ns: I64
-    late_ns: I64
+    late: Delayed
     slot: U8  # Slot
     work: U8  # Work
     lags: Lags | None = None
@@ -117,8 +116,7 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
         micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
         fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
-        latency_ns=np.concatenate([none, *(p.late.latency_ns for p in parts)]),
-        late_ns=np.concatenate([none, *(p.late.explained_ns for p in parts)]),
+        late=Delayed(*(np.concatenate([none, *(getattr(p.late, c) for p in parts)]) for c in Delayed.__slots__)),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
     )
