@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from graphlink.annotate.blocks import blocks
-from graphlink.annotate.latency import Lags, costs
+from graphlink.annotate.latency import costs
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 
 
@@ -49,7 +49,12 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """
-    held = held_by(graph.first, graph.source, end_ns, costs(graph, end_ns, cost_ns).lags)
+    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns).lag_ns, shares)
+
+
+def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalPath:
+    """As ``critical_path``, with the lag of each edge."""
+    held = held_by(graph.first, graph.source, end_ns, lag_ns)
     path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
     for block in reversed([*blocks(graph.first)]):
@@ -65,7 +70,7 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
     return _summed(graph, node, held[node], end_ns, shares)
 
 
-def held_by(first: I64, source: I32, end_ns: I64, lags: Lags | None = None) -> I64:
+def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
     """Of every node, the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one; ``NOWHERE``
     without any.
     """
@@ -76,8 +81,8 @@ def held_by(first: I64, source: I32, end_ns: I64, lags: Lags | None = None) -> I
         if not len(some):
             continue
         low, ends = block.bounds[some], end_ns[source[block.edges]]
-        if lags is not None:
-            ends = ends + lags.of(block)
+        if lag_ns is not None:
+            ends += lag_ns[block.edges]
         is_last = ends == np.repeat(np.maximum.reduceat(ends, low), degree[some])
         last = np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
         held[block.nodes.start + some] = block.edges.start + last

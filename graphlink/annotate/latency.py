@@ -13,52 +13,18 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.blocks import Block
+from graphlink.annotate.blocks import blocks
 from graphlink.model import I32, I64, U8, Bool, EdgeKind, Graph, NodeKind
 
 FEW: Final = 10  # ops that came after their stream, below which they do not say what is usual
 MOST_NS: Final = 20_000  # what takes longer waited for something else
 _NEVER: Final = np.iinfo(np.int64).min // 2
-
-
-def _of(*kinds: EdgeKind) -> Bool:
-    out = np.zeros(256, np.bool_)
-    out[list(kinds)] = True
-    return out
-
-
-_LAUNCH: Final = _of(EdgeKind.LAUNCH)
-_DEVICE: Final = _of(EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
-_SYNC: Final = _of(EdgeKind.SYNC)
-
-
-@dataclass(frozen=True, slots=True)
-class Lags:
-    """How long after the end of its source a dependency lets its target begin: ``launch_ns`` of the target over ``launch`` edges,
-    ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns`` over ``sync`` edges. ``kind``: of all edges.
-    """
-
-    kind: U8
-    launch_ns: I64
-    stream_ns: I64
-    sync_ns: I64
-
-    def of(self, block: Block) -> I64:
-        """Of the edges of a block."""
-        return self.at(block.target, np.arange(block.edges.start, block.edges.stop))
-
-    def at(self, target: I64, edge: I64) -> I64:
-        """Of some edges, with the nodes that they enter."""
-        kind, out = self.kind[edge], np.zeros(len(edge), np.int64)
-        for kinds, lag in ((_LAUNCH, self.launch_ns), (_DEVICE, self.stream_ns), (_SYNC, self.sync_ns)):
-            mine = kinds[kind]
-            out[mine] = lag[target[mine]]
-        return out
+_DEVICE: Final = np.isin(np.arange(256), (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE))
 
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """Of each node the lags of its dependencies (as in ``Lags``), and what of its delay they explain."""
+    """Of each node, how long after its launch and after the device ops that it waits for it may begin, and what of its delay that explains."""
 
     launch_ns: I64
     stream_ns: I64
@@ -67,10 +33,10 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What each node costs from when it may begin, and the lags of its dependencies."""
+    """What each node costs from when it may begin, and the lag of each edge."""
 
     cost_ns: I64
-    lags: Lags
+    lag_ns: I64
 
 
 def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, begin_ns: I64, delay_ns: I64) -> Delayed:
@@ -79,7 +45,7 @@ def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, beg
     One entry a node each; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Only nodes with a latency have lags; that of
     their stream is the median of those that came after their stream. Linear.
     """
-    launched_ns, free_ns = (_last(first, source, kinds[kind], latency_ns > 0, end_ns) for kinds in (_LAUNCH, _DEVICE))
+    launched_ns, free_ns = _last_ns(first, source, kind, latency_ns > 0, end_ns)
     until_ns, has = begin_ns + delay_ns, launched_ns != _NEVER
     launch_ns = np.where(has, np.clip(latency_ns, 0, np.maximum(until_ns - launched_ns, 0)), 0)
     shown = has & (launched_ns + launch_ns <= free_ns) & (free_ns == begin_ns) & (delay_ns > 0) & (delay_ns <= MOST_NS)
@@ -89,13 +55,27 @@ def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, beg
     return Delayed(launch_ns, stream_ns, np.where(has, np.clip(explained, 0, delay_ns), 0))
 
 
-def _last(first: I64, source: I32, chosen: Bool, wanted: Bool, end_ns: I64) -> I64:
-    """When the last of the chosen dependencies of each wanted node had ended; ``_NEVER`` without one."""
-    out = np.full(len(end_ns), _NEVER)
-    edge = np.flatnonzero(chosen)
-    target = np.searchsorted(first, edge, side="right") - 1
-    mine = wanted[target]
-    np.maximum.at(out, target[mine], end_ns[source[edge[mine]]])
+def _last_ns(first: I64, source: I32, kind: U8, wanted: Bool, end_ns: I64) -> tuple[I64, I64]:
+    """When the last launch of each wanted node had ended, and the last of the device ops that it comes after; ``_NEVER`` without one."""
+    launched, free = np.full(len(end_ns), _NEVER), np.full(len(end_ns), _NEVER)
+    for block in blocks(first):
+        of, target = kind[block.edges], block.target
+        mine = np.flatnonzero(wanted[target])
+        of, target, ends = of[mine], target[mine], end_ns[source[block.edges][mine]]
+        for chosen, out in ((of == EdgeKind.LAUNCH, launched), (_DEVICE[of], free)):
+            np.maximum.at(out, target[chosen], ends[chosen])
+    return launched, free
+
+
+def lag_ns(first: I64, kind: U8, launch_ns: I64, stream_ns: I64, sync_ns: I64) -> I64:
+    """Of each edge (CSR by target), how long after the end of its source its target may begin: ``launch_ns`` of the target over ``launch``
+    edges, ``stream_ns`` over ``stream``, ``event`` and ``collective`` edges, ``sync_ns`` over ``sync`` edges.
+    """
+    out = np.zeros(len(kind), np.int64)
+    for block in blocks(first):
+        target, of = block.target, kind[block.edges]
+        host = np.where(of == EdgeKind.LAUNCH, launch_ns[target], np.where(of == EdgeKind.SYNC, sync_ns[target], 0))
+        out[block.edges] = np.where(_DEVICE[of], stream_ns[target], host)
     return out
 
 
@@ -103,5 +83,5 @@ def costs(graph: Graph, end_ns: I64, cost_ns: I64) -> Costs:
     """Costs and lags with which every node ends as in a replay (``end_ns``) in which delays ran after all else. Linear."""
     delay = np.where(graph.kind == NodeKind.DEVICE_DELAY, graph.duration_ns, graph.start_delay_ns)
     split = delayed(graph.first, graph.source, graph.edge_kind, graph.launch_latency_ns, end_ns, end_ns - cost_ns, delay)
-    no_waking = np.zeros_like(cost_ns)
-    return Costs(cost_ns - split.explained_ns, Lags(graph.edge_kind, split.launch_ns, split.stream_ns, no_waking))
+    none = np.zeros_like(cost_ns)
+    return Costs(cost_ns - split.explained_ns, lag_ns(graph.first, graph.edge_kind, split.launch_ns, split.stream_ns, none))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.annotate.blocks import BLOCK, blocks
-from graphlink.annotate.latency import Lags
 from graphlink.annotate.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
 
@@ -60,7 +59,7 @@ class _Edges:
 
 def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
     # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
-    kept = ~_implied(graph, _one_a_node(graph), slack.lags) & (slack.edge_ns < most_ns)
+    kept = ~_implied(graph, _one_a_node(graph), slack.lag_ns) & (slack.edge_ns < most_ns)
     return _Edges(
         used=slack.node_ns < most_ns,
         end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
@@ -93,7 +92,7 @@ def _heads(before: I32) -> I32:
     return np.array(head, np.int32)
 
 
-def _implied(graph: Graph, before: I32, lags: Lags) -> Bool:
+def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
     """Edges without a lag beside which a longer way leads from source to target: later out of the source's lane and earlier into the
     target's.
     """
@@ -116,8 +115,7 @@ def _implied(graph: Graph, before: I32, lags: Lags) -> Bool:
     lifted = graph.source[cross][order] + np.cumsum(new) * len(lane)  # a pair of lanes stands above the one before it
     highest = np.maximum.accumulate(lifted)
     out[cross[order[1:]]] = ~new[1:] & (highest[:-1] >= lifted[1:])
-    for block in blocks(graph.first):
-        out[block.edges] &= lags.of(block) == 0
+    out &= lag_ns == 0
     return out
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.blocks import blocks
-from graphlink.annotate.latency import Costs, Lags, costs
+from graphlink.annotate.latency import Costs, costs
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
@@ -21,7 +21,8 @@ class Slack:
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
     ``node_ns`` (one entry a node): latest minus earliest end. ``gap_ns`` (one entry an edge): from the end of the source and its
-    lag to the start of the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the replay.
+    lag to the start of the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the
+    replay. ``lag_ns`` (one entry an edge): how long after the end of its source its target may begin.
     """
 
     total_ns: int
@@ -30,7 +31,7 @@ class Slack:
     node_ns: I64
     gap_ns: I64
     edge_ns: I64
-    lags: Lags
+    lag_ns: I64
 
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
@@ -41,9 +42,9 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
     start = end_ns - split.cost_ns
     gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
     for block in blocks(graph.first):
-        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - split.lags.of(block)
+        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - split.lag_ns[block.edges]
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
-    return Slack(total, start, end_ns, node, gap, edge, split.lags)
+    return Slack(total, start, end_ns, node, gap, edge, split.lag_ns)
 
 
 def _after_ns(graph: Graph, split: Costs) -> I64:
@@ -54,20 +55,27 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
         nodes = block.nodes
         sources = graph.source[block.edges].tolist()
         cost_ns = split.cost_ns[nodes][::-1].tolist()
-        lags = split.lags.of(block).tolist()
+        lags = split.lag_ns[block.edges]
+        late = np.zeros(len(cost_ns), np.bool_)
+        late[block.target[lags > 0] - nodes.start] = True
+        lag_ns = lags.tolist()
         bounds = block.bounds[::-1].tolist()
-        for v, cost, (high, low) in zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, pairwise(bounds), strict=True):
+        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, late[::-1].tolist(), pairwise(bounds), strict=True)
+        for v, cost, lagging, (high, low) in each:
             count = high - low
-            if count == 1:
-                length = after[v] + cost + lags[low]
+            length = after[v] + cost
+            if lagging:
+                for source, lag in zip(sources[low:high], lag_ns[low:high], strict=True):
+                    if after[source] < length + lag:
+                        after[source] = length + lag
+            elif count == 1:
                 source = sources[low]
                 if after[source] < length:
                     after[source] = length
             elif count:
-                length = after[v] + cost
-                for source, lag in zip(sources[low:high], lags[low:high], strict=True):
-                    if after[source] < length + lag:
-                        after[source] = length + lag
+                for source in sources[low:high]:
+                    if after[source] < length:
+                        after[source] = length
         out[nodes] = after[nodes]
         del after[nodes]
     return out

@@ -24,7 +24,8 @@ class HostSide:
     which its op launches, the node that opens where the call ended; NOWHERE of other calls.
 
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
-    ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans. ``launched_ns``: of each call, up to when it had launched.
+    ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
+    ``launched_ns``: of each call, up to when it had launched.
     ``begun``: by which thread host-side communication was asked for. ``comm_part``: for each of ``comm_waits`` the node that opens where
     it ended.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns
 from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
-from graphlink.replay.workload import Workload, lags_of_all
+from graphlink.replay.workload import Workload
 
 COUPLED: Final = "coupled"
 
@@ -28,10 +28,10 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     took, sent = _took_ns(work, meetings), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
-    bound = binding(work.first, work.source, end, work.lags)
+    bound = binding(work.first, work.source, end, work.lag_ns)
     start = np.maximum(bound.ended_ns, meetings.begin_ns[work.member])
     start[_blocked(work, ran)] = NOT_RUN
-    arrival = np.maximum(bound.ready_ns, meetings.begin_ns[work.member]) + work.fixed_ns
+    arrival = np.maximum(bound.ended_ns + bound.lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
     begin, joined = start.copy(), np.full(len(work), NOWHERE, np.int32)
 
     receive, by = sent.receive[ran[sent.receive]], sent.by[ran[sent.receive]]
@@ -45,7 +45,7 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     last = np.full(len(took), NOWHERE)
     last[meeting[order]] = member[order]  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(COUPLED, start, begin, end, bound.node, held_kinds(work.kind, bound), joined, meetings.begin_ns)
+    return Played(COUPLED, start, begin, end, bound.node, held_kinds(work.kind, bound), bound.lag_ns, joined, meetings.begin_ns)
 
 
 def _took_ns(work: Workload, meetings: Meetings) -> I64:
@@ -121,7 +121,7 @@ def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
     """When each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
     n = len(work)
     targets = np.repeat(np.arange(n, dtype=np.int32), np.diff(work.first))
-    lags = np.concatenate([lags_of_all(work), -sent.before_ns - work.fixed_ns[sent.receive]])
+    lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
     targets = np.concatenate([targets, sent.receive.astype(np.int32)])
     sources = np.concatenate([work.source, sent.by.astype(np.int32)])
     order = np.argsort(sources, kind="stable")

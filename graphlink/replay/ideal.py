@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from operator import add as plus
 from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.blocks import blocks
-from graphlink.annotate.latency import Lags
+from graphlink.annotate.blocks import Block, blocks
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
-from graphlink.replay.workload import Workload, lags_of_all, successors
+from graphlink.replay.workload import Workload, successors
 
 IDEAL: Final = "ideal"
 
@@ -47,8 +48,8 @@ def measured_ns(graph: Graph) -> int:
     return int(graph.end_ns.max() - graph.start_ns.min())
 
 
-def longest_path(first: I64, source: I32, cost_ns: I64, lags: Lags | None = None) -> I64:
-    """When each node ends: ``cost_ns`` after the last of its dependencies, with ``lags`` each of these that much later.
+def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
+    """When each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry an edge) later.
 
     Every edge (CSR by target) must run from a lower to a higher node. Linear.
     """
@@ -57,35 +58,44 @@ def longest_path(first: I64, source: I32, cost_ns: I64, lags: Lags | None = None
     add = ends.append
     for block in blocks(first):
         sources = source[block.edges].tolist()
-        after = None if lags is None else lags.of(block).tolist()
+        costs = cost_ns[block.nodes].tolist()
+        lags, lagging = ([], repeat(False, len(costs))) if lag_ns is None else _lagging(block, lag_ns[block.edges])
         low = 0
-        for high, cost in zip(block.bounds[1:].tolist(), cost_ns[block.nodes].tolist(), strict=True):
+        for high, cost, late in zip(block.bounds[1:].tolist(), costs, lagging, strict=True):
             count = high - low
-            if not count:
-                add(cost)
-            elif after is not None:
-                add(max(map(plus, map(end_of, sources[low:high]), after[low:high])) + cost)
+            if late:
+                add(max(map(plus, map(end_of, sources[low:high]), lags[low:high])) + cost)
             elif count == 1:
                 add(ends[sources[low]] + cost)
-            else:
+            elif count:
                 add(max(map(end_of, sources[low:high])) + cost)
+            else:
+                add(cost)
             low = high
     return np.array(ends, dtype=np.int64)
+
+
+def _lagging(block: Block, lag_ns: I64) -> tuple[list[int], Iterable[bool]]:
+    """The lags of the edges of a block, and which of its nodes have one."""
+    late = np.zeros(len(block.bounds) - 1, np.bool_)
+    late[block.target[lag_ns > 0] - block.nodes.start] = True
+    return lag_ns.tolist(), late.tolist()
 
 
 def play_ideal(work: Workload) -> Played:
     """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
-    end = longest_path(work.first, work.source, work.cost_ns, work.lags) if forward else _any_order(work)
-    bound = binding(work.first, work.source, end, work.lags)
+    end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
+    bound = binding(work.first, work.source, end, work.lag_ns)
     start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
     alone = np.full(len(work), NOWHERE, np.int32)
-    return Played(IDEAL, start, start, end, bound.node, held_kinds(work.kind, bound), alone, np.zeros(len(work.ranks), np.int64))
+    at_once = np.zeros(len(work.ranks), np.int64)
+    return Played(IDEAL, start, start, end, bound.node, held_kinds(work.kind, bound), bound.lag_ns, alone, at_once)
 
 
 def _any_order(work: Workload) -> I64:
     """Kahn's order, one pass over the edges."""
-    lag = lags_of_all(work)[np.argsort(work.source, kind="stable")].tolist()
+    lag = work.lags()[np.argsort(work.source, kind="stable")].tolist()
     after_first, after = successors(work.first, work.source)
     low, targets = after_first.tolist(), after.tolist()
     left = np.diff(work.first).tolist()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind
+from graphlink.model import I32, I64, NOWHERE, U8
 from graphlink.replay.played import MEETING, MESSAGE, Played
 from graphlink.replay.workload import Slot, Work, Workload
 
@@ -47,7 +47,7 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     fixed: list[int] = []
     held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
     start, begin, end = played.start_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
-    delay = (work.fixed_ns + _lag_ns(work, played)).tolist()
+    delay = (work.fixed_ns + np.where(work.slot == Slot.CPU, 0, played.lag_ns)).tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
@@ -76,14 +76,6 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
         gap_ns=int(own_ns[sort == Work.GAP].sum()),
         delay_ns=int(own_ns[sort == Work.DELAY].sum() + fixed_ns[sort != Work.DELAY].sum()),
     )
-
-
-def _lag_ns(work: Workload, played: Played) -> I64:
-    """How long after the end of what held it back each device node could begin; 0 but in a what-if."""
-    if work.lags is None:
-        return np.zeros(len(work), np.int64)
-    lags = ((EdgeKind.LAUNCH, work.lags.launch_ns), (EdgeKind.STREAM, work.lags.stream_ns), (EdgeKind.EVENT, work.lags.stream_ns))
-    return sum(np.where(played.held_kind == kind, lag, 0) for kind, lag in lags)
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[Family]:

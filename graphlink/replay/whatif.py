@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.latency import Delayed, Lags
+from graphlink.annotate.latency import delayed, lag_ns
 from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.read.chakra import CommType, NodeType
@@ -75,32 +75,54 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     Raises:
         UsageError: a change names nothing that is there.
     """
-    cost, fixed, late = work.cost_ns.copy(), work.fixed_ns.copy(), work.late
+    cost, fixed = work.cost_ns.copy(), work.fixed_ns.copy()
+    launch, stream, explained = _delays(work)
     done: list[str] = []
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
     for scale in changes.scales:
         done.append(_scale(work, scale, cost, fixed))
         if scale.work == Work.DELAY:
-            factor = np.where(_named(work, scale), scale.factor, 1.0)
-            late = Delayed(*(_times(ns, factor) for ns in (late.launch_ns, late.stream_ns, late.explained_ns)))
-    wake = _wake_ns(work, cost)
+            named = _named(work, scale)
+            for ns in (launch, stream, explained):
+                ns[named] = _times(ns[named], scale.factor)
+    wake = np.minimum(_wake_ns(work, cost), cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))
     micros = np.maximum(work.micros_ns + cost - work.cost_ns, 0)
-    wake = np.minimum(wake, cost)
     out = replace(
         work,
-        cost_ns=cost - wake - late.explained_ns,
+        cost_ns=cost - wake - explained,
         micros_ns=micros,
-        fixed_ns=np.maximum(fixed - late.explained_ns, 0),
-        lags=Lags(work.kind, late.launch_ns, late.stream_ns, wake),
+        fixed_ns=np.maximum(fixed - explained, 0),
+        lag_ns=lag_ns(work.first, work.kind, launch, stream, wake),
     )
     if changes.remove_sync:
         removed = without_syncs(out, changes.remove_sync)
         out = removed.work
         done += removed.done
     return Changed(out, tuple(done))
+
+
+def _delays(work: Workload) -> tuple[I64, I64, I64]:
+    """Of each node, by what was recorded: the lags of its launch and of its stream, and what of its delay they explain."""
+    out = np.zeros((3, len(work)), np.int64)
+    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
+        file, at = ranked.file, work.position[low:high]
+        edges = slice(int(work.first[low]), int(work.first[high]))
+        fixed, start_ns = work.fixed_ns[low:high], file.start_ns[at]
+        delay_ns = np.where(work.work[low:high] == Work.DELAY, file.duration_ns[at], fixed)
+        split = delayed(
+            work.first[low : high + 1] - edges.start,
+            work.source[edges] - low,
+            work.kind[edges],
+            file.launch_latency_ns[at],
+            start_ns + file.duration_ns[at],
+            start_ns - fixed,
+            delay_ns,
+        )
+        out[:, low:high] = split.launch_ns, split.stream_ns, split.explained_ns
+    return out[0], out[1], out[2]
 
 
 def _wake_ns(work: Workload, cost: I64) -> I64:
@@ -135,7 +157,7 @@ def _named(work: Workload, scale: Scale) -> Bool:
     return np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
 
 
-def _times(ns: I64, factor: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> I64:
+def _times(ns: I64, factor: float) -> I64:
     return np.rint(ns * factor).astype(np.int64)
 
 

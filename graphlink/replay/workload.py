@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.latency import Delayed, Lags, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
 
@@ -55,9 +54,10 @@ class Workload:
 
     Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
     ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay. ``late`` says what of delays runs beside what.
+    ``cost_ns`` that does not scale with the work: the start delay.
 
-    ``lags``, None but in a what-if: how much later than they end dependencies let a node begin; ``cost_ns`` is then what it costs from there.
+    ``lag_ns`` of each edge, None but in a what-if: how long after the end of its source its target may begin; ``cost_ns`` is what it costs
+    from there.
     """
 
     ranks: tuple[RankFile, ...]
@@ -70,10 +70,9 @@ class Workload:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
-    late: Delayed
     slot: U8  # Slot
     work: U8  # Work
-    lags: Lags | None = None
+    lag_ns: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.member)
@@ -89,6 +88,10 @@ class Workload:
 
     def rank(self, node: int) -> int:
         return self.ranks[int(self.member[node])].rank
+
+    def lags(self) -> I64:
+        """The lag of every edge."""
+        return np.zeros(len(self.source), np.int64) if self.lag_ns is None else self.lag_ns
 
     def recorded_start_ns(self) -> I64:
         """Since the earliest node of each rank."""
@@ -116,7 +119,6 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
         micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
         fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
-        late=Delayed(*(np.concatenate([none, *(getattr(p.late, c) for p in parts)]) for c in Delayed.__slots__)),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
     )
@@ -166,13 +168,6 @@ def dependencies(file: ChakraFile) -> Deps:
     return Deps(first, source[new], kind[new])
 
 
-def lags_of_all(work: Workload) -> I64:
-    """The lag of every edge."""
-    if work.lags is None:
-        return np.zeros(len(work.source), np.int64)
-    return work.lags.at(np.repeat(np.arange(len(work)), np.diff(work.first)), np.arange(len(work.source)))
-
-
 def successors(first: I64, source: I32) -> tuple[I64, I32]:
     """The same edges as CSR by source: (first, target), targets ascending."""
     n = len(first) - 1
@@ -192,7 +187,6 @@ class _Part:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
-    late: Delayed
     slot: U8
     work: U8
 
@@ -212,21 +206,15 @@ def _part(file: ChakraFile) -> _Part:
     first = np.zeros(len(order) + 1, np.int64)
     np.cumsum(counts, out=first[1:])
     edge = np.repeat(deps.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
-    source, kind = at[deps.source[edge]], deps.kind[edge]
     slot, work = slots_of(file), works_of(file)
-    fixed = np.where(file.host, 0, file.start_delay_ns)[order]
-    delay = np.where(work[order] == Work.DELAY, file.duration_ns[order], fixed)
-    start = file.start_ns[order]
-    late = delayed(first, source, kind, file.launch_latency_ns[order], start + file.duration_ns[order], start - fixed, delay)
     return _Part(
         position=order,
         first=first,
-        source=source,
-        kind=kind,
+        source=at[deps.source[edge]],
+        kind=deps.kind[edge],
         cost_ns=file.cost_ns[order],
         micros_ns=file.duration_micros[order] * 1000,
-        fixed_ns=fixed,
-        late=late,
+        fixed_ns=np.where(file.host, 0, file.start_delay_ns)[order],
         slot=slot[order],
         work=work[order],
     )

@@ -47,17 +47,12 @@ def split(g: Graph) -> Costs:
     return costs(g, replay(g, cost_ns(g)).end_ns, cost_ns(g))
 
 
-def total(g: Graph, less: np.ndarray | int = 0, of: Graph | None = None) -> int:
-    """The replay with launches beside all else; ``of``: the graph before edges were taken out, whose delays they explain."""
-    whole = split(g if of is None else of)
-    lags = replace(whole.lags, kind=g.edge_kind)
-    return int(longest_path(g.first, g.source, whole.cost_ns - less, lags).max(initial=0))
-
-
-def without(g: Graph, edges: tuple[int, ...]) -> Graph:
+def total(g: Graph, less: np.ndarray | int = 0, without: tuple[int, ...] = ()) -> int:
+    """The replay with launches beside all else, less some costs and edges."""
     keep = np.ones(len(g.source), np.bool_)
-    keep[list(edges)] = False
-    return replace(g, first=np.append(0, np.cumsum(keep))[g.first], source=g.source[keep], edge_kind=g.edge_kind[keep])
+    keep[list(without)] = False
+    first = np.append(0, np.cumsum(keep))[g.first]
+    return int(longest_path(first, g.source[keep], split(g).cost_ns - less, split(g).lag_ns[keep]).max(initial=0))
 
 
 @st.composite
@@ -92,9 +87,9 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @given(graphs())
 def test_slack_is_how_much_longer_a_node_could_take(g: Graph) -> None:
-    ends, cost, lags = replay(g, cost_ns(g)).end_ns, split(g).cost_ns, split(g).lags
+    ends, cost, lag = replay(g, cost_ns(g)).end_ns, split(g).cost_ns, split(g).lag_ns
     found = slack(g, ends, cost_ns(g))
-    assert longest_path(g.first, g.source, cost, lags).tolist() == ends.tolist(), "as recorded with all as recorded"
+    assert longest_path(g.first, g.source, cost, lag).tolist() == ends.tolist(), "as recorded with all as recorded"
     for v in range(len(g.kind)):
         more = np.zeros(len(g.kind), np.int64)
         more[v] = found.node_ns[v]
@@ -105,7 +100,7 @@ def test_slack_is_how_much_longer_a_node_could_take(g: Graph) -> None:
     for v in range(len(g.kind)):
         for source in g.source[g.first[v] : g.first[v + 1]].tolist():
             start = ends[v] - cost[v]
-            end = ends[source] + int(lags.at(np.array([v]), np.array([edge]))[0])
+            end = ends[source] + lag[edge]
             assert found.gap_ns[edge] == start - end
             assert found.edge_ns[edge] == found.node_ns[v] + start - end
             edge += 1
@@ -245,7 +240,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
     assert (first, second) == (SyncPoint(2, (2, 3)), SyncPoint(4, (5,)))
     found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.spans, r.path)
     assert [(s.point, s.source, s.gain_ns) for s in found] == [(first, 1, 13)]
-    assert total(g) - total(without(g, first.edge), of=g) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
+    assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
 
 
 @settings(max_examples=300)
@@ -256,7 +251,7 @@ def test_gains_of_sync_points(g: Graph) -> None:
     found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.spans, r.path)}
     assert sorted(e for p in points for e in p.edge) == np.flatnonzero(g.edge_kind == E.SYNC).tolist()
     for point in points:
-        assert found.get(point, 0) == total(g) - total(without(g, point.edge), of=g)
+        assert found.get(point, 0) == total(g) - total(g, without=point.edge)
 
 
 def test_an_empty_graph() -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.annotate.latency import Lags
 from graphlink.model import NOWHERE, EdgeKind
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
@@ -108,8 +107,8 @@ def test_one_rank_replays_as_on_the_ideal_machine(ranks: list[list[N]], data: st
     waits = data.draw(st.sets(st.sampled_from(range(len(nodes)))))
     nodes = [n._replace(deps=tuple((d, Y) for d, _ in n.deps)) if i in waits else n for i, n in enumerate(nodes)]
     work = load(nodes)
-    lag = st.lists(st.integers(0, 20_000), min_size=len(nodes), max_size=len(nodes))
-    work = replace(work, lags=Lags(work.kind, *(np.array(data.draw(lag), np.int64) for _ in range(3))))
+    lag = st.lists(st.integers(0, 20_000), min_size=len(work.source), max_size=len(work.source))
+    work = replace(work, lag_ns=np.array(data.draw(lag), np.int64))
     ideal, coupled = play_ideal(work), play_coupled(work, meetings(work, {}))
     for column in ("start_ns", "begin_ns", "end_ns", "held_by", "held_kind", "joined"):
         assert np.array_equal(getattr(ideal, column), getattr(coupled, column)), column
