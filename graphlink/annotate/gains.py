@@ -117,7 +117,8 @@ def _single_gains(replayed: Replayed) -> I64:
 
 def _work_ns(replayed: Replayed) -> I64:
     """What each node's work takes; of a delay, what launch latency does not explain."""
-    return np.minimum(replayed.graph.duration_ns, replayed.slack.end_ns - replayed.slack.start_ns)
+    work: I64 = np.minimum(replayed.graph.duration_ns, replayed.slack.end_ns - replayed.slack.start_ns)
+    return work
 
 
 def _op_of(graph: Graph) -> I32:

@@ -24,7 +24,9 @@ _DEVICE: Final = np.isin(np.arange(256), (EdgeKind.STREAM, EdgeKind.EVENT, EdgeK
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """Of each node, how long after its launch and after the device ops that it waits for it may begin, and what of its delay that explains."""
+    """Of each node, how long after its launch and after the device ops that it waits for it may begin, and what of its delay is thereby
+    explained.
+    """
 
     launch_ns: I64
     stream_ns: I64

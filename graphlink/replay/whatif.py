@@ -158,7 +158,8 @@ def _named(work: Workload, scale: Scale) -> Bool:
 
 
 def _times(ns: I64, factor: float) -> I64:
-    return np.rint(ns * factor).astype(np.int64)
+    times: I64 = np.rint(ns * factor).astype(np.int64)
+    return times
 
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:
