@@ -81,6 +81,11 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
     return out
 
 
+def length_ns(graph: Graph, split: Costs) -> int:
+    """How long a replay takes."""
+    return int((split.cost_ns + _after_ns(graph, split)).max(initial=0))
+
+
 def leads_nowhere(graph: Graph) -> Bool:
     """Nodes that no edge leaves."""
     out = np.ones(len(graph.kind), np.bool_)

@@ -85,6 +85,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return graph(nodes)
 
 
+@settings(deadline=None)
 @given(graphs())
 def test_slack_is_how_much_longer_a_node_could_take(g: Graph) -> None:
     ends, cost, lag = replay(g, cost_ns(g)).end_ns, split(g).cost_ns, split(g).lag_ns
@@ -140,7 +141,7 @@ def test_passes_by_blocks_are_those_of_the_whole(g: Graph, block: int, data: st.
             assert across[e] == list(range(low, high))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(graphs(), st.data())
 def test_relief_of_any_sets_is_what_replays_say(g: Graph, data: st.DataObject) -> None:
     count, sets = len(g.kind), data.draw(st.integers(1, 5))
@@ -155,7 +156,7 @@ def test_relief_of_any_sets_is_what_replays_say(g: Graph, data: st.DataObject) -
     assert found.tolist() == [total(g) - total(g, row) for row in less]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(graphs(), st.data())
 def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None:
     count = len(g.kind)
@@ -185,10 +186,14 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
     assert (found.ops.others_at_most_ns, found.families.others_at_most_ns) == (0, 0)
     for s in Share:
         own = np.minimum(work, split(g).cost_ns)
-        less = np.where(r.share == s, own, 0) + (split(g).cost_ns - own if s == Share.IDLE else 0)
-        assert found.share_ns[s.name.lower()] == whole - total(g, less)
+        if s == Share.IDLE:
+            without_delays = longest_path(g.first, g.source, np.where(r.share == s, 0, own))
+            assert found.share_ns["idle"] == whole - int(without_delays.max(initial=0)) <= r.path.share_ns["idle"]
+        else:
+            assert found.share_ns[s.name.lower()] == whole - total(g, np.where(r.share == s, own, 0))
 
 
+@settings(deadline=None)
 @given(graphs(), st.data())
 def test_what_is_not_listed_gains_no_more_than_is_said(g: Graph, data: st.DataObject) -> None:
     count = len(g.kind)
@@ -243,7 +248,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
     assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(graphs())
 def test_gains_of_sync_points(g: Graph) -> None:
     points = sync_points(g)
