@@ -65,7 +65,8 @@ def path(folder: Path) -> dict[str, float]:
         return explain(graph, linked, comm, replay(graph, cost).end_ns, cost)
 
     out = {"nodes": len(graph.kind), "edges": len(graph.source), "path": best_s(found)}
-    job.finish(prepared, groups.assign({prepared.rank: prepared.plan.groups})[prepared.rank], options, folder, prepared.world_size)
+    ids = groups.assign({prepared.rank: prepared.plan.groups})[prepared.rank]
+    job.finish(prepared, job.Joined(ids, prepared.world_size), options, folder)
     return out
 
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from graphlink.annotate.blocks import blocks
+from graphlink.annotate.latency import costs
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 
 
@@ -25,11 +26,14 @@ class Share(IntEnum):
 class CriticalPath:
     """The chain of nodes that a replay's end hangs on, first node first: each was held back by the one before it.
 
-    All columns have one entry a node of the path. ``dependency`` is the edge that held it back, a position in ``Graph.source``, and
+    All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
+    work began: launch latency and start delay. ``dependency`` is the edge that held it back, a position in ``Graph.source``, and
     ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns`` sums up to ``length_ns``.
     """
 
     node: I32
+    cost_ns: I64
+    late_ns: I64
     edge: I32
     dependency: I64
     share: U8
@@ -40,11 +44,17 @@ class CriticalPath:
 
 
 def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
-    """Walks back from the node that ends last (``end_ns`` of a replay), always to the dependency that ended last.
+    """Walks back from the node that ends last (``end_ns`` of a replay), always to the dependency that held the node back longest: that
+    ended last, a launch with its latency.
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """
-    held = held_by(graph.first, graph.source, end_ns)
+    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns).lag_ns, shares)
+
+
+def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalPath:
+    """As ``critical_path``, with the lag of each edge."""
+    held = held_by(graph.first, graph.source, end_ns, lag_ns)
     path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
     for block in reversed([*blocks(graph.first)]):
@@ -57,11 +67,13 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
             path.append(at)
             at = before_of[at - low]
     node = np.array(path[::-1], np.int32)
-    return _summed(graph, node, held[node], cost_ns, shares)
+    return _summed(graph, node, held[node], end_ns, shares)
 
 
-def held_by(first: I64, source: I32, end_ns: I64) -> I64:
-    """Of every node, the edge (CSR by target) from the dependency that ended last, of several the last one; ``NOWHERE`` without any."""
+def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
+    """Of every node, the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one; ``NOWHERE``
+    without any.
+    """
     held = np.full(len(first) - 1, NOWHERE, np.int64)
     for block in blocks(first):
         degree = block.degree
@@ -69,21 +81,25 @@ def held_by(first: I64, source: I32, end_ns: I64) -> I64:
         if not len(some):
             continue
         low, ends = block.bounds[some], end_ns[source[block.edges]]
+        if lag_ns is not None:
+            ends += lag_ns[block.edges]
         is_last = ends == np.repeat(np.maximum.reduceat(ends, low), degree[some])
         last = np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
         held[block.nodes.start + some] = block.edges.start + last
     return held
 
 
-def _summed(graph: Graph, path: I32, dependency: I64, cost_ns: I64, shares: U8) -> CriticalPath:
-    cost, share, kind = cost_ns[path], shares[path], graph.kind[path]
-    delay = graph.start_delay_ns[path]
+def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalPath:
+    cost, share, kind = np.diff(end_ns[path], prepend=0), shares[path], graph.kind[path]
+    delay = cost - graph.duration_ns[path]
     by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
     by_share[Share.IDLE.name.lower()] += int(delay.sum())
     edge = np.full(len(path), NOWHERE, np.int32)
     edge[1:] = graph.edge_kind[dependency[1:]]
     return CriticalPath(
         node=path,
+        cost_ns=cost,
+        late_ns=delay,
         edge=edge,
         dependency=dependency,
         share=share,

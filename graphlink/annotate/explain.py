@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphlink.annotate.critical import CriticalPath, critical_path, shares
+from graphlink.annotate.critical import CriticalPath, path_by_lags, shares
 from graphlink.annotate.gains import Gains, Replayed, top_gains
 from graphlink.annotate.names import Names, names
 from graphlink.annotate.slack import slack, spans
@@ -28,8 +28,8 @@ class Explained:
 def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100) -> Explained:
     """All of it from one replay (``end_ns``, ``cost_ns``: one entry a node), with the ``top`` largest gains. O(n log n)."""
     share = shares(graph, linked, comm)
-    path = critical_path(graph, end_ns, cost_ns, share)
     late = slack(graph, end_ns, cost_ns)
+    path = path_by_lags(graph, end_ns, late.lag_ns, share)
     ways = spans(graph, late)
     named = names(graph, linked)
     gains = top_gains(Replayed(graph, late, ways, path, share, named.code), top)

@@ -1,7 +1,7 @@
 """How much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
 
 Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never add up. What
-takes no time is work (``duration_ns``): start delays stay, as they do wherever work is scaled, and count as idle time.
+takes no time is work (``duration_ns``): start delays and launch latency stay, as they do wherever work is scaled, and count as idle time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import numpy as np
 
 from graphlink.annotate import relief
 from graphlink.annotate.critical import CriticalPath, Share
-from graphlink.annotate.slack import Slack, Spans, least_over
+from graphlink.annotate.latency import Costs
+from graphlink.annotate.slack import Slack, Spans, least_over, length_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, NodeKind
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
+_WORK: Final = (Share.HOST, Share.COMPUTE, Share.COMMUNICATION, Share.COPY)
 _NO_OPS: Final = (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY, NodeKind.END)
 
 
@@ -69,15 +71,14 @@ def top_gains(replayed: Replayed, top: int = 100) -> Gains:
     rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
     ``ROUNDS`` passes.
     """
-    graph = replayed.graph
-    work = graph.duration_ns
+    graph, work = replayed.graph, _work_ns(replayed)
     alone = _single_gains(replayed)
     groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.name, work, replayed.path, alone)]
-    share_bounds = np.array(list(replayed.path.share_ns.values()), np.int64)
+    share_bounds = np.array([replayed.path.share_ns[s.name.lower()] for s in _WORK], np.int64)
     share_gains: I64 | None = None
     for _ in range(ROUNDS):
         wanted = [g.wanted(top) for g in groups]
-        parts: list[tuple[relief.Relief, ...]] = [(g.relief(w, work),) for g, w in zip(groups, wanted, strict=True)]
+        parts = [g.relief(w, work) for g, w in zip(groups, wanted, strict=True)]
         bounds = [g.path_ns[w] for g, w in zip(groups, wanted, strict=True)]
         if share_gains is None:
             parts, bounds = [*parts, _share_relief(replayed)], [*bounds, share_bounds]
@@ -90,16 +91,17 @@ def top_gains(replayed: Replayed, top: int = 100) -> Gains:
             share_gains = found[len(groups)]
     assert share_gains is not None
     ops, families = (g.top(top, replayed.share, work, members=g is groups[0]) for g in groups)
-    return Gains(ops, families, dict(zip(replayed.path.share_ns, share_gains.tolist(), strict=True)))
+    of_share = dict(zip((s.name.lower() for s in _WORK), share_gains.tolist(), strict=True))
+    return Gains(ops, families, of_share | {Share.IDLE.name.lower(): _idle_gain(replayed)})
 
 
 def _ends(bounds: list[I64]) -> list[int]:
     return list(accumulate(len(b) for b in bounds))[:-1]
 
 
-def _side_by_side(parts: list[tuple[relief.Relief, ...]], bounds: list[I64]) -> relief.Relief:
-    """Sets of several reliefs as sets of one; what stands in one tuple is of the same sets."""
-    moved = [(r, offset) for reliefs, offset in zip(parts, (0, *_ends(bounds)), strict=True) for r in reliefs]
+def _side_by_side(parts: list[relief.Relief], bounds: list[I64]) -> relief.Relief:
+    """Sets of several reliefs as sets of one."""
+    moved = list(zip(parts, (0, *_ends(bounds)), strict=True))
     return relief.Relief(
         np.concatenate([r.column + np.int32(offset) for r, offset in moved]),
         np.concatenate([r.node for r, _ in moved]),
@@ -110,9 +112,15 @@ def _side_by_side(parts: list[tuple[relief.Relief, ...]], bounds: list[I64]) -> 
 def _single_gains(replayed: Replayed) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     path = replayed.path.node
-    cost = replayed.graph.duration_ns[path]
+    cost = _work_ns(replayed)[path]
     avoiding = replayed.spans.crossing(path, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
+
+
+def _work_ns(replayed: Replayed) -> I64:
+    """What each node's work takes; of a delay, what launch latency does not explain."""
+    work: I64 = np.minimum(replayed.graph.duration_ns, replayed.slack.end_ns - replayed.slack.start_ns)
+    return work
 
 
 def _op_of(graph: Graph) -> I32:
@@ -129,13 +137,17 @@ def _op_of(graph: Graph) -> I32:
     return out
 
 
-def _share_relief(replayed: Replayed) -> tuple[relief.Relief, relief.Relief]:
-    """A set a ``Share``: its nodes' work; idle has the start delays too."""
-    work, delay = replayed.graph.duration_ns, replayed.graph.start_delay_ns
-    working = np.flatnonzero(work > 0).astype(np.int32)
-    late = np.flatnonzero((replayed.graph.kind == NodeKind.DEVICE_OP) & (delay > 0)).astype(np.int32)
-    idle = np.full(len(late), int(Share.IDLE), np.int32)
-    return relief.Relief(replayed.share[working].astype(np.int32), working, work[working]), relief.Relief(idle, late, delay[late])
+def _share_relief(replayed: Replayed) -> relief.Relief:
+    """A set a ``Share`` but idle: its nodes' work."""
+    work = _work_ns(replayed)
+    working = np.flatnonzero((work > 0) & (replayed.share != Share.IDLE)).astype(np.int32)
+    return relief.Relief(replayed.share[working].astype(np.int32), working, work[working])
+
+
+def _idle_gain(replayed: Replayed) -> int:
+    """The gain without gaps, delays and launch latency: of what is no node, so by a replay of its own."""
+    work = np.where(replayed.share == Share.IDLE, 0, _work_ns(replayed))
+    return replayed.slack.total_ns - length_ns(replayed.graph, Costs(work, np.zeros_like(replayed.slack.lag_ns)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class _Edges:
 
 def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
     # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
-    kept = ~_implied(graph, _one_a_node(graph)) & (slack.edge_ns < most_ns)
+    kept = ~_implied(graph, _one_a_node(graph), slack.lag_ns) & (slack.edge_ns < most_ns)
     return _Edges(
         used=slack.node_ns < most_ns,
         end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
@@ -92,8 +92,10 @@ def _heads(before: I32) -> I32:
     return np.array(head, np.int32)
 
 
-def _implied(graph: Graph, before: I32) -> Bool:
-    """Edges beside which a longer way leads from source to target: later out of the source's lane and earlier into the target's."""
+def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
+    """Edges without a lag beside which a longer way leads from source to target: later out of the source's lane and earlier into the
+    target's.
+    """
     heads = _heads(before)
     is_head = heads == np.arange(len(heads))
     lane, lanes = (np.cumsum(is_head) - 1)[heads], int(np.count_nonzero(is_head))
@@ -113,6 +115,7 @@ def _implied(graph: Graph, before: I32) -> Bool:
     lifted = graph.source[cross][order] + np.cumsum(new) * len(lane)  # a pair of lanes stands above the one before it
     highest = np.maximum.accumulate(lifted)
     out[cross[order[1:]]] = ~new[1:] & (highest[:-1] >= lifted[1:])
+    out &= lag_ns == 0
     return out
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.annotate.blocks import blocks
+from graphlink.annotate.latency import Costs, costs
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
@@ -19,8 +20,9 @@ _RUN: Final = 64
 class Slack:
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
-    ``node_ns`` (one entry a node): latest minus earliest end. ``gap_ns`` (one entry an edge): from the end of the source to the start of
-    the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the replay.
+    ``node_ns`` (one entry a node): latest minus earliest end. ``gap_ns`` (one entry an edge): from the end of the source and its
+    lag to the start of the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the
+    replay. ``lag_ns`` (one entry an edge): how long after the end of its source its target may begin.
     """
 
     total_ns: int
@@ -29,44 +31,59 @@ class Slack:
     node_ns: I64
     gap_ns: I64
     edge_ns: I64
+    lag_ns: I64
 
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
     """Slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
+    split = costs(graph, end_ns, cost_ns)
     total = int(end_ns.max(initial=0))
-    node = total - end_ns - _after_ns(graph, cost_ns)
-    start = end_ns - cost_ns
+    node = total - end_ns - _after_ns(graph, split)
+    start = end_ns - split.cost_ns
     gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
     for block in blocks(graph.first):
-        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]]
+        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - split.lag_ns[block.edges]
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
-    return Slack(total, start, end_ns, node, gap, edge)
+    return Slack(total, start, end_ns, node, gap, edge, split.lag_ns)
 
 
-def _after_ns(graph: Graph, cost_ns: I64) -> I64:
+def _after_ns(graph: Graph, split: Costs) -> I64:
     """The longest way from the end of each node to the end of a graph."""
-    out = np.empty(len(cost_ns), np.int64)
-    after = [0] * len(cost_ns)
+    out = np.empty(len(split.cost_ns), np.int64)
+    after = [0] * len(out)
     for block in reversed([*blocks(graph.first)]):
         nodes = block.nodes
         sources = graph.source[block.edges].tolist()
-        costs = cost_ns[nodes][::-1].tolist()
+        cost_ns = split.cost_ns[nodes][::-1].tolist()
+        lags = split.lag_ns[block.edges]
+        late = np.zeros(len(cost_ns), np.bool_)
+        late[block.target[lags > 0] - nodes.start] = True
+        lag_ns = lags.tolist()
         bounds = block.bounds[::-1].tolist()
-        for v, cost, (high, low) in zip(range(nodes.stop - 1, nodes.start - 1, -1), costs, pairwise(bounds), strict=True):
+        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, late[::-1].tolist(), pairwise(bounds), strict=True)
+        for v, cost, lagging, (high, low) in each:
             count = high - low
-            if count == 1:
-                length = after[v] + cost
+            length = after[v] + cost
+            if lagging:
+                for source, lag in zip(sources[low:high], lag_ns[low:high], strict=True):
+                    if after[source] < length + lag:
+                        after[source] = length + lag
+            elif count == 1:
                 source = sources[low]
                 if after[source] < length:
                     after[source] = length
             elif count:
-                length = after[v] + cost
                 for source in sources[low:high]:
                     if after[source] < length:
                         after[source] = length
         out[nodes] = after[nodes]
         del after[nodes]
     return out
+
+
+def length_ns(graph: Graph, split: Costs) -> int:
+    """How long a replay takes."""
+    return int((split.cost_ns + _after_ns(graph, split)).max(initial=0))
 
 
 def leads_nowhere(graph: Graph) -> Bool:

@@ -61,7 +61,7 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
     rule("edge that does not run forward", source >= target, target)
     rule("the same dependency twice", (source[1:] == source[:-1]) & (target[1:] == target[:-1]), target)
     rule("node that starts before a lower id", np.diff(graph.start_ns) < 0, np.arange(1, n))
-    for name in ("duration_ns", "self_ns", "wait_ns", "wake_ns", "start_delay_ns", "overlap_ns"):
+    for name in ("duration_ns", "self_ns", "wait_ns", "wake_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns"):
         rule(f"negative {name}", getattr(graph, name) < 0, np.arange(n))
     rule("wake_ns above duration_ns", graph.wake_ns > graph.duration_ns, np.arange(n))
     known_at = np.where(host[source], graph.start_ns[source], graph.start_ns[source] + graph.duration_ns[source])

@@ -7,19 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
-from graphlink.depend.devicetime import Delays, Order, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import LATE_NS, Delays, Order, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
+from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.merge import Dependencies
 from graphlink.model import I32, I64, NOWHERE, U8, CommKind, Communication, FoundBy, Linked
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSide:
-    """Event edges (device rows): recorded waits, then those inferred from late starts."""
+    """Event edges (device rows): recorded waits, then those inferred from late starts.
+
+    ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching host node it begins
+    at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that it would begin later than recorded.
+    """
 
     order: Order
     delays: Delays
+    latency_ns: I64
+    delay_latency_ns: I64
     event_source: I32
     event_target: I32
     event_found_by: U8
@@ -43,7 +50,27 @@ def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: Host
         bits = np.concatenate([bits, np.full(inferred, FoundBy.INFERRED, np.uint8)])
     ready = ready_ns(order, launched_ns, (source, target), host.start_ns)
     _conserved(linked, order, ready, host.start_ns)
-    return DeviceSide(order, delays(device, ready, gap_ns), source, target, bits, inferred)
+    late = delays(device, ready, gap_ns)
+    before_ns = int(device.start_ns.min(initial=host.start_ns)) - 2 * LATE_NS  # a stream was idle before its first op
+    busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), (source, target), before_ns)
+    returned_ns = _returned_ns(linked, host)
+    from_node_ns = launch_latency_ns(device, returned_ns, busy_until_ns)
+    from_node_ns += np.where(returned_ns != NOWHERE, returned_ns - launched_ns, 0)  # a node may carry a short rest behind its call
+    latency_ns = np.clip(from_node_ns, 0, np.maximum(device.start_ns - launched_ns, 0))
+    delay_latency_ns = np.where(late.heads, np.clip(from_node_ns[late.row], 0, late.end_ns - launched_ns[late.row]), 0)
+    return DeviceSide(order, late, latency_ns, delay_latency_ns, source, target, bits, inferred)
+
+
+def _returned_ns(linked: Linked, host: HostSide) -> I64:
+    """When the launch call of each device row returned; NOWHERE where it has none, and where it waited or worked on after the launch:
+    what launching takes there is in its node.
+    """
+    out = np.full(len(linked.device_call), NOWHERE, np.int64)
+    end_ns = linked.trace.calls.end_ns
+    op = np.flatnonzero(host.launcher != NOWHERE)
+    op = op[host.launched_ns[linked.device_call[op]] == end_ns[linked.device_call[op]]]
+    out[op] = end_ns[linked.device_call[op]]
+    return out
 
 
 def _conserved(linked: Linked, order: Order, ready: I64, start_ns: int) -> None:

@@ -153,6 +153,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
         wait_ns=summed(graph.wait_ns),
         wake_ns=graph.wake_ns[order],
         start_delay_ns=graph.start_delay_ns[order],
+        launch_latency_ns=graph.launch_latency_ns[order],
         overlap_ns=graph.overlap_ns[order],
         tid=graph.tid[order],
         device=graph.device[order],

@@ -28,6 +28,7 @@ class HostSide:
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
     ``autograd``: (forward, backward) host rows.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
+    ``launched_ns``: of each call, up to when it had launched.
     ``begun``: by which thread host-side communication was asked for. ``comm_part``, ``spin_part``: for each of ``comm_waits`` and
     ``spins`` the node that opens where it ended.
     """
@@ -41,6 +42,7 @@ class HostSide:
     part: I32
     wake_ns: I64
     launcher: I32
+    launched_ns: I64
     comm_part: I32
     spins: Spins
     spin_part: I32
@@ -106,8 +108,23 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    comm_part, spin_part = nodes.opening(comm_waits.until_ns), nodes.opening(spun.until_ns)
-    return HostSide(el, nodes, slept, autograd, begun, comm_waits, part, waking_ns, launcher, comm_part, spun, spin_part, start_ns, end_ns)
+    return HostSide(
+        elements=el,
+        nodes=nodes,
+        sleeps=slept,
+        autograd=autograd,
+        begun=begun,
+        comm_waits=comm_waits,
+        part=part,
+        wake_ns=waking_ns,
+        launcher=launcher,
+        launched_ns=launched_ns,
+        comm_part=nodes.opening(comm_waits.until_ns),
+        spins=spun,
+        spin_part=nodes.opening(spun.until_ns),
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:

@@ -278,6 +278,7 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         column("correlation", correlation, device_op),
         column("device_clock_ns", clock_ns, clock_ns != 0),
         column("start_delay_ns", graph.start_delay_ns, ~host),
+        column("launch_latency_ns", graph.launch_latency_ns, ~host),
         column("overlap_ns", graph.overlap_ns, ~host),
         *_et_columns(graph, linked),
     ]

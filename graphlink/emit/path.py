@@ -14,7 +14,7 @@ from graphlink.annotate.explain import Explained
 from graphlink.annotate.gains import Gain
 from graphlink.emit.summary import ShareNs
 from graphlink.errors import InputError
-from graphlink.model import I64, EdgeKind, Graph
+from graphlink.model import EdgeKind, Graph
 
 SHARES: Final = tuple(s.name.lower() for s in Share)
 T = TypeVar("T")
@@ -34,8 +34,8 @@ class PathNodes(msgspec.Struct, frozen=True, kw_only=True):
     share: list[int]
     held_by: list[int | None]
     start_ns: list[int]  # as recorded
-    cost_ns: list[int]  # with the start delay, which is idle
-    start_delay_ns: list[int]
+    cost_ns: list[int]  # with what is before its work, which is idle
+    start_delay_ns: list[int]  # and launch latency, where the launch held the node back
 
 
 class OpGain(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +111,8 @@ class PathFile(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def encode(rank: int, graph: Graph, found: Explained, cost_ns: I64, notes: Sequence[str] = ()) -> bytes:
-    """The file's bytes; ``cost_ns`` has one entry a node of the graph."""
+def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:
+    """The file's bytes."""
     path, code = found.path, found.names.code
     at = path.node
     used, name = np.unique(code[at], return_inverse=True)
@@ -133,8 +133,8 @@ def encode(rank: int, graph: Graph, found: Explained, cost_ns: I64, notes: Seque
             share=path.share.tolist(),
             held_by=edges,
             start_ns=graph.start_ns[at].tolist(),
-            cost_ns=cost_ns[at].tolist(),
-            start_delay_ns=graph.start_delay_ns[at].tolist(),
+            cost_ns=path.cost_ns.tolist(),
+            start_delay_ns=path.late_ns.tolist(),
         ),
         slack_ns=found.slack_ns.tolist(),
         notes=list(notes),

@@ -74,6 +74,7 @@ class Has(IntFlag):
     INVOLVED_DIM = 1 << 19
     COMM_TYPE_RECORDED = 1 << 20
     WAKE_NS = 1 << 21
+    LAUNCH_LATENCY_NS = 1 << 22
 
 
 class Fault(IntEnum):
@@ -161,6 +162,7 @@ class ChakraFile:
     end_ns: I64
     duration_ns: I64
     start_delay_ns: I64
+    launch_latency_ns: I64
     overlap_ns: I64
     self_ns: I64
     wait_ns: I64
@@ -201,6 +203,7 @@ SCALARS: Final = (
     ("end_ns", "int64_val", Has.END_NS),
     ("duration_ns", "int64_val", Has.DURATION_NS),
     ("start_delay_ns", "int64_val", Has.START_DELAY_NS),
+    ("launch_latency_ns", "int64_val", Has.LAUNCH_LATENCY_NS),
     ("overlap_ns", "int64_val", Has.OVERLAP_NS),
     ("self_ns", "int64_val", Has.SELF_NS),
     ("wait_ns", "int64_val", Has.WAIT_NS),
@@ -319,7 +322,7 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
 
 
 _AS_THEY_ARE: Final = (
-    *("start_delay_ns", "overlap_ns", "self_ns", "wait_ns", "wake_ns", "duration_micros"),
+    *("start_delay_ns", "launch_latency_ns", "overlap_ns", "self_ns", "wait_ns", "wake_ns", "duration_micros"),
     *("tid", "device", "stream", "correlation", "comm_size"),
 )
 _NO_IDS: Final = np.zeros(0, np.uint64)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages, recorded_ns
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns
 from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
 from graphlink.replay.workload import Workload
 
@@ -28,10 +28,10 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     took, sent = _took_ns(work, meetings), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
-    bound = binding(work.first, work.source, end)
-    start = np.maximum(bound.ready_ns, meetings.begin_ns[work.member])
+    bound = binding(work.first, work.source, end, work.lag_ns)
+    start = np.maximum(bound.ended_ns, meetings.begin_ns[work.member])
     start[_blocked(work, ran)] = NOT_RUN
-    arrival = start + work.fixed_ns
+    arrival = np.maximum(bound.ended_ns + bound.lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
     begin, joined = start.copy(), np.full(len(work), NOWHERE, np.int32)
 
     receive, by = sent.receive[ran[sent.receive]], sent.by[ran[sent.receive]]
@@ -45,7 +45,7 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     last = np.full(len(took), NOWHERE)
     last[meeting[order]] = member[order]  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(COUPLED, start, begin, end, bound.node, held_kinds(work.kind, bound), joined, meetings.begin_ns)
+    return Played(COUPLED, start, begin, end, bound.node, held_kinds(work.kind, bound), bound.lag_ns, joined, meetings.begin_ns)
 
 
 def _took_ns(work: Workload, meetings: Meetings) -> I64:
@@ -80,7 +80,7 @@ def _sent(work: Workload, meetings: Meetings) -> _Sent:
     early = np.flatnonzero(free & (m.received_ns < m.sent_ns) & (not meetings.clock.differ))
     by[early] = [_left_in(work, send) for send in m.send[early].tolist()]
     moved = early[by[early] != m.send[early]]
-    before[moved] = (work.cost_ns - work.wake_ns)[by[moved]]
+    before[moved] = work.cost_ns[by[moved]]
     both[moved] = np.maximum(
         *(recorded_ns(work, meetings.clock, "start_ns", nodes) for nodes in (by[moved], m.receive[moved])),
     )
@@ -120,9 +120,8 @@ def _blocked(work: Workload, ran: Bool) -> Bool:
 def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
     """When each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
     n = len(work)
-    wake = np.where(meetings.code == PLAIN, work.wake_ns, 0)
     targets = np.repeat(np.arange(n, dtype=np.int32), np.diff(work.first))
-    lags = np.concatenate([np.where(work.kind == EdgeKind.SYNC, 0, -wake[targets]), -sent.before_ns - work.fixed_ns[sent.receive]])
+    lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
     targets = np.concatenate([targets, sent.receive.astype(np.int32)])
     sources = np.concatenate([work.source, sent.by.astype(np.int32)])
     order = np.argsort(sources, kind="stable")
@@ -142,7 +141,7 @@ def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
     missing, took = meetings.expected.tolist(), took_ns.tolist()
     arrived: list[list[int]] = [[] for _ in missing]
     latest = [0] * len(missing)
-    ready = (meetings.begin_ns[work.member] - wake).tolist()
+    ready = meetings.begin_ns[work.member].tolist()
     end = [NOT_RUN] * n
     free = np.flatnonzero(waits == 0).tolist()
     while free:

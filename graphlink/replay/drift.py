@@ -83,7 +83,7 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWait]:
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
-    waited = played.start_ns[at] - binding(work.first, work.source, played.end_ns).ready_ns[at]
+    waited = played.start_ns[at] - binding(work.first, work.source, played.end_ns).ended_ns[at]
     lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
     mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
     out = []

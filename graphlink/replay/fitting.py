@@ -29,13 +29,14 @@ def fit(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -
         UsageError: an id is a wait on several ranks.
     """
     fitting = Changes()
+    still = apply(work, fitting, groups).work if len(work.ranks) > 1 else work
     places: list[str] = []
     refused = {}
     for name, one in _each(changes):
         for which in one.remove_sync:
             refuse_ambiguous(which, waiting_ranks(work, int(which)) if NUMBER.fullmatch(which) else ())
         try:
-            places.append(_place(work, apply(work, one, groups)))
+            places.append(_place(still, apply(work, one, groups)))
         except UsageError as problem:
             refused[name] = problem
             continue
@@ -94,10 +95,10 @@ def _each(changes: Changes) -> Iterable[tuple[str, Changes]]:
         yield f"--remove-sync {which}", Changes(remove_sync=(which,))
 
 
-def _place(work: Workload, changed: Changed) -> str:
-    """On which ranks of several a change did something."""
-    if len(work.ranks) == 1:
+def _place(still: Workload, changed: Changed) -> str:
+    """On which ranks of several a change did something, compared with none (``still``)."""
+    if len(still.ranks) == 1:
         return ""
-    other = (changed.work.cost_ns != work.cost_ns) | (np.diff(changed.work.first) != np.diff(work.first))
-    on = [work.ranks[i].rank for i in np.unique(work.member[other]).tolist()]
+    other = (changed.work.cost_ns != still.cost_ns) | (np.diff(changed.work.first) != np.diff(still.first))
+    on = [still.ranks[i].rank for i in np.unique(still.member[other]).tolist()]
     return f" ({told_ranks(on)})" if on else ""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
+from operator import add as plus
 from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.blocks import blocks
-from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind, Graph
+from graphlink.annotate.blocks import Block, blocks
+from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
 from graphlink.replay.workload import Workload, successors
 
@@ -46,34 +48,23 @@ def measured_ns(graph: Graph) -> int:
     return int(graph.end_ns.max() - graph.start_ns.min())
 
 
-@dataclass(frozen=True, slots=True)
-class Waking:
-    """``wake_ns``: by how much less (up to ``cost_ns``) a node costs if what its ``sync`` edges wait for is over; ``kind`` of all edges."""
+def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
+    """When each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry an edge) later.
 
-    wake_ns: I64
-    kind: U8
-
-
-def longest_path(first: I64, source: I32, cost_ns: I64, waking: Waking | None = None) -> I64:
-    """When each node ends; every edge (CSR by target) must run from a lower to a higher node.
-
-    With ``waking``, a node ends ``cost_ns`` after what its ``sync`` edges wait for, and ``cost_ns`` less ``wake_ns`` after the others:
-    a call returns when it has woken up, and no sooner than one that finds all done. Linear.
+    Every edge (CSR by target) must run from a lower to a higher node. Linear.
     """
     ends: list[int] = []
     end_of = ends.__getitem__
     add = ends.append
     for block in blocks(first):
         sources = source[block.edges].tolist()
-        kinds = None if waking is None else waking.kind[block.edges]
-        wakes = repeat(0, len(block.bounds) - 1) if waking is None else waking.wake_ns[block.nodes].tolist()
+        costs = cost_ns[block.nodes].tolist()
+        lags, lagging = ([], repeat(False, len(costs))) if lag_ns is None else _lagging(block, lag_ns[block.edges])
         low = 0
-        for high, cost, wake in zip(block.bounds[1:].tolist(), cost_ns[block.nodes].tolist(), wakes, strict=True):
+        for high, cost, late in zip(block.bounds[1:].tolist(), costs, lagging, strict=True):
             count = high - low
-            if wake and kinds is not None:
-                sync = (kinds[low:high] == EdgeKind.SYNC).tolist()
-                late = [ends[s] - (0 if waits else wake) for s, waits in zip(sources[low:high], sync, strict=True)]
-                add(max(late, default=-wake) + cost)
+            if late:
+                add(max(map(plus, map(end_of, sources[low:high]), lags[low:high])) + cost)
             elif count == 1:
                 add(ends[sources[low]] + cost)
             elif count:
@@ -84,24 +75,31 @@ def longest_path(first: I64, source: I32, cost_ns: I64, waking: Waking | None = 
     return np.array(ends, dtype=np.int64)
 
 
+def _lagging(block: Block, lag_ns: I64) -> tuple[list[int], Iterable[bool]]:
+    """The lags of the edges of a block, and which of its nodes have one."""
+    late = np.zeros(len(block.bounds) - 1, np.bool_)
+    late[block.target[lag_ns > 0] - block.nodes.start] = True
+    return lag_ns.tolist(), late.tolist()
+
+
 def play_ideal(work: Workload) -> Played:
     """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
-    end = longest_path(work.first, work.source, work.cost_ns, Waking(work.wake_ns, work.kind)) if forward else _any_order(work)
-    bound = binding(work.first, work.source, end)
-    start = np.where(end != NOT_RUN, bound.ready_ns, NOT_RUN)
+    end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
+    bound = binding(work.first, work.source, end, work.lag_ns)
+    start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
     alone = np.full(len(work), NOWHERE, np.int32)
-    return Played(IDEAL, start, start, end, bound.node, held_kinds(work.kind, bound), alone, np.zeros(len(work.ranks), np.int64))
+    at_once = np.zeros(len(work.ranks), np.int64)
+    return Played(IDEAL, start, start, end, bound.node, held_kinds(work.kind, bound), bound.lag_ns, alone, at_once)
 
 
 def _any_order(work: Workload) -> I64:
     """Kahn's order, one pass over the edges."""
-    target = np.repeat(np.arange(len(work)), np.diff(work.first))
-    lag = np.where(work.kind == EdgeKind.SYNC, 0, -work.wake_ns[target])[np.argsort(work.source, kind="stable")].tolist()
+    lag = work.lags()[np.argsort(work.source, kind="stable")].tolist()
     after_first, after = successors(work.first, work.source)
     low, targets = after_first.tolist(), after.tolist()
     left = np.diff(work.first).tolist()
-    ready = (-work.wake_ns).tolist()
+    ready = [0] * len(left)
     end = [NOT_RUN] * len(left)
     cost = work.cost_ns.tolist()
     free = deque(i for i, k in enumerate(left) if not k)

@@ -47,7 +47,7 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     fixed: list[int] = []
     held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
     start, begin, end = played.start_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
-    delay = work.fixed_ns.tolist()
+    delay = (work.fixed_ns + np.where(work.slot == Slot.CPU, 0, played.lag_ns)).tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:

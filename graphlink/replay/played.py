@@ -47,6 +47,7 @@ class Played:
     end_ns: I64
     held_by: I32
     held_kind: U8
+    lag_ns: I64  # from the end of what held it back to when a node could begin; 0 but in a what-if
     joined: I32  # NOWHERE where the node began as it started
     rank_begin_ns: I64  # when each rank of the workload began
 
@@ -62,11 +63,14 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Of each node the dependency that ended last: the node and the edge (``NOWHERE`` without dependencies), and when it ended."""
+    """Of each node the dependency that held it back longest: the node and the edge (``NOWHERE`` without dependencies), when it ended,
+    and how much later the node may begin.
+    """
 
     node: I32
     edge: I64
-    ready_ns: I64
+    ended_ns: I64
+    lag_ns: I64
 
 
 def held_kinds(kind: U8, bound: Binding) -> U8:
@@ -76,11 +80,14 @@ def held_kinds(kind: U8, bound: Binding) -> U8:
     return np.where(bound.edge == NOWHERE, FREE, kind[bound.edge]).astype(np.uint8)
 
 
-def binding(first: I64, source: I32, end_ns: I64) -> Binding:
-    """The last of the dependencies that ended last, of all nodes at once. Linear."""
-    edge = held_by(first, source, end_ns)
+def binding(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> Binding:
+    """The last of the dependencies that held a node back longest, of all nodes at once. Linear."""
+    edge = held_by(first, source, end_ns, lag_ns)
     some = np.flatnonzero(edge != NOWHERE)
-    node, ready = np.full(len(edge), NOWHERE, np.int32), np.zeros(len(edge), np.int64)
+    node, ended = np.full(len(edge), NOWHERE, np.int32), np.zeros(len(edge), np.int64)
     node[some] = source[edge[some]]
-    ready[some] = end_ns[node[some]]
-    return Binding(node, edge, ready)
+    ended[some] = end_ns[node[some]]
+    lag = np.zeros_like(ended)
+    if lag_ns is not None:
+        lag[some] = lag_ns[edge[some]]
+    return Binding(node, edge, ended, lag)

@@ -222,7 +222,8 @@ def _kept(ranks: Sequence[RankFile], changes: Changes) -> list[str]:
         f = r.file
         kept = [i for i, name in enumerate(f.strings) if name in names]
         whole = measured_ns(f)
-        shares.append((int(f.duration_ns[np.isin(f.name, kept)].sum()) / whole if whole else 0.0, r.rank))
+        unexplained = f.duration_ns - np.minimum(f.launch_latency_ns, f.duration_ns)
+        shares.append((int(unexplained[np.isin(f.name, kept)].sum()) / whole if whole else 0.0, r.rank))
     most, rank = max(shares, default=(0.0, 0))
     if most <= KEPT_SHARE:
         return []

@@ -42,11 +42,11 @@ def _play(work: Workload, meetings: Meetings | None, machine: str) -> Played:
     bound = binding(work.first, work.source, end)
     # a node that started later than its dependencies allowed waited for the one that had the slot before it
     begins = np.zeros(len(work.ranks), np.int64) if meetings is None else meetings.begin_ns
-    ready = np.maximum(bound.ready_ns, begins[work.member])
+    ready = np.maximum(bound.ended_ns, begins[work.member])
     waited = (start != NOT_RUN) & (start > ready)
     held = np.where(waited, np.array(run.before, np.int64), bound.node).astype(np.int32)
     kind = np.where(waited, SLOT, held_kinds(work.kind, bound)).astype(np.uint8)
-    return Played(machine, start, begin, end, held, kind, np.array(run.joined, np.int32), begins)
+    return Played(machine, start, begin, end, held, kind, bound.lag_ns, np.array(run.joined, np.int32), begins)
 
 
 @dataclass(frozen=True, slots=True)

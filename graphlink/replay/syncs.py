@@ -148,7 +148,8 @@ def _without(work: Workload, gone: Bool) -> Workload:
     target = np.repeat(np.arange(len(work)), np.diff(work.first))[~gone]
     first = np.zeros(len(work) + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=len(work)), out=first[1:])
-    return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone])
+    lag_ns = None if work.lag_ns is None else work.lag_ns[~gone]
+    return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone], lag_ns=lag_ns)
 
 
 def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.latency import delayed, lag_ns
 from graphlink.errors import UsageError
-from graphlink.model import I64, NOWHERE, EdgeKind
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.read.chakra import CommType, NodeType
 from graphlink.replay.syncs import Changed, without_syncs
 from graphlink.replay.workload import Slot, Work, Workload, names_found, work_bounds
@@ -68,27 +69,60 @@ def parse_scale(text: str) -> Scale:
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
     """``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
 
-    What a call took to wake up can now go: a recorded wait is one, so only a what-if takes it away.
+    What a call took to wake up can now go, and launch latency runs beside what else an op waits for: both are as recorded in the
+    recording, so only a what-if tells them from the rest.
 
     Raises:
         UsageError: a change names nothing that is there.
     """
-    cost = work.cost_ns.copy()
-    fixed = work.fixed_ns.copy()
+    cost, fixed = work.cost_ns.copy(), work.fixed_ns.copy()
+    launch, stream, explained = _delays(work)
     done: list[str] = []
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
-    done += [_scale(work, scale, cost, fixed) for scale in changes.scales]
-    wake = _wake_ns(work, cost)
+    for scale in changes.scales:
+        done.append(_scale(work, scale, cost, fixed))
+        if scale.work == Work.DELAY:
+            named = _named(work, scale)
+            for ns in (launch, stream, explained):
+                ns[named] = _times(ns[named], scale.factor)
+    wake = np.minimum(_wake_ns(work, cost), cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))
     micros = np.maximum(work.micros_ns + cost - work.cost_ns, 0)
-    out = replace(work, cost_ns=cost, micros_ns=micros, fixed_ns=fixed, wake_ns=np.minimum(wake, cost))
+    out = replace(
+        work,
+        cost_ns=cost - wake - explained,
+        micros_ns=micros,
+        fixed_ns=np.maximum(fixed - explained, 0),
+        lag_ns=lag_ns(work.first, work.kind, launch, stream, wake),
+    )
     if changes.remove_sync:
         removed = without_syncs(out, changes.remove_sync)
         out = removed.work
         done += removed.done
     return Changed(out, tuple(done))
+
+
+def _delays(work: Workload) -> tuple[I64, I64, I64]:
+    """Of each node, by what was recorded: the lags of its launch and of its stream, and what of its delay they explain."""
+    out = np.zeros((3, len(work)), np.int64)
+    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
+        file, at = ranked.file, work.position[low:high]
+        edges = slice(int(work.first[low]), int(work.first[high]))
+        fixed, start_ns = work.fixed_ns[low:high], file.start_ns[at]
+        delay_ns = np.where(work.work[low:high] == Work.DELAY, file.duration_ns[at], fixed)
+        split = delayed(
+            work.first[low : high + 1] - edges.start,
+            work.source[edges] - low,
+            work.kind[edges],
+            file.launch_latency_ns[at],
+            start_ns + file.duration_ns[at],
+            start_ns - fixed,
+            delay_ns,
+        )
+        out[:, low:high] = split.launch_ns, split.stream_ns, split.explained_ns
+    return out[0], out[1], out[2]
 
 
 def _wake_ns(work: Workload, cost: I64) -> I64:
@@ -102,21 +136,30 @@ def _wake_ns(work: Workload, cost: I64) -> I64:
 
 def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
     """Scales in place. What is fixed in a node (its start delay) stays, but for sort ``delay``, which is that and the delay nodes."""
-    named = np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
+    named = _named(work, scale)
     mine = named & (work.work == scale.work)
     what = f"{scale.work.name.lower()}{':' + scale.pattern.pattern if scale.pattern else ''} x {scale.factor:g}"
     before = int(cost.sum())
     late = named & (fixed > 0) & ~mine & (scale.work == Work.DELAY)
     if late.any():
-        less = np.rint(fixed[late] * scale.factor).astype(np.int64)
+        less = _times(fixed[late], scale.factor)
         cost[late] += less - fixed[late]
         fixed[late] = less
     if not mine.any() and not late.any():
         raise UsageError(
             f"--scale {what}: no such node", todo="see the names with graphlink show FILE.et --node ID, or leave the pattern out"
         )
-    cost[mine] = np.rint((cost[mine] - fixed[mine]) * scale.factor).astype(np.int64) + fixed[mine]
+    cost[mine] = _times(cost[mine] - fixed[mine], scale.factor) + fixed[mine]
     return f"{what}: {np.count_nonzero(mine | late):,} nodes, {(int(cost.sum()) - before) / 1e6:+,.3f} ms of work"
+
+
+def _named(work: Workload, scale: Scale) -> Bool:
+    return np.ones(len(work), np.bool_) if scale.pattern is None else names_found(work, scale.pattern)
+
+
+def _times(ns: I64, factor: float) -> I64:
+    times: I64 = np.rint(ns * factor).astype(np.int64)
+    return times
 
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:

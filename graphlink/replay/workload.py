@@ -54,8 +54,10 @@ class Workload:
 
     Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
     ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
-    ``cost_ns`` that does not scale with the work: the start delay. ``wake_ns``, 0 but in a what-if: the part of ``cost_ns`` that is not
-    spent if nothing was left to wait for.
+    ``cost_ns`` that does not scale with the work: the start delay.
+
+    ``lag_ns`` of each edge, None but in a what-if: how long after the end of its source its target may begin; ``cost_ns`` is what it costs
+    from there.
     """
 
     ranks: tuple[RankFile, ...]
@@ -68,9 +70,9 @@ class Workload:
     cost_ns: I64
     micros_ns: I64
     fixed_ns: I64
-    wake_ns: I64
     slot: U8  # Slot
     work: U8  # Work
+    lag_ns: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.member)
@@ -86,6 +88,10 @@ class Workload:
 
     def rank(self, node: int) -> int:
         return self.ranks[int(self.member[node])].rank
+
+    def lags(self) -> I64:
+        """The lag of every edge."""
+        return np.zeros(len(self.source), np.int64) if self.lag_ns is None else self.lag_ns
 
     def recorded_start_ns(self) -> I64:
         """Since the earliest node of each rank."""
@@ -113,7 +119,6 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
         micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
         fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
-        wake_ns=np.zeros(offset[-1], np.int64),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
     )

@@ -296,7 +296,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
     cost = cost_ns(graph)
     played = replay(graph, cost)
     found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost)
-    publish.write(folder / files[1], path.encode(rank, graph, found, cost, (NAMES,) if prepared.folded else ()))
+    publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
     if options.timeline != "none":
         log.info("writing the timeline")
         times = timeline.Times(played.start_ns, played.end_ns)

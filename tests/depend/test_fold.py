@@ -74,7 +74,7 @@ def test_what_is_folded_still_keeps_the_promises_of_a_graph(seed: int) -> None:
             assert getattr(folded, column)[folded.tid == tid].sum() == getattr(graph, column)[graph.tid == tid].sum()
     for kind in (NodeKind.HOST_GAP, NodeKind.HOST_ASYNC, NodeKind.END, *GPU):
         same, was = folded.kind == kind, graph.kind == kind
-        for column in ("row", "start_ns", "duration_ns", "start_delay_ns", "overlap_ns", "stream"):
+        for column in ("row", "start_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "stream"):
             assert np.array_equal(getattr(folded, column)[same], getattr(graph, column)[was])
     assert folded.end_ns.max() == graph.end_ns.max()
     assert _ends(folded) == _ends(graph)

@@ -41,6 +41,7 @@ class N(NamedTuple):
     wait: int = 0
     wake: int = 0
     delay: int = 0
+    latency: int = 0
     overlap: int = 0
     tid: int = 0
     device: int = 0
@@ -66,6 +67,7 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
         wait_ns=i64("wait"),
         wake_ns=i64("wake"),
         start_delay_ns=i64("delay"),
+        launch_latency_ns=i64("latency"),
         overlap_ns=i64("overlap"),
         tid=i64("tid"),
         device=i64("device"),

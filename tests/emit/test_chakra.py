@@ -52,7 +52,18 @@ def attrs(node: Any) -> dict[str, tuple[str, Any]]:
 
 
 HOST = {"is_cpu_op", "start_ns", "end_ns", "duration_ns", "dep_kinds", "tid", "self_ns", "wait_ns"}
-DEVICE = {"is_cpu_op", "start_ns", "end_ns", "duration_ns", "dep_kinds", "device", "stream", "start_delay_ns", "overlap_ns"}
+DEVICE = {
+    "is_cpu_op",
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "dep_kinds",
+    "device",
+    "stream",
+    "start_delay_ns",
+    "overlap_ns",
+    "launch_latency_ns",
+}
 FROM_ET = {"rf_id", "fw_parent", "seq_id", "scope", "fw_tid", "et_tid", "op_schema"}
 COLLECTIVE = {"comm_type", "comm_size", "pg_name", "pg_desc"}
 

@@ -35,6 +35,7 @@ class N(NamedTuple):
     comm_type: int = CommType.ALL_REDUCE
     calls: tuple[str, ...] = ()  # sync_call
     wake_us: int = 0
+    latency_us: int = 0
 
 
 def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_size: int | None = None) -> ChakraFile:
@@ -47,7 +48,7 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
         row |= {"name": names.index(n.name), "type": _TYPES[n.sort], "duration_micros": n.us + n.delay_us, "data_deps": len(n.deps)}
         row |= {"is_cpu_op": n.sort == CPU, "start_ns": start, "duration_ns": 1000 * n.us, "start_delay_ns": 1000 * n.delay_us}
         row |= {"end_ns": start + 1000 * (n.us + n.delay_us), "comm_size": n.size, "comm_tag": n.tag, "correlation": n.correlation}
-        row |= {"wake_ns": 1000 * n.wake_us}
+        row |= {"wake_ns": 1000 * n.wake_us, "launch_latency_ns": 1000 * n.latency_us}
         row |= {"tid": n.lane} if n.sort == CPU else {"stream": n.lane}
         row |= {"comm_type": n.comm_type, "pg_name": n.group} if n.sort == COLL else {}
         row |= {"comm_src": rank, "comm_dst": n.peer} if n.sort == SEND else {}

@@ -19,7 +19,7 @@ from graphlink.replay.whatif import Changes, apply, parse_scale
 from graphlink.replay.workload import Workload, measured_ns, workload
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import Api, Call, Execution, Program, Shape, random_program, run, write_kineto
-from graphlink.testing.program import Action
+from graphlink.testing.program import Action, Begin, End, Host
 
 PROGRAMS = 200
 SCALES = (0.1, 0.5, 2.0, 10.0)
@@ -94,6 +94,43 @@ def test_scaled_kernels_without_cuda_sync_rows(tmp_path: Path) -> None:
     for scale, of_scale in errors.by_scale.items():
         assert np.median(of_scale) <= 1.0, scale
         assert np.percentile(of_scale, 90) <= 2.0, scale
+
+
+def faster_host(program: Program, factor: float) -> Program:
+    """The program whose host and calls take ``factor`` of their time; what the device takes to begin stays."""
+
+    def shorter(ns: int) -> int:
+        return max(1, round(ns * factor))
+
+    def changed(action: Action) -> Action:
+        if isinstance(action, Host | Begin | End):
+            return replace(action, ns=shorter(action.ns))
+        if isinstance(action, Call):
+            return replace(action, call_ns=shorter(action.call_ns), return_ns=shorter(action.return_ns))
+        return action
+
+    threads = (replace(t, start_ns=round(t.start_ns * factor), actions=tuple(map(changed, t.actions))) for t in program.threads)
+    return replace(program, threads=tuple(threads))
+
+
+def test_a_faster_host_and_a_faster_device(tmp_path: Path) -> None:
+    """Without blocking copies, whose launch is part of their op in the graph, with its latency."""
+    errors: dict[float, list[float]] = {1.0: [], 0.5: []}
+    for seed in range(PROGRAMS // 4):
+        program = random_program(seed, replace(program_shape(seed, 60), blocking=False))
+        execution = run(program)
+        work = recorded(tmp_path, execution, cuda_sync=True)
+        lead = execution.makespan_ns - measured_ns(work.ranks[0].file)
+        scales = {w for w in ("host", "gap", "kernel", "copy") if np.any(work.work == parse_scale(f"{w}=1").work)}
+        for kernels, of in errors.items():
+            changes = [parse_scale(f"{w}={0.5 if w in ('host', 'gap') else kernels}") for w in sorted(scales)]
+            got = play_ideal(apply(work, Changes(tuple(changes)), {}).work).total_ns
+            truth = run(faster_host(program, 0.5), kernel_scale=kernels).makespan_ns - lead / 2
+            of.append(abs(100 * (got / truth - 1)))
+    for kernels, of in errors.items():
+        print(f"\nhost x 0.5, kernels x {kernels:g}: median {np.median(of):.3f} %  worst {max(of):.3f} %")
+        assert np.median(of) <= 0.05
+        assert max(of) <= 0.2
 
 
 def without_waits(program: Program) -> Program:
