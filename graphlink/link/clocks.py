@@ -24,7 +24,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Clocks, CommTable, DeviceCl
 F64 = NDArray[np.float64]
 
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
-SPINNING_NS: Final = 20_000  # later than this it was woken up, after a time of its own
+SOON_NS: Final = 5_250  # a quarter of them by then
 NEAR_NS: Final = 100_000_000  # a wait shows how late it returns beside launches no further off
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _LEVEL_NS: Final = 250
@@ -169,17 +169,18 @@ def _bounded(offset_ns: I64, window: I64, least_ns: I64, most_ns: I64) -> I64:
 def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
     """The cheapest step function through the evidence.
 
-    How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where that and the usual
-    time differ, launches and waits are both a little unusual, and the offset lies between.
+    How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where the quicker
+    ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies between.
     """
     block = np.arange(len(evidence.at_ns)) * min(_MOST_BLOCKS, len(evidence.at_ns)) // len(evidence.at_ns)
-    shown, return_ns, blocked = evidence.ahead_ns[evidence.launch], USUAL_RETURN_NS, evidence.blocked
+    shown, return_ns, soon_ns, blocked = evidence.ahead_ns[evidence.launch], USUAL_RETURN_NS, SOON_NS, evidence.blocked
     if len(shown):
         levels = _levels(shown)
         ahead_ns = levels[cheapest(_costs(evidence, block, levels, None))[block]]
         blocked = blocked & (evidence.begun_ns > ahead_ns + NOISE_NS)
         near = blocked & _near(evidence)
-        return_ns = round(np.median((ahead_ns - evidence.ahead_ns)[near])) if near.any() else USUAL_RETURN_NS
+        if near.any():
+            soon_ns, return_ns = (round(ns) for ns in np.percentile((ahead_ns - evidence.ahead_ns)[near], (25, 50)))
     evidence = replace(evidence, blocked=blocked)
     waited = evidence.ahead_ns[blocked] + return_ns
     if len(shown):
@@ -190,7 +191,7 @@ def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
     changes = np.flatnonzero(np.diff(level)) + 1
     first = np.searchsorted(block, changes)
     begins = np.concatenate([[0], changes])
-    between_ns = (return_ns - USUAL_RETURN_NS) / 2 if return_ns <= SPINNING_NS else 0
+    between_ns = min(max((soon_ns - SOON_NS) / 2, -NOISE_NS), NOISE_NS)
     return _Windows(
         offset_ns=np.array([round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
         after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
