@@ -97,7 +97,8 @@ def test_a_host_that_spins_in_dispatch_waits_for_what_its_kernel_waited_for() ->
 
     def name(node: int) -> str:
         rows = device.name if graph.kind[node] == NodeKind.DEVICE_OP else linked.trace.host.name
-        return linked.trace.strings[rows[graph.row[node]]]
+        text: str = linked.trace.strings[rows[graph.row[node]]]
+        return text
 
     spun = [n for n in np.flatnonzero(graph.wait_ns > 0).tolist() if name(n) == "dispatch(F)"]
     parts = [n for n in np.flatnonzero(graph.kind == NodeKind.HOST_PART).tolist() if name(n) == "dispatch(F)"]
