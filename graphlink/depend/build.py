@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.depend.assemble import Inputs, assemble
-from graphlink.depend.calls import Role, roles
 from graphlink.depend.commevents import stream_waits
 from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import device_side
@@ -21,6 +20,7 @@ from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError
+from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
 
 NO_ROWS = (
@@ -124,8 +124,8 @@ def _late(waits: HostCommWaits) -> list[str]:
 def _spun(spun: Spins) -> list[str]:
     told = [f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"]
     untold = [
-        f"{spun.untold} silences of the host ended as a kernel ended that it had launched; {spun.untold_ns / 1e6:.3f} ms of them no edge "
-        "can explain: that time stays in their ops (record python stacks to see whether the host worked)"
+        f"{spun.untold} silences of the host, {spun.untold_ns / 1e6:.3f} ms, ended as a kernel ended that it had launched; nothing bears "
+        "out that it waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
     ]
     return [*(told if len(spun.source) else []), *(untold if spun.untold else [])]
 

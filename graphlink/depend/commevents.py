@@ -28,8 +28,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
 
 RIGHT_AFTER_NS: Final = 30_000
