@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Built, EdgeKind, NodeKind, Trace
 from graphlink.replay.ideal import measured_ns, replay
+from graphlink.testing import Training, run, training_program, with_spins, write_kineto
 from tests.build import Call, Device, Host, build_trace
-from tests.depend.programs import built
+from tests.depend.programs import built, linked_of
+from tests.depend.programs import understood as understood_program
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,17 @@ def test_many_short_silences_bear_each_other_out() -> None:
 def test_where_a_call_took_the_time_there_was_no_silence() -> None:
     """The call is what tells then, and each rest is judged by itself."""
     assert waits(understood(*AFTER, more=tuple(Call("cudaMalloc", p.start + 10, p.ends + 5, 100 + i) for i, p in enumerate(AFTER)))) == []
+
+
+def test_polling_of_simulated_programs_is_found_and_nothing_else_is(tmp_path: Path) -> None:
+    true = found = right = 0
+    for seed in range(6):
+        execution = run(with_spins(training_program(seed, Training(steps=4)), share=0.15))
+        path = tmp_path / f"{seed}.json"
+        ids = write_kineto(execution, path, cuda_sync=False)
+        spins = understood_program(path, execution, ids).host.spins
+        polled = {ids.device_correlation[spin.source] for spin in execution.spins}
+        sources = {int(linked_of(path).trace.device.correlation[row]) for row in spins.source}
+        true, found, right = true + len(polled), found + len(sources), right + len(sources & polled)
+    print(f"{true} times polled, {found} found, {right} of them right")
+    assert right == found >= 0.75 * true
