@@ -35,7 +35,8 @@ _LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer
 class Spins:
     """``element`` waited over [from, until) on the axis of the marks for device row ``source``, which ended at ``ended_ns`` on the axis.
 
-    ``before``: what ``source`` itself had to wait for longest, where the wait was over before it ended, else NOWHERE.
+    ``before``: what ``source`` itself had to wait for longest, where that held the host up, and the wait was over before ``source`` ended;
+    else NOWHERE.
     ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
     """
 
@@ -75,7 +76,8 @@ def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept
     waits &= (marks.within(ended) == ended) & _awake(axis, slept, silent.until_ns, ended)
     untold = near & ~waits & (chance <= _LEAST_CHANCE)
     before = _before(linked, found)[silent.op]
-    early = (ended > silent.until_ns) & (before != NOWHERE)
+    freed = axis.of(tid, np.clip(device.end_ns[before], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
+    early = (ended > silent.until_ns) & (before != NOWHERE) & (freed > silent.from_ns) & (freed <= silent.until_ns)
     return Spins(
         element=silent.element[waits],
         from_ns=silent.from_ns[waits],
