@@ -432,7 +432,7 @@ class Untold:
     """Waits that the recording does not show: their time stays in ops.
 
     ``calls`` blocked ``calls_ns`` in synchronisation and nothing says on what; ``comms`` on the host were pending for ``comms_ns``, and
-    who waited for them cannot be seen; ``spins`` silences of the host ended with a kernel, and ``spins_ns`` of them no edge can explain.
+    who waited for them cannot be seen; ``spins`` silences of the host, of ``spins_ns``, ended as a kernel ended, once.
     """
 
     calls: int = 0

@@ -200,15 +200,17 @@ def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     cut = np.flatnonzero(host.part[found.call] != NOWHERE)
     waits = host.comm_waits
     spun = host.spins
-    then = operator_after(x.linked, spun.tid, spun.after_ns)
-    known = then != NOWHERE
+    axis, device = host.nodes.axis, x.linked.trace.device
+    then = operator_after(x.linked, axis.tids[axis.thread(spun.ended_ns)], device.end_ns[spun.source])
+    known, early = then != NOWHERE, spun.before != NOWHERE
     no_operator = ~np.isin(found.call_source, found.sync_source) & (host.part[found.call] == NOWHERE)
     to_end = found.call_source[no_operator]
     return [
         Edges.of(EdgeKind.SYNC, layout.device + found.sync_source, _node_of_row(x, layout, found.sync_target), found.sync_found_by),
         Edges.of(EdgeKind.SYNC, layout.device + found.call_source[cut], host.part[found.call[cut]], found.call_found_by[cut]),
         Edges.of(EdgeKind.SYNC, layout.comm + waits.comm, host.comm_part, FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, layout.device + spun.source, host.spin_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, layout.device + spun.source, host.spun_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, layout.device + spun.before[early], host.spin_part[early], FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, layout.device + spun.source[known], _node_of_row(x, layout, then[known]), FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, layout.device + to_end, np.full(len(to_end), layout.end), found.call_found_by[no_operator]),
     ]

@@ -124,8 +124,8 @@ def _late(waits: HostCommWaits) -> list[str]:
 def _spun(spun: Spins) -> list[str]:
     told = [f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"]
     untold = [
-        f"{spun.untold} silences of the host ended as a kernel ended that it had launched; {spun.untold_ns / 1e6:.3f} ms of them no edge "
-        "can explain: that time stays in their ops (record python stacks to see whether the host worked)"
+        f"{spun.untold} silences of the host, {spun.untold_ns / 1e6:.3f} ms, ended as a kernel ended that it had launched; nothing bears "
+        "out that it waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
     ]
     return [*(told if len(spun.source) else []), *(untold if spun.untold else [])]
 

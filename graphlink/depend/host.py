@@ -30,7 +30,7 @@ class HostSide:
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``launched_ns``: of each call, up to when it had launched.
     ``begun``: by which thread host-side communication was asked for. ``comm_part``, ``spin_part``: for each of ``comm_waits`` and
-    ``spins`` the node that opens where it ended.
+    ``spins`` the node that opens where it ended; ``spun_part``: where what was waited for had ended.
     """
 
     elements: Elements
@@ -46,6 +46,7 @@ class HostSide:
     comm_part: I32
     spins: Spins
     spin_part: I32
+    spun_part: I32
     start_ns: int  # of the rank: its earliest node
     end_ns: int
 
@@ -66,6 +67,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     begun = asked(linked)
     comm_waits = host_comm_waits(linked, comm, begun, el, tour)
     spun = spins(linked, found, el, tour, slept)
+    spun_ns = np.unique(np.concatenate([spun.until_ns, spun.ended_ns]))
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
     blocked_from_ns = calls.start_ns.copy()
@@ -84,11 +86,11 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         np.concatenate([waited_ns, comm_waits.until_ns, spun.until_ns]),
     )
     cuts = Cuts(
-        at_ns=np.concatenate([waited_ns, finished_ns, launching_ns[beside], comm_waits.until_ns, spun.until_ns]),
+        at_ns=np.concatenate([waited_ns, finished_ns, launching_ns[beside], comm_waits.until_ns, spun_ns]),
         after=np.concatenate(
             [
                 el.of_call[np.concatenate([blocking, finished, launching[beside]])],
-                np.full(len(comm_waits.element) + len(spun.element), NOWHERE, np.int32),
+                np.full(len(comm_waits.element) + len(spun_ns), NOWHERE, np.int32),
             ]
         ),
         launch_ns=np.concatenate([launching_ns[~beside], tour.within(axis.of(begun.tid[begins], begun.at_ns[begins]))]),
@@ -122,6 +124,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         comm_part=nodes.opening(comm_waits.until_ns),
         spins=spun,
         spin_part=nodes.opening(spun.until_ns),
+        spun_part=nodes.opening(spun.ended_ns),
         start_ns=start_ns,
         end_ns=end_ns,
     )

@@ -5,10 +5,9 @@ silence ends close to that op's end. Once this is a coincidence. It is a wait wh
 and of device op: at least twice, hardly ever otherwise, and by chance less than 1 in 1000 (each time with the share that 100 us before
 to 100 us after the end have in the silence).
 
-A host that goes on **after** the end waited for the op itself. One that goes on before (it sees what the kernel wrote while that cleans
-up) waited for a moment inside it, which is no node's end: known is that it waited for what the op itself had to wait for, the op before on
-its stream and its events, and that is the edge. How long the op itself then let the host wait is counted as untold, as are coincidences
-that nothing bears out.
+A host that goes on before the op ends (it sees what the kernel wrote while that cleans up) waited for a moment inside it, which is no
+node's end. Then the host from the op's end on depends on the op; what it did before, for 100 us at most, on what the op itself had to
+wait for. A replay runs that little work early, and is exact again where the op ends. Coincidences that nothing bears out are untold.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from graphlink.depend.devicetime import stream_order
 from graphlink.depend.merge import Dependencies
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
-from graphlink.depend.timeline import Elements, Marks
+from graphlink.depend.timeline import Axis, Elements, Marks
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 
 NEAR_NS: Final = 100_000
@@ -34,17 +33,19 @@ _LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer
 
 @dataclass(frozen=True, slots=True)
 class Spins:
-    """``element`` waited over [from, until) on the axis of the marks for device row ``source``; ``after_ns``: end of the silence.
+    """``element`` waited over [from, until) on the axis of the marks for device row ``source``, which ended at ``ended_ns`` on the axis.
 
-    ``untold``: silences that ended as a device op ended and are not, or not wholly, explained, with the time that is not.
+    ``before``: what ``source`` itself had to wait for longest, where that held the host up, and the wait was over before ``source`` ended;
+    else NOWHERE.
+    ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
     """
 
     element: I32
     from_ns: I64
     until_ns: I64
+    ended_ns: I64
     source: I32
-    tid: I64
-    after_ns: I64
+    before: I32
     untold: int
     untold_ns: int
 
@@ -67,26 +68,35 @@ def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept
     silent = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
     device, axis = linked.trace.device, marks.axis
     tid = axis.tids[axis.thread(silent.from_ns)]
-    op_ends = axis.of(tid, np.clip(device.end_ns[silent.op], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
-    runs = op_ends > silent.from_ns
-    near = runs & (np.abs(silent.until_ns - op_ends) <= NEAR_NS)
+    ended = axis.of(tid, np.clip(device.end_ns[silent.op], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
+    runs = ended > silent.from_ns
+    near = runs & (np.abs(silent.until_ns - ended) <= NEAR_NS)
     chance = np.minimum(2 * NEAR_NS / (silent.until_ns - silent.from_ns), 1.0)
     waits = near & _again(linked, el, silent, near, runs & ~near, chance)
-    source = np.where(op_ends <= silent.until_ns, silent.op, _before(linked, found)[silent.op])
-    ended = axis.of(tid, np.clip(device.end_ns[source], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
-    told = waits & (source != NOWHERE) & (ended > silent.from_ns) & (ended <= silent.until_ns)
-    rest_ns = np.where(told, np.where(source == silent.op, 0, silent.until_ns - ended), silent.until_ns - silent.from_ns)
-    untold = (waits | (near & (chance <= _LEAST_CHANCE))) & (rest_ns > 0)
+    waits &= (marks.within(ended) == ended) & _awake(axis, slept, silent.until_ns, ended)
+    untold = near & ~waits & (chance <= _LEAST_CHANCE)
+    before = _before(linked, found)[silent.op]
+    freed = axis.of(tid, np.clip(device.end_ns[before], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
+    early = (ended > silent.until_ns) & (before != NOWHERE) & (freed > silent.from_ns) & (freed <= silent.until_ns)
     return Spins(
-        element=silent.element[told],
-        from_ns=silent.from_ns[told],
-        until_ns=ended[told],
-        source=source[told].astype(np.int32),
-        tid=tid[told],
-        after_ns=axis.time_ns(silent.until_ns[told]),
+        element=silent.element[waits],
+        from_ns=silent.from_ns[waits],
+        until_ns=np.minimum(silent.until_ns, ended)[waits],
+        ended_ns=ended[waits],
+        source=silent.op[waits],
+        before=np.where(early, before, NOWHERE)[waits].astype(np.int32),
         untold=int(np.count_nonzero(untold)),
-        untold_ns=int(rest_ns[untold].sum()),
+        untold_ns=int((silent.until_ns - silent.from_ns)[untold].sum()),
     )
+
+
+def _awake(axis: Axis, slept: Sleeps, from_ns: I64, until_ns: I64) -> Bool:
+    """Is no time of each [from, until) asleep?"""
+    known = axis.has(slept.tid)
+    falls, wakes = axis.of(slept.tid[known], slept.from_ns[known]), axis.of(slept.tid[known], slept.until_ns[known])
+    order = np.argsort(falls, kind="stable")
+    last = np.searchsorted(falls[order], until_ns) - 1
+    return np.append(wakes[order], -1)[last] <= from_ns
 
 
 def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> _Silences:
@@ -107,13 +117,7 @@ def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> _Silences:
     long = ends - starts >= ASLEEP_NS
     starts, ends = starts[long], ends[long]
     owner = marks.owner[at][np.searchsorted(from_ns, starts, side="right") - 1] if len(starts) else np.zeros(0, np.int32)
-    awake = np.ones(len(starts), np.bool_)
-    known = axis.has(slept.tid)
-    falls, wakes = axis.of(slept.tid[known], slept.from_ns[known]), axis.of(slept.tid[known], slept.until_ns[known])
-    order = np.argsort(falls, kind="stable")
-    before = np.searchsorted(falls[order], ends) - 1
-    awake[before >= 0] = wakes[order][before[before >= 0]] <= starts[before >= 0]
-    return _Silences(owner, starts, ends, np.full(len(starts), NOWHERE, np.int32)).only(awake)
+    return _Silences(owner, starts, ends, np.full(len(starts), NOWHERE, np.int32)).only(_awake(axis, slept, starts, ends))
 
 
 def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: _Silences) -> _Silences:

@@ -17,7 +17,8 @@ from graphlink.model import Bool, Built, FoundBy, Linked, SyncKind
 
 _COST: Final = (
     "{inferred} waits in the graph are inferred from when things ended; {explained} of {calls} synchronisation calls are explained so; "
-    "{unexplained} calls blocked {unexplained_ms} ms for something unknown; {waits} event waits show only where an op started late"
+    "{unexplained} calls blocked {unexplained_ms} ms for something unknown; {waits} event waits show by the order of calls around "
+    "communication, else only where an op started late"
 )
 NO_SYNC = Kind(
     "no-cuda-sync",
