@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import behind_rows
-from graphlink.model import I64, NOWHERE, Graph, Linked, NodeKind
+from graphlink.model import I64, NOWHERE, Bool, Graph, Linked, NodeKind
 
 _CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
@@ -88,12 +88,13 @@ class Silences:
 def silences(graph: Graph, linked: Linked) -> Silences:
     """All silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
 
-    Rows are cpu_ops and calls, and the moments when annotations begin and end. What of a silence is in no node was sleep or a wait, so an
+    Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
+    all that is known of it. What of a silence is in no node was sleep or a wait, so an
     edge explains it, and what the thread then took to wake up with it (up to 2 ms, ``depend.sleep``). Of the rest it is standstill where
     another thread did anything until it ended, or up to 2 ms before; after the last that another did, the thread ran by itself.
     """
-    active = _active(graph, linked)
-    tid, start_ns, end_ns = _between(active)
+    marks = linked.trace.host.annotation
+    tid, start_ns, end_ns = _between(_active(graph, linked, marks & _working(linked)))
     chained = np.isin(graph.kind, _CHAINED)
     node = np.flatnonzero(chained & (graph.duration_ns > 0))
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
@@ -101,22 +102,30 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     worked_ns = work.between(tid, start_ns, end_ns)
     waking_ns = np.minimum(np.minimum(work.since(tid, end_ns), length_ns), WAKING_NS)
     explained_ns = np.where(worked_ns < length_ns, length_ns - worked_ns + waking_ns, 0)
-    last_ns = _last_of_others(active, start_ns, end_ns)
+    last_ns = _last_of_others(_active(graph, linked, marks), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
     alone_ns = np.where(alone, work.between(tid, np.maximum(last_ns, start_ns), end_ns), 0)
     python_ns = np.minimum(alone_ns, length_ns - explained_ns)
     return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
 
 
-def _active(graph: Graph, linked: Linked) -> Timeline:
-    """When each thread that takes part in the graph did anything that a row shows."""
+def _working(linked: Linked) -> Bool:
+    """Host rows of threads that have ops or calls."""
+    rows, calls = linked.trace.host, linked.trace.calls
+    out: Bool = np.isin(rows.tid, np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
+    return out
+
+
+def _active(graph: Graph, linked: Linked, mark: Bool) -> Timeline:
+    """When each thread that takes part in the graph did anything that a row shows; a ``mark`` is two moments, and so is what crosses."""
     trace = linked.trace
     rows, calls = trace.host, trace.calls
-    op, mark = np.flatnonzero(~linked.crossing & ~rows.annotation), np.flatnonzero(linked.crossing | rows.annotation)
     call = np.flatnonzero(~behind_rows(linked))
-    tid = np.concatenate([rows.tid[op], rows.tid[mark], rows.tid[mark], calls.tid[call]])
-    from_ns = np.concatenate([rows.start_ns[op], rows.start_ns[mark], rows.end_ns[mark], calls.start_ns[call]])
-    until_ns = np.concatenate([rows.end_ns[op], rows.start_ns[mark], rows.end_ns[mark], calls.end_ns[call]])
+    moments = mark | linked.crossing
+    op, ends = np.flatnonzero(~moments), np.flatnonzero(moments)
+    tid = np.concatenate([rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call]])
+    from_ns = np.concatenate([rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call]])
+    until_ns = np.concatenate([rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call]])
     part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, _CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)

@@ -137,18 +137,18 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stret
     last_ns = calls.start_ns.copy()
     kept = graph.sync_calls
     np.maximum.at(last_ns, kept.call, graph.end_ns[kept.source] + graph.epoch_ns)
-    last_ns = np.minimum(last_ns, calls.end_ns)
+    last_ns = np.minimum(last_ns, until_ns)
     awaited = blocking & (last_ns > calls.start_ns)
     took_ns = until_ns - calls.start_ns
     free_ns = _by_name(linked, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS)
     unlikely = np.where(copies, ~_pageable(linked), ~pending)
     free_ns[unlikely & (took_ns < ASLEEP_NS)] = ASLEEP_NS
-    return_ns = np.maximum(2 * _by_name(linked, calls.end_ns - last_ns, awaited, RETURN_NS // 2, quantile=0.5), RETURN_NS)
+    return_ns = np.maximum(2 * _by_name(linked, until_ns - last_ns, awaited, RETURN_NS // 2, quantile=0.5), RETURN_NS)
     explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
-    rest_ns = np.where(awaited, calls.end_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
+    rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
     at = np.flatnonzero(ns > 0)
-    start_ns = np.where(awaited, calls.end_ns, until_ns)[at] - (ns - explained_ns)[at] - graph.epoch_ns
+    start_ns = (until_ns - ns + explained_ns)[at] - graph.epoch_ns
     return _Stretches(at, ns[at], explained_ns[at], start_ns)
 
 
