@@ -232,3 +232,26 @@ def test_a_call_that_the_order_of_calls_explains_is_not_unexplained() -> None:
 @pytest.mark.parametrize(("resolution_ns", "found"), [(1000, {"k"}), (1, set())])
 def test_where_times_are_rounded_the_usual_time_may_be_1_us_less(resolution_ns: int, found: set[str]) -> None:
     assert awaited(Call(EVENT, 88, 100, 9), FIRST, Device("k", 25, 98, 2), resolution_ns=resolution_ns) == found
+
+
+@pytest.mark.parametrize(("name", "began", "found"), [
+    ("Memcpy HtoD (Pageable -> Device)", 905, {"k"}),
+    ("Memcpy HtoD (Pageable -> Device)", 931, set()),
+    ("Memcpy HtoD (Pinned -> Device)", 905, set()),
+    ("Memcpy DtoD (Device -> Device)", 905, set()),
+])  # fmt: skip
+def test_a_copy_from_pageable_memory_that_began_inside_its_call_waited_for_its_stream(name: str, began: float, found: set[str]) -> None:
+    assert _staged(name, began, 960) == found
+
+
+def test_one_that_began_after_its_call_was_taken_into_it_and_did_not_wait() -> None:
+    assert _staged("Memcpy HtoD (Pageable -> Device)", 905, 115) == set()
+
+
+def _staged(name: str, began: float, returned: float) -> set[str]:
+    """What a copy call from 100 on waited for, with an op on its stream that ends at 900."""
+    launch, copy = Call("cudaLaunchKernel", 0, 1, 1), Call("cudaMemcpyAsync", 100, returned, 2)
+    device = [Device("k", 5, 900, 1), Device(name, began, 980, 2)]
+    trace = build_trace(host=[Host("op", 0, 1000), Host("next", 1001, 1010)], calls=[launch, copy], device=device)
+    found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
+    return {trace.strings[trace.device.name[s]] for s in found.call_source.tolist()}
