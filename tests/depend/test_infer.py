@@ -203,7 +203,7 @@ def _copied(name: str, call: Call, ended: float, correlation: int) -> bool:
         device=[Device("k", 5, 20, 1), Device(name, 26, ended, correlation)],
     )
     dependencies = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
-    return bool(len(dependencies.call))
+    return name in {trace.strings[trace.device.name[s]] for s in dependencies.call_source.tolist()}
 
 
 @pytest.mark.parametrize(("stream", "told"), [(7, ["a"]), (13, [])])
