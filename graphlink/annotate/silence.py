@@ -11,6 +11,7 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.model import I64, NOWHERE, Bool, Graph, Linked, NodeKind
 
+MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 _CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
 
@@ -90,7 +91,7 @@ def silences(graph: Graph, linked: Linked) -> Silences:
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
     all that is known of it. What of a silence is in no node was sleep or a wait, so an
-    edge explains it, and what the thread then took to wake up with it (up to 2 ms, ``depend.sleep``). Of the rest it is standstill where
+    edge explains it, and what the thread then took to wake up with it (``_usual_ns``). Of the rest it is standstill where
     another thread did anything until it ended, or up to 2 ms before; after the last that another did, the thread ran by itself.
     """
     marks = linked.trace.host.annotation
@@ -100,13 +101,28 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
     length_ns = end_ns - start_ns
     worked_ns = work.between(tid, start_ns, end_ns)
-    waking_ns = np.minimum(np.minimum(work.since(tid, end_ns), length_ns), WAKING_NS)
-    explained_ns = np.where(worked_ns < length_ns, length_ns - worked_ns + waking_ns, 0)
+    released = worked_ns < length_ns
+    waking_ns = np.minimum(work.since(tid, end_ns), length_ns)
+    waking_ns = np.minimum(waking_ns, _usual_ns(tid, waking_ns, released))
+    explained_ns = np.where(released, length_ns - worked_ns + waking_ns, 0)
     last_ns = _last_of_others(_active(graph, linked, marks), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
     alone_ns = np.where(alone, work.between(tid, np.maximum(last_ns, start_ns), end_ns), 0)
     python_ns = np.minimum(alone_ns, length_ns - explained_ns)
     return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
+
+
+def _usual_ns(tid: I64, waking_ns: I64, released: Bool) -> I64:
+    """What each thread takes at most to wake up: twice its median, no less than 100 us, where it was released 10 times; else 2 ms."""
+    out = np.full(len(tid), WAKING_NS)
+    at = np.flatnonzero(released)
+    at = at[np.argsort(tid[at], kind="stable")]
+    used, first = np.unique(tid[at], return_index=True)
+    bounds = np.append(first, len(at)).tolist()
+    for k, thread in enumerate(used.tolist()):
+        if bounds[k + 1] - bounds[k] >= MEASURED:
+            out[tid == thread] = max(2 * int(np.median(waking_ns[at[bounds[k] : bounds[k + 1]]])), ASLEEP_NS)
+    return out
 
 
 def _working(linked: Linked) -> Bool:

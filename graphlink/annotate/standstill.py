@@ -13,14 +13,13 @@ import msgspec
 import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
-from graphlink.annotate.silence import Timeline, silences
+from graphlink.annotate.silence import MEASURED, Timeline, silences
 from graphlink.depend.calls import Role, role_of, roles
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
 
 LARGEST: Final = 10
-MEASURED: Final = 10  # calls of a name from which what they take is measured
 FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
 RETURN_NS: Final = 30_000  # and what it takes at most to return after what it waited for
 FREE_QUANTILE: Final = 0.95
@@ -110,7 +109,7 @@ def stood_still(graph: Graph, linked: Linked, path: CriticalPath) -> StoodStill:
     found = silences(graph, linked)
     threads = _Stretches(found.next_row, found.ns, found.explained_ns, found.start_ns)
     named = _named_by_rows(linked)
-    pinned_ns = path.gap_ns + path.delay_ns + _within_path(graph, linked, path, calls)
+    pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     standstill = Standstill(
         calls=calls.stood,
         threads=threads.stood,
@@ -183,18 +182,20 @@ def _pending_until(linked: Linked, ended: I64) -> I64:
 
 
 def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
-    """Until when each call can have stood still: its end, but of an asynchronous copy to the device until its own copy began.
+    """Until when each call can have stood still: its end, but of an asynchronous copy to the device until its own copy began, of one
+    to the host until its own copy ended.
 
-    From pageable memory the host stages what the device copies, so it works from then on (CUDA, "API synchronization behavior").
+    Between pageable memory and what the device copies stands a buffer of the driver's. The host fills it as the device copies, and
+    empties it behind the device: that is work (CUDA, "API synchronization behavior").
     """
     trace = linked.trace
     role, out = roles(trace.calls, trace.strings), trace.calls.end_ns.copy()
     to_host = np.fromiter((any(word in s for word in _TO_HOST) for s in trace.strings), np.bool_, len(trace.strings))
     op = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[op]
-    op = op[(role[call] == Role.COPY_ASYNC) & ~to_host[trace.device.name[op]] & (ended[op] > trace.calls.start_ns[call])]
-    call = linked.device_call[op]
-    np.minimum.at(out, call, np.maximum(began[op], trace.calls.start_ns[call]))
+    until_ns = np.where(to_host[trace.device.name[op]], ended[op], began[op])
+    own = (role[call] == Role.COPY_ASYNC) & (ended[op] > trace.calls.start_ns[call])
+    np.minimum.at(out, call[own], np.maximum(until_ns[own], trace.calls.start_ns[call[own]]))
     return out
 
 
@@ -241,6 +242,14 @@ def _latency_ns(graph: Graph, launched_ns: I64, stream_ns: I64) -> int:
     lag_ns = graph.start_ns[op] - launched_ns[op]
     lag_ns = lag_ns[(lag_ns >= 0) & (lag_ns <= FREE_NS)]
     return int(np.median(lag_ns)) if len(lag_ns) else 0
+
+
+def _delays_on_path(graph: Graph, path: CriticalPath, streams: _Stretches) -> int:
+    """Device delays on the path, and of start delays what is not the latency of launches."""
+    rest_ns = np.zeros(len(graph.kind), np.int64)
+    rest_ns[streams.of] = streams.unexplained_ns
+    delay = path.node[graph.kind[path.node] == NodeKind.DEVICE_DELAY]
+    return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
 
 
 def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: _Stretches) -> int:

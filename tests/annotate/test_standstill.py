@@ -265,6 +265,7 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
     active = {tid: sorted(spans) for tid, spans in active.items() if tid in set(graph.tid[chained].tolist())}
     out = []
     for tid, spans in active.items():
+        silent = []
         at = np.flatnonzero(chained & (graph.tid == tid))
         work = sorted(
             (s + epoch, s + epoch + d) for s, d in zip(graph.start_ns[at].tolist(), graph.duration_ns[at].tolist(), strict=True) if d
@@ -273,18 +274,27 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
         before = epoch
         for a, b in spans:
             if a - before >= ASLEEP_NS:
-                out.append((tid, before - epoch, *_judged(before, a, work, others)))
+                silent.append((before, a))
             before = max(before, b)
+        tails = sorted(tail for a, b in silent if (tail := _waking(a, b, work)) is not None)
+        middle = (tails[(len(tails) - 1) // 2] + tails[len(tails) // 2]) // 2 if tails else 0
+        usual = max(2 * middle, ASLEEP_NS) if len(tails) >= 10 else WAKING_NS
+        out += [(tid, a - epoch, *_judged(a, b, work, others, usual)) for a, b in silent]
     return sorted(out)
 
 
-def _judged(a: int, b: int, work: list[tuple[int, int]], others: list[tuple[int, int]]) -> tuple[int, int, int]:
-    worked = sum(max(min(u, b) - max(f, a), 0) for f, u in work)
+def _waking(a: int, b: int, work: list[tuple[int, int]]) -> int | None:
+    """For how long the thread had worked when its silence ended; None where it worked all along."""
     since = b
     for f, u in reversed(work):
         if f < since <= u:
             since = f
-    explained = b - a - worked + min(b - max(since, a), WAKING_NS) if worked < b - a else 0
+    return None if since <= a else b - since
+
+
+def _judged(a: int, b: int, work: list[tuple[int, int]], others: list[tuple[int, int]], usual: int) -> tuple[int, int, int]:
+    worked = sum(max(min(u, b) - max(f, a), 0) for f, u in work)
+    explained = b - a - worked + min(_waking(a, b, work) or 0, usual) if worked < b - a else 0
     last = max([b if f < b <= u else u for f, u in others if (f < b <= u) or u < b], default=a)
     alone = max(last, a) if last <= a or b - last > WAKING_NS else b
     python = min(sum(max(min(u, b) - max(f, alone), 0) for f, u in work), b - a - explained)
