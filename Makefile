@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
 
-.PHONY: demo capture test bench fixtures schemas clean
+.PHONY: demo capture test test-all bench fixtures schemas clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -17,11 +17,12 @@ capture: $(VENV)/.installed-dev
 	$(BIN)/python fixtures/capture/ddp.py graphlink-capture/recorded
 	$(BIN)/graphlink graphlink-capture/recorded --out graphlink-capture/out
 
-test: $(VENV)/.installed-dev
+# without sweeps and large recordings, which are marked long; test-all has them
+test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(if $(filter test,$@),-m "not long")
 
 # SIZES="--events 100000 300000" for less than the four sizes up to 3 M; SIZES=--ten-million for more
 bench: $(VENV)/.installed

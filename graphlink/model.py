@@ -210,6 +210,27 @@ class FlowRows:
     bwd_ns: I64
 
 
+class DeviceClock(msgspec.Struct, frozen=True):
+    """How far the clock of ``device`` was ahead of the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
+
+    ``windows`` with an offset of their own, ``offset_ns`` the least and the largest, ``steps`` changes of 2 us or more between them.
+    """
+
+    device: int
+    windows: int
+    offset_ns: tuple[int, int]
+    steps: int
+    anchored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by number."""
+
+    offset_ns: I64
+    devices: tuple[DeviceClock, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
@@ -231,6 +252,7 @@ class Trace:
     left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
+    clocks: Clocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.silence import MEASURED, Timeline, silences
-from graphlink.depend.calls import Role, role_of, roles
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
+from graphlink.link.roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
 
 LARGEST: Final = 10

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.depend.assemble import Inputs, assemble
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.enqueued import Enqueued
@@ -19,6 +18,7 @@ from graphlink.depend.merge import Dependencies, merge
 from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError
+from graphlink.link.roles import Role
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
 
 NO_ROWS = (

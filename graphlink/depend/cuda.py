@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.calls import Role, roles
+from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
 
 _LAUNCH, _RECORD, _WAIT, _SYNC, _BARE = range(5)
@@ -88,6 +89,7 @@ class _Machine:
         self.ops, self.first_op = order.tolist(), first.tolist()
         self.orphans = order[: first[0]].tolist()
         self.devices = len(np.unique(trace.device.device))
+        self.from_host = np.array(["HtoD" in text for text in trace.strings], np.bool_)
         self.tail: dict[int, int] = {}
         self.pending: dict[int, Sources] = {}
         self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name
@@ -164,11 +166,21 @@ class _Machine:
         for code, row in zip(*self._agenda(), strict=True):
             if code == _LAUNCH:
                 for op in ops[first[row] : first[row + 1]]:
+                    awaited = self._copied(op, row) if row in copies else {}
                     self._enqueue(op)
-                if row in copies:
-                    self.found += [(op, row, NOWHERE, int(FoundBy.INFERRED)) for op in ops[first[row] : first[row + 1]]]
+                    self.found += [(source, row, NOWHERE, bits) for source, bits in awaited.values()]
             else:
                 act[code](row)
+
+    def _copied(self, op: int, call: int) -> Sources:
+        """What a copying call waits for: the copy, unless it is one from the host that was only staged; then what stands before it.
+
+        "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated. The function
+        will return once the pageable buffer has been copied to the staging memory" (CUDA driver API, "API synchronization behavior").
+        """
+        key, device = self.streams.key[op], self.trace.device
+        staged = self.from_host[device.name[op]] and device.end_ns[op] > self.trace.calls.end_ns[call] + NOISE_NS
+        return self._all_of(key, FoundBy.INFERRED) if staged else {key: (op, FoundBy.INFERRED)}
 
     def _enqueue(self, op: int) -> None:
         key = self.streams.key[op]

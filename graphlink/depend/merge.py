@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from graphlink.annotate.critical import critical_path, shares
 from graphlink.annotate.standstill import Stood, stood_still
 from graphlink.depend.build import Found
-from graphlink.depend.calls import Role
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.emit.durations import cost_ns
+from graphlink.link.roles import Role
 from graphlink.model import Bool, Built, Communication, FoundBy, Graph, Linked, SyncKind
 from graphlink.replay.ideal import replay
 

@@ -14,6 +14,7 @@ from graphlink.annotate.standstill import Standstill, Stood
 from graphlink.emit import summary_nccl
 from graphlink.emit.summary_run import Run, run_table
 from graphlink.errors import InputError
+from graphlink.model import DeviceClock
 from graphlink.version import __version__
 
 FORMAT: Final = 1
@@ -54,6 +55,12 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
     linked: int
     orphans: dict[str, int]
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clocks of the devices were ahead of the host's; device times are given less this."""
+
+    devices: list[DeviceClock]
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +106,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     node_kinds: dict[str, int]
     host: Host
     device: Device
+    clock: Clock
     edges: dict[str, int]
     sync: Sync
     communication: dict[str, int]  # communication nodes written, by type
@@ -262,6 +270,7 @@ def _rank_table(rank: Rank) -> str:
     ]
     if rank.device.orphans:
         rows.append(("  orphans", _counts(rank.device.orphans)))
+    rows += [("device clock", _clock(one)) for one in rank.clock.devices]
     rejected = sum(rank.sync.rejected.values())
     rows.append(("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"))
     if rank.sync.found:
@@ -344,6 +353,15 @@ def _standstill(found: Standstill) -> str:
 def _explained(stood: Stood) -> str:
     """In per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
     return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
+
+
+def _clock(clock: DeviceClock) -> str:
+    if not clock.anchored:
+        return f"device {clock.device}: neither launches on an idle stream nor waits show it; left as recorded"
+    least, largest = (f"{ns / 1000:+.1f}" for ns in clock.offset_ns)
+    ahead = least if least == largest else f"{least} to {largest}"
+    steps = f", {clock.steps} step{'s' * (clock.steps != 1)}" if clock.steps else ""
+    return f"device {clock.device}: {ahead} us ahead of the host's{steps}; taken off"
 
 
 def _method(rank: Rank) -> str:

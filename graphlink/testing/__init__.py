@@ -13,6 +13,7 @@
 For tests of tools that read such traces. Needs nothing of graphlink but this package; ``strategies`` needs hypothesis.
 """
 
+from graphlink.testing import changes
 from graphlink.testing.build import ThreadBuilder
 from graphlink.testing.cluster import ClusterRun, cluster_run
 from graphlink.testing.cluster_faults import (
@@ -30,10 +31,11 @@ from graphlink.testing.cluster_large import large_columns
 from graphlink.testing.cluster_program import ClusterGroup
 from graphlink.testing.cluster_records import ClusterTraining, RankColumns, TrueClock, TrueMeetings
 from graphlink.testing.cluster_truth import Expected, TrueConflict, TrueUnmatched
-from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, Dialect, RowIds, row_ids
+from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, DeviceClock, Dialect, RowIds, row_ids
+from graphlink.testing.dirt import with_communication_of, with_slow_wakeups, with_spins
 from graphlink.testing.et import Layout, et_document, write_et
 from graphlink.testing.kineto import Variation, kineto_document, write_json, write_kineto
-from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, Structure, run
+from graphlink.testing.machine import CallRow, DeviceOp, Execution, Handover, HostOp, OverheadRow, SpinRow, Structure, run
 from graphlink.testing.nsys import NsysVariation, write_nsys
 from graphlink.testing.pipeline_losses import HOWS, Loss, Place
 from graphlink.testing.pipeline_names import RANGE_NAMES
@@ -52,6 +54,7 @@ from graphlink.testing.program import (
     Overhead,
     Program,
     Signal,
+    Spin,
     Thread,
     Work,
     thread_tids,
@@ -76,6 +79,7 @@ __all__ = [
     "ClusterRun",
     "ClusterTraining",
     "CommArgs",
+    "DeviceClock",
     "DeviceOp",
     "Dialect",
     "Differs",
@@ -110,6 +114,8 @@ __all__ = [
     "Shape",
     "Signal",
     "Slot",
+    "Spin",
+    "SpinRow",
     "Structure",
     "Thread",
     "ThreadBuilder",
@@ -122,6 +128,7 @@ __all__ = [
     "TrueUnmatched",
     "Variation",
     "Work",
+    "changes",
     "cluster_run",
     "et_document",
     "kineto_document",
@@ -133,6 +140,9 @@ __all__ = [
     "run",
     "thread_tids",
     "training_program",
+    "with_communication_of",
+    "with_slow_wakeups",
+    "with_spins",
     "write_et",
     "write_json",
     "write_kineto",

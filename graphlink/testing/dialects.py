@@ -20,6 +20,21 @@ class Clock(Enum):
     RELATIVE_US = "us with three decimals since baseTimeNanoseconds"
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceClock:
+    """What the clock of the devices shows at a true time: ahead of the host's by ``offset_ns``, more by ``drift_ppm`` of the time since
+    0 and by each of ``steps``, (since when, by how much), whose time has come. An op keeps its length.
+    """
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+    steps: tuple[tuple[int, int], ...] = ()
+
+    def at(self, ns: int) -> int:
+        """What it shows at ``ns`` of an execution."""
+        return ns + self.offset_ns + round(ns * self.drift_ppm / 1e6) + sum(by_ns for since_ns, by_ns in self.steps if ns >= since_ns)
+
+
 class ExternalId(Enum):
     """What the external id of a call or device row is."""
 

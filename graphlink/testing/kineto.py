@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphlink.testing.dialects import BASE_NS, DIALECTS, EPOCH_NS, Clock, Dialect, ExternalId, RowIds, row_ids
+from graphlink.testing.dialects import BASE_NS, DIALECTS, EPOCH_NS, Clock, DeviceClock, Dialect, ExternalId, RowIds, row_ids
 from graphlink.testing.machine import CallRow, DeviceOp, Execution, HostOp
 from graphlink.testing.program import Api, CommArgs, thread_tids
 
@@ -55,6 +55,7 @@ class Variation:
     shuffle_seed: int | None = None
     indent: int | None = None
     clock_ns: int = 0  # what this recording's clock is ahead of the others'
+    device_clock: DeviceClock = DeviceClock()  # noqa: RUF009
 
 
 class _Writer:
@@ -101,6 +102,11 @@ class _Writer:
 
     def device(self, device: int) -> int:
         return device + self.first_device
+
+    def on_device(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """A span of the device as its clock has it."""
+        shown_ns = self.vary.device_clock.at(start_ns)
+        return shown_ns, shown_ns + end_ns - start_ns
 
     # host
 
@@ -225,10 +231,10 @@ class _Writer:
                 name = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
             if op.work.comm is not None and self.dialect.comm_args:
                 args |= self.comm_args(op.work.comm, on_op=False)
-            self.span(op.work.kind, name, op.start_ns, op.end_ns, device, stream, args)
+            start_ns, end_ns = self.on_device(op.start_ns, op.end_ns)
+            self.span(op.work.kind, name, start_ns, end_ns, device, stream, args)
             if self.vary.launch_flows:
-                flow = self.dialect.launch_flow
-                self.flow("f", flow, args["correlation"], op.start_ns, device, stream)
+                self.flow("f", self.dialect.launch_flow, args["correlation"], start_ns, device, stream)
 
     def device_args(self, op: DeviceOp, device: int, stream: int) -> Row:
         args: Row = {"device": device, "stream": stream}
@@ -253,6 +259,7 @@ class _Writer:
         if call.api is Api.RECORD and dialect.event_rows:
             done_ns = max([row.end_ns, *(self.execution.device[op].end_ns + 1_000 for op in row.sources)])
             args = self.external(i) | {"device": call.device, "stream": call.stream, "correlation": correlation}
+            done_ns = self.vary.device_clock.at(done_ns)
             self.span("cuda_event", "cudaEvent", done_ns, done_ns, call.device, call.stream, args | {"context": 1})
         kind = _SYNC_KIND.get(call.api)
         if not self.cuda_sync or kind is None or not self.kept(i, row):
@@ -322,7 +329,8 @@ class _Writer:
         for (at, device, stream), (start_ns, end_ns) in spans.items():
             args = {"External id": self.ids.host_external_id[at]}
             pid, tid = self.device(device), self.stream(stream)
-            self.span("gpu_user_annotation", host[at].name, start_ns - 1, end_ns + 1, pid, tid, args)
+            start_ns, end_ns = self.on_device(start_ns - 1, end_ns + 1)
+            self.span("gpu_user_annotation", host[at].name, start_ns, end_ns, pid, tid, args)
 
     def python_rows(self) -> None:
         for i, op in enumerate(self.execution.host):

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Host, Overhead, Program, Signal, Work
+from graphlink.testing.program import Action, Api, Await, Begin, Call, CommArgs, End, Host, Overhead, Program, Signal, Spin, Work
 
 StreamKey = tuple[int, int]  # device, stream
 Site = tuple[int, int]  # thread, position in its actions: the same in every run of a program
@@ -80,6 +80,17 @@ class OverheadRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SpinRow:
+    """A thread polled until device op ``source`` had written; ``op`` is the innermost host op around it."""
+
+    thread: int
+    op: int | None
+    source: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Handover:
     """``to_thread`` slept and was released by ``from_thread``. ``from_op`` is the last host op that ``from_thread`` had begun,
     ``from_call`` its last call, ``to_op`` the first op that ``to_thread`` began afterwards; None where there is none.
@@ -116,6 +127,7 @@ class Execution:
     waits: frozenset[tuple[int, int]]  # (device op, call): what synchronisation calls, ready queries and blocking copies waited for
     event_edges: frozenset[tuple[int, int]]  # (device op, device op) of different streams
     overheads: tuple[OverheadRow, ...] = ()
+    spins: tuple[SpinRow, ...] = ()
 
     @property
     def stream_edges(self) -> frozenset[tuple[int, int]]:
@@ -166,6 +178,7 @@ class _ThreadState:
     stack: list[int] = field(default_factory=list)
     last_op: int | None = None
     last_call: int | None = None
+    last_launched: int | None = None
     wakeup: int | None = None  # hand-over whose first op is still to come
 
 
@@ -241,6 +254,7 @@ class _Machine:
         self.asleep: dict[str, tuple[int, int]] = {}  # key -> thread, wake_ns
         self.waits: set[tuple[int, int]] = set()
         self.overheads: list[OverheadRow] = []
+        self.spins: list[SpinRow] = []
         self.last_start_ns = -1
         self.ready = [(thread.start_ns, i) for i, thread in enumerate(program.threads)]
         heapq.heapify(self.ready)
@@ -277,6 +291,8 @@ class _Machine:
             case Overhead():
                 self.overheads.append(OverheadRow(site[0], action.name, thread.clock_ns, thread.clock_ns + action.ns))
                 thread.clock_ns += action.ns
+            case Spin():
+                self.spin(thread, action, site[0])
             case Signal():
                 self.signal(thread, action, site[0])
             case Await():
@@ -310,6 +326,7 @@ class _Machine:
                 ready_ns, last = start_ns + max(1, call.call_ns + call.work[0].launch_delay_ns), 0
                 for part, work in enumerate(call.work):
                     last = devices.enqueue(work, key, index, ready_ns, (*site, part))
+                thread.last_launched = last
                 if call.blocking:
                     sources = frozenset({last})
             case Api.RECORD:
@@ -342,6 +359,14 @@ class _Machine:
         self.calls.append(CallRow(site[0], call, start_ns, end_ns, op, sources, blocked_ns, record, site))
         thread.last_call, thread.clock_ns = index, end_ns
 
+    def spin(self, thread: _ThreadState, action: Spin, index: int) -> None:
+        if thread.last_launched is None:
+            raise ValueError("a thread spins that has launched nothing")
+        source, start_ns = self.devices.ops[thread.last_launched], thread.clock_ns
+        thread.clock_ns = max(start_ns, source.start_ns, source.end_ns + action.ns)
+        op = thread.stack[-1] if thread.stack else None
+        self.spins.append(SpinRow(index, op, thread.last_launched, start_ns, thread.clock_ns))
+
     def signal(self, thread: _ThreadState, action: Signal, index: int) -> None:
         self.signalled[action.key] = (index, thread.clock_ns)
         if action.key in self.asleep:
@@ -369,8 +394,9 @@ class _Machine:
         )
         device = tuple(self.devices.ops)
         edges = frozenset((source, i) for i, op in enumerate(device) for source in op.sources)
-        waits, overheads = frozenset(self.waits), tuple(self.overheads)
-        return Execution(self.program, host, tuple(self.calls), device, handovers, waits, edges, overheads)
+        return Execution(
+            self.program, host, tuple(self.calls), device, handovers, frozenset(self.waits), edges, tuple(self.overheads), tuple(self.spins)
+        )
 
 
 def run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphlink.testing import nsys_tables as tables
-from graphlink.testing.dialects import EPOCH_NS, RowIds, row_ids
+from graphlink.testing.dialects import EPOCH_NS, DeviceClock, RowIds, row_ids
 from graphlink.testing.machine import CallRow, DeviceOp, Execution
 from graphlink.testing.nsys_tables import CUPTI
 from graphlink.testing.program import Api, CommArgs, thread_tids
@@ -53,6 +53,7 @@ class NsysVariation:
     window_ns: tuple[int, int] | None = None
     without_tables: tuple[str, ...] = ()
     epoch: bool = True
+    device_clock: DeviceClock = DeviceClock()  # noqa: RUF009
     other_rows: bool = True  # marks, a domain, overhead, calls of the operating system
 
 
@@ -165,19 +166,23 @@ class _Process:
                 graphs.setdefault(op.call, []).append(op)
                 continue
             placed = self.placed(op.device, op.stream, self.ids.device_correlation[i])
+            start_ns = self.vary.device_clock.at(op.start_ns)
+            end_ns = start_ns + op.end_ns - op.start_ns
             size: Row = {"bytes": op.work.size_bytes}
             if op.work.kind == "kernel":
                 name = self.string(op.work.name)
                 node = (1 << 33) + op.site[2] if len(self.execution.calls[op.call].call.work) > 1 else None
                 more: Row = {"demangledName": name, "shortName": self.string(op.work.name.split("(")[0]), "launchType": 1}
-                self.add(CUPTI + "KERNEL", op.start_ns, op.end_ns, graphNodeId=node, gridX=80, blockX=128, **placed, **more)
+                self.add(CUPTI + "KERNEL", start_ns, end_ns, graphNodeId=node, gridX=80, blockX=128, **placed, **more)
             elif op.work.kind == "gpu_memcpy":
-                self.add(CUPTI + "MEMCPY", op.start_ns, op.end_ns, **placed, **size, **self.copy(op.work.name))
+                self.add(CUPTI + "MEMCPY", start_ns, end_ns, **placed, **size, **self.copy(op.work.name))
             else:
-                self.add(CUPTI + "MEMSET", op.start_ns, op.end_ns, **placed, **size, value=0, memKind=self.memory("DEVICE"))
+                self.add(CUPTI + "MEMSET", start_ns, end_ns, **placed, **size, value=0, memKind=self.memory("DEVICE"))
         for call, ops in graphs.items():
             placed = self.placed(ops[0].device, ops[0].stream, self.ids.call_correlation[call])
-            self.add(CUPTI + "GRAPH_TRACE", ops[0].start_ns, ops[-1].end_ns, graphId=3, graphExecId=4, **placed)
+            start_ns = self.vary.device_clock.at(ops[0].start_ns)
+            end_ns = start_ns + ops[-1].end_ns - ops[0].start_ns
+            self.add(CUPTI + "GRAPH_TRACE", start_ns, end_ns, graphId=3, graphExecId=4, **placed)
 
     def copy(self, name: str) -> Row:
         found = _COPY.fullmatch(name)

@@ -124,6 +124,15 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
+class Spin:
+    """The thread polls memory, without a call, until the device op that it launched last has written: ``ns`` after that op's end, or
+    before it (negative). Not before it starts, and not at all if that time is over.
+    """
+
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """Releases the thread that awaits ``key``; costs nothing. Each key is signalled once."""
 
@@ -138,7 +147,7 @@ class Await:
     wake_ns: int = 8_000
 
 
-Action: TypeAlias = Begin | End | Host | Call | Overhead | Signal | Await
+Action: TypeAlias = Begin | End | Host | Call | Overhead | Spin | Signal | Await
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,9 +16,10 @@ from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
+from graphlink.link.roles import Role, roles
 from graphlink.model import Built, Linked, Trace
 from graphlink.read import read_kineto
-from graphlink.testing import Execution, RowIds, Shape, Variation, random_program, run, write_kineto
+from graphlink.testing import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
 
 Pairs = set[tuple[int, int]]
 
@@ -54,6 +56,13 @@ class Case:
         pairs = list(zip(self.device.event_source.tolist(), self.device.event_target.tolist(), strict=True))
         return set(pairs[len(pairs) - n :])
 
+    def blocked(self) -> set[int]:
+        """Synchronisation calls that had to wait for more than 3 us."""
+        role = roles(self.trace.calls, self.trace.strings)
+        sync = {Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC}
+        calls = (self.call_of[self.ids.call_correlation[i]] for i, c in enumerate(self.execution.calls) if c.blocked_ns > 3_000)
+        return {c for c in calls if Role(int(role[c])) in sync}
+
     def missing(self, truth: Pairs, found: Pairs) -> Pairs:
         """What is true but neither found nor implied by a later op of the same stream that has the edge."""
         latest: dict[tuple[int, tuple[int, int]], int] = {}
@@ -69,15 +78,25 @@ def shape(random: Random) -> Shape:
     )
 
 
-def case(folder: Path, seed: int, dialects: list[str], *, cuda_sync: bool, sync: str = "cuda", vary: Variation | None = None) -> Case:
+def case(
+    folder: Path,
+    seed: int,
+    dialects: list[str],
+    *,
+    cuda_sync: bool,
+    sync: str = "cuda",
+    vary: Variation | None = None,
+    dirt: Callable[[Program], Program] = lambda program: program,
+) -> Case:
     random = Random(seed)
-    execution = run(random_program(seed, shape(random)))
-    path = folder / "kineto.json"
-    ids = write_kineto(execution, path, dialect=random.choice(dialects), cuda_sync=cuda_sync, vary=vary or Variation())
-    return understood(path, execution, ids, sync)
+    execution = run(dirt(random_program(seed, shape(random))))
+    path, vary = folder / "kineto.json", vary or Variation()
+    ids = write_kineto(execution, path, dialect=random.choice(dialects), cuda_sync=cuda_sync, vary=vary)
+    return understood(path, execution, ids, sync, vary.device_clock)
 
 
-def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda") -> Case:
+def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda", clock: DeviceClock | None = None) -> Case:
+    shown = (clock or DeviceClock()).at
     linked = linked_of(path)
     comm = communication(linked)
     found = stage.find(linked, stage.BuildOptions(sync=sync))
@@ -85,7 +104,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
     device = device_side(linked, found.cuda, found.dependencies, host, 20_000, found.enqueued)
     rows = linked.trace.device
     # Ops of one graph launch share a correlation; they stand in start order on both sides.
-    truth = sorted(range(len(execution.device)), key=lambda i: (ids.device_correlation[i], execution.device[i].start_ns, i))
+    truth = sorted(range(len(execution.device)), key=lambda i: (ids.device_correlation[i], shown(execution.device[i].start_ns), i))
     read = np.lexsort((np.arange(len(rows.start_ns)), rows.start_ns, rows.correlation))
     row_of = {t: int(r) for t, r in zip(truth, read, strict=True)}
     call_of = {int(c): i for i, c in enumerate(linked.trace.calls.correlation)}

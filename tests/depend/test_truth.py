@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from graphlink.depend.build import BuildOptions, find
-from graphlink.depend.calls import Role, roles
 from graphlink.testing import SCENARIOS, Scenario
-from tests.depend.programs import Case, case, linked_of
+from tests.depend.programs import case, linked_of
 
 WITH_ROWS = ["2023", "2024", "2024-spring", "2026"]
 WITHOUT_ROWS = ["2022", "2023", "2024", "2024-spring", "rocm"]
@@ -43,19 +42,11 @@ def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_p
         waits, events = x.found_waits(), x.inferred_events()
         inferred += len(waits) + len(events)
         false += len(waits - x.waits) + len(events - x.event_edges)
-        slow = _blocked(x)
+        slow = x.blocked()
         blocked += len(slow)
         explained += len(slow & {call for _, call in waits})
     assert false <= 0.005 * inferred, f"{false} of {inferred} inferred edges are false"
     assert explained >= 0.95 * blocked, f"{explained} of {blocked} blocked calls are explained"
-
-
-def _blocked(x: Case) -> set[int]:
-    sync = {Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC}
-
-    role = roles(x.trace.calls, x.trace.strings)
-    calls = (x.call_of[x.ids.call_correlation[i]] for i, c in enumerate(x.execution.calls) if c.blocked_ns > 3_000)
-    return {c for c in calls if Role(int(role[c])) in sync}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.key)
