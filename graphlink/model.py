@@ -312,7 +312,7 @@ class CommKind(IntEnum):
     COLLECTIVE = 0
     SEND = 1
     RECV = 2
-    UNKNOWN = 3  # parameters or group unknown: emitted as computation
+    UNKNOWN = 3  # parameters or group unknown: a COMP_NODE, whose time counts as communication
 
 
 class CommNode(msgspec.Struct, frozen=True):
@@ -332,7 +332,10 @@ class CommNode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name."""
+    """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name.
+
+    A device row is communication if and only if it is in ``device_row``, whatever of it is known.
+    """
 
     device_row: I32
     device_node: tuple[CommNode, ...]
@@ -344,6 +347,7 @@ class Communication:
     unlisted: dict[str, int] = field(default_factory=dict)  # of these the ones whose group's members are not known, by group
     assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
     differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
+    doubtful: dict[str, tuple[int, int]] = field(default_factory=dict)  # kernels that may be some: how many, and their ns, by name
 
 
 class NodeKind(IntEnum):

@@ -29,7 +29,7 @@ STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000
-_CHANGE: Final = 25.0  # what a change of level costs, in us of disagreement
+CHANGE: Final = 25.0  # what a change of level costs, in us of disagreement
 _ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = 6.0, 1.5, 8.0, 2.0  # disagreement of one launch or wait counts no more than this
 
 
@@ -153,13 +153,13 @@ def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
     shown, return_ns, blocked = evidence.ahead_ns[evidence.launch], USUAL_RETURN_NS, evidence.blocked
     if len(shown):
         levels = _levels(shown)
-        ahead_ns = levels[_cheapest(_costs(evidence, block, levels, None))[block]]
+        ahead_ns = levels[cheapest(_costs(evidence, block, levels, None))[block]]
         blocked = blocked & (evidence.begun_ns > ahead_ns + NOISE_NS)
         near = blocked & _near(evidence)
         return_ns = int(np.median((ahead_ns - evidence.ahead_ns)[near])) if near.any() else USUAL_RETURN_NS
     evidence = replace(evidence, blocked=blocked)
     levels = _levels(np.concatenate([shown, evidence.ahead_ns[blocked] + return_ns]))
-    level = _cheapest(_costs(evidence, block, levels, return_ns))
+    level = cheapest(_costs(evidence, block, levels, return_ns))
     changes = np.flatnonzero(np.diff(level)) + 1
     first = np.searchsorted(block, changes)
     begins = np.concatenate([[0], changes])
@@ -207,13 +207,13 @@ def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -
     return out
 
 
-def _cheapest(costs: F64) -> I64:
-    """The level of each block on the cheapest path, a change costing ``_CHANGE`` (Viterbi)."""
+def cheapest(costs: F64) -> I64:
+    """The level of each block on the cheapest path, a change costing ``CHANGE`` (Viterbi)."""
     total, best = costs[0], np.zeros(len(costs), np.int64)
     changed = np.zeros(costs.shape, np.bool_)
     for k in range(1, len(costs)):
         best[k] = int(total.argmin())
-        jump = total[best[k]] + _CHANGE
+        jump = total[best[k]] + CHANGE
         changed[k] = jump < total
         total = np.minimum(total, jump) + costs[k]
     at = int(total.argmin())
