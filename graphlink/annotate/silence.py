@@ -9,6 +9,7 @@ import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import behind_rows
+from graphlink.link.roles import Role, roles
 from graphlink.model import I64, NOWHERE, Bool, Graph, Linked, NodeKind
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
@@ -92,10 +93,15 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
     all that is known of it. What of a silence is in no node was sleep or a wait, so an
     edge explains it, and what the thread then took to wake up with it (``_usual_ns``). Of the rest it is standstill where
-    another thread did anything until it ended, or up to 2 ms before; after the last that another did, the thread ran by itself.
+    another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
+    another did, the thread ran by itself.
+    One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
     """
-    marks = linked.trace.host.annotation
-    tid, start_ns, end_ns = _between(_active(graph, linked, marks & _working(linked)))
+    calls, marks = linked.trace.calls, linked.trace.host.annotation
+    waits = np.isin(roles(calls, linked.trace.strings), [role for role in Role if role.waits])
+    working = _working(linked)
+    idle = np.zeros(len(calls.start_ns), np.bool_)
+    tid, start_ns, end_ns = _between(_active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle))
     chained = np.isin(graph.kind, _CHAINED)
     node = np.flatnonzero(chained & (graph.duration_ns > 0))
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
@@ -105,9 +111,10 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     waking_ns = np.minimum(work.since(tid, end_ns), length_ns)
     waking_ns = np.minimum(waking_ns, _usual_ns(tid, waking_ns, released))
     explained_ns = np.where(released, length_ns - worked_ns + waking_ns, 0)
-    last_ns = _last_of_others(_active(graph, linked, marks), start_ns, end_ns)
+    last_ns = _last_of_others(_active(graph, linked, marks, waits), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
-    alone_ns = np.where(alone, work.between(tid, np.maximum(last_ns, start_ns), end_ns), 0)
+    since_ns = np.where(np.isin(tid, working), np.maximum(last_ns, start_ns), start_ns)
+    alone_ns = np.where(alone, work.between(tid, since_ns, end_ns), 0)
     python_ns = np.minimum(alone_ns, length_ns - explained_ns)
     return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
 
@@ -125,23 +132,29 @@ def _usual_ns(tid: I64, waking_ns: I64, released: Bool) -> I64:
     return out
 
 
-def _working(linked: Linked) -> Bool:
-    """Host rows of threads that have ops or calls."""
+def _working(linked: Linked) -> I64:
+    """Threads that have ops or calls."""
     rows, calls = linked.trace.host, linked.trace.calls
-    out: Bool = np.isin(rows.tid, np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
-    return out
+    return np.unique(np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
 
 
-def _active(graph: Graph, linked: Linked, mark: Bool) -> Timeline:
-    """When each thread that takes part in the graph did anything that a row shows; a ``mark`` is two moments, and so is what crosses."""
-    trace = linked.trace
-    rows, calls = trace.host, trace.calls
-    call = np.flatnonzero(~behind_rows(linked))
+def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
+    """When each thread that takes part in the graph did anything that a row shows.
+
+    Only begin and end count of a host row that is a ``mark`` or crosses others, and of a call that ``waits``: it wakes nobody meanwhile.
+    """
+    rows, calls = linked.trace.host, linked.trace.calls
+    called = ~behind_rows(linked)
     moments = mark | linked.crossing
     op, ends = np.flatnonzero(~moments), np.flatnonzero(moments)
-    tid = np.concatenate([rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call]])
-    from_ns = np.concatenate([rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call]])
-    until_ns = np.concatenate([rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call]])
+    call, wait = np.flatnonzero(called & ~waits), np.flatnonzero(called & waits)
+    tid = np.concatenate([rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call], calls.tid[wait], calls.tid[wait]])
+    from_ns = np.concatenate([
+        rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call], calls.start_ns[wait], calls.end_ns[wait],
+    ])  # fmt: skip
+    until_ns = np.concatenate([
+        rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],
+    ])  # fmt: skip
     part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, _CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)

@@ -22,6 +22,7 @@ from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKin
 LARGEST: Final = 10
 FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
 RETURN_NS: Final = 30_000  # and what it takes at most to return after what it waited for
+JITTER_NS: Final = 20_000  # device ops that are less late are listed nowhere
 FREE_QUANTILE: Final = 0.95
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY, Role.COPY_ASYNC)
 _TO_HOST: Final = ("DtoH", "DeviceToHost")
@@ -306,7 +307,7 @@ def _largest(
     for part, describe in zip(parts, (of_call, of_thread, of_stream), strict=True):
         rest = part.unexplained_ns
         for at in np.lexsort((part.start_ns, -rest))[:LARGEST].tolist():
-            if rest[at]:
+            if rest[at] > (JITTER_NS if part is parts[2] else 0):
                 what, record = describe(at)
                 pieces.append(Piece(what=what, ns=int(rest[at]), start_ns=int(part.start_ns[at]), record=record))
     return sorted(pieces, key=lambda piece: (-piece.ns, piece.start_ns, piece.what))[:LARGEST]

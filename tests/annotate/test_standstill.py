@@ -19,6 +19,7 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.emit.durations import cost_ns
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
+from graphlink.link.roles import Role, roles
 from graphlink.model import Graph, Linked, NodeKind, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.testing import Execution, random_program, run, training_program, write_kineto
@@ -182,6 +183,15 @@ def test_an_annotation_is_all_that_is_known_of_a_thread_without_ops_and_lasts_th
     assert (found.threads.ns, found.python_ns) == (1_000_000, 0)
 
 
+def test_a_request_from_outside_ends_the_silence_of_a_thread_of_ranges_alone() -> None:
+    request = [Host("request", 0, 100, tid=2, annotation=True), Host("request", 9_000, 9_100, tid=2, annotation=True)]
+    found = of(host=[Host("aten::mm", 0, 6_000), *request])
+    assert (found.threads.ns, found.python_ns) == (0, 8_900_000)
+    found = of(host=[Host("aten::mm", 0, 7_500), *request])
+    assert found.threads.ns + found.python_ns == 8_900_000
+    assert found.python_ns == 0
+
+
 def test_what_an_event_edge_takes_off_a_late_op_is_explained() -> None:
     """The second op is launched at 40, its stream is idle, and it begins right after an op of another stream."""
     calls = [LAUNCH, Call("cudaEventRecord", 21, 22, 2), Call("cudaStreamWaitEvent", 23, 24, 3), Call("cudaLaunchKernel", 30, 40, 4)]
@@ -258,9 +268,13 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
         a, b = int(rows.start_ns[i]), int(rows.end_ns[i])
         whole = not rows.annotation[i] and not x.crossing[i]
         active.setdefault(tid, []).extend([(a, min(b, end))] if whole else [(a, a), (b, b)])
+    waits = np.isin(roles(calls, x.trace.strings), [role for role in Role if role.waits]).tolist()
+    blocked: set[tuple[int, int, int]] = set()
     for i, tid in enumerate(calls.tid.tolist()):
         if calls.start_ns[i] < last:
-            active.setdefault(tid, []).append((int(calls.start_ns[i]), min(int(calls.end_ns[i]), end)))
+            span = (int(calls.start_ns[i]), min(int(calls.end_ns[i]), end))
+            active.setdefault(tid, []).append(span)
+            blocked |= {(tid, *span)} if waits[i] else set()
     chained = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP))
     active = {tid: sorted(spans) for tid, spans in active.items() if tid in set(graph.tid[chained].tolist())}
     out = []
@@ -270,7 +284,7 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
         work = sorted(
             (s + epoch, s + epoch + d) for s, d in zip(graph.start_ns[at].tolist(), graph.duration_ns[at].tolist(), strict=True) if d
         )
-        others = [span for other, theirs in active.items() if other != tid for span in theirs]
+        others = [span for other, theirs in active.items() if other != tid for a, b in theirs for span in _moments(other, a, b, blocked)]
         before = epoch
         for a, b in spans:
             if a - before >= ASLEEP_NS:
@@ -281,6 +295,10 @@ def plain_silences(graph: Graph, x: Linked) -> list[tuple[int, int, int, int, in
         usual = max(2 * middle, ASLEEP_NS) if len(tails) >= 10 else WAKING_NS
         out += [(tid, a - epoch, *_judged(a, b, work, others, usual)) for a, b in silent]
     return sorted(out)
+
+
+def _moments(tid: int, a: int, b: int, blocked: set[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    return [(a, a), (b, b)] if (tid, a, b) in blocked else [(a, b)]
 
 
 def _waking(a: int, b: int, work: list[tuple[int, int]]) -> int | None:
