@@ -431,13 +431,15 @@ class Untold:
     """Waits that the recording does not show: their time stays in ops.
 
     ``calls`` blocked ``calls_ns`` in synchronisation and nothing says on what; ``comms`` on the host were pending for ``comms_ns``, and
-    who waited for them cannot be seen.
+    who waited for them cannot be seen; ``spins`` silences of the host ended with a kernel, and ``spins_ns`` of them no edge can explain.
     """
 
     calls: int = 0
     calls_ns: int = 0
     comms: int = 0
     comms_ns: int = 0
+    spins: int = 0
+    spins_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

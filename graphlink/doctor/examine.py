@@ -100,7 +100,7 @@ def _graph_lacking(
 ) -> tuple[list[Finding], RankRows]:
     trace = linked.trace
     options = BuildOptions(sync="cuda")
-    found = find(linked, options)
+    found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
     findings += standing_lacking(built.graph, linked, comm)

@@ -99,7 +99,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
     shown = (clock or DeviceClock()).at
     linked = linked_of(path)
     comm = communication(linked)
-    found = stage.find(linked, stage.BuildOptions(sync=sync))
+    found = stage.find(linked, stage.BuildOptions(sync=sync), comm)
     host = host_side(linked, comm, found.cuda, found.dependencies, 20_000)
     device = device_side(linked, found.cuda, found.dependencies, host, 20_000, found.enqueued)
     rows = linked.trace.device
