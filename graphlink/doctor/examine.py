@@ -18,7 +18,7 @@ from graphlink.doctor.nccl import join_lacking
 from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import PIPELINE
 from graphlink.doctor.records import Finding
-from graphlink.doctor.waits import waits_lacking
+from graphlink.doctor.waits import standing_lacking, waits_lacking
 from graphlink.errors import InputError
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link
@@ -103,6 +103,7 @@ def _graph_lacking(
     found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
+    findings += standing_lacking(built.graph, linked, comm)
     staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:
         findings.append(Finding(PIPELINE, 0.0, told=staged.warnings))

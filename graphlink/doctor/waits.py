@@ -8,12 +8,16 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.annotate.critical import critical_path, shares
+from graphlink.annotate.standstill import Stood, stood_still
 from graphlink.depend.build import Found
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.emit.durations import cost_ns
 from graphlink.link.roles import Role
-from graphlink.model import Bool, Built, FoundBy, Linked, SyncKind
+from graphlink.model import Bool, Built, Communication, FoundBy, Graph, Linked, SyncKind
+from graphlink.replay.ideal import replay
 
 _COST: Final = (
     "{inferred} waits in the graph are inferred from when things ended; {explained} of {calls} synchronisation calls are explained so; "
@@ -88,7 +92,18 @@ HOST_COMM = Kind(
     "waits are inferred where the next row begins soon after one ended; {late} operations were pending {late_ms} ms that stay host time",
     f"a record_function('{WAIT_RANGE}') around each wait for gloo (graphlink.capture does so for those in Python); NCCL's kernels show it",
 )
-KINDS: Final = (NO_SYNC, NO_HIP_SYNC, NO_NSYS_SYNC, GAPS, NO_RECORDS, SOME_RECORDS, NO_NSYS_RECORDS, LONE_ROWS, HOST_COMM)
+STANDSTILL: Final = Kind(
+    "standstill",
+    Level.INFERRED,
+    "{unexplained_ms} ms stood still and no edge says why",
+    "{calls_ms} ms in calls and {threads_ms} ms of silent threads are work in the graph and do not shrink with what they waited for; "
+    "device ops begin {streams_ms} ms late",
+    "what is said of each piece",
+)
+EXPLAINED_SHARE: Final = 0.95  # of calls and of threads, from which on the rest is not told
+KINDS: Final = (
+    NO_SYNC, NO_HIP_SYNC, NO_NSYS_SYNC, GAPS, NO_RECORDS, SOME_RECORDS, NO_NSYS_RECORDS, LONE_ROWS, HOST_COMM, STANDSTILL,
+)  # fmt: skip
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
@@ -128,6 +143,23 @@ def waits_lacking(linked: Linked, found: Found, built: Built, comms: int, *, nsy
     if figures["unexplained"] or (figures["inferred"] and without.any()):
         missing = int(np.count_nonzero(without))
         yield Finding(GAPS, missing / max(figures["calls"], 1), figures | {"without": missing}, parts=_names(linked, without))
+
+
+def standing_lacking(graph: Graph, linked: Linked, comm: Communication) -> Iterator[Finding]:
+    """The standstill that ``summary.json`` tells of, where less than 95 % of that of calls or of threads is explained."""
+    cost = cost_ns(graph)
+    path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))
+    found = stood_still(graph, linked, path).standstill
+    rests = {"calls": _rest(found.calls), "threads": _rest(found.threads), "streams": _rest(found.streams)}
+    share = max(_share(rests["calls"], found.calls.ns), _share(rests["threads"], found.threads.ns))
+    if share > 1 - EXPLAINED_SHARE:
+        figures = {"unexplained_ns": sum(rests.values())} | {f"{name}_ns": ns for name, ns in rests.items()}
+        pieces = tuple(f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest)
+        yield Finding(STANDSTILL, share, figures, told=pieces)
+
+
+def _rest(stood: Stood) -> int:
+    return stood.ns - stood.explained_ns
 
 
 def _no_rows(linked: Linked, *, nsys: bool) -> Kind:

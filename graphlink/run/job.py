@@ -29,6 +29,7 @@ from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.annotate.pipeline.stagerun import Staged, stage_run
 from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock
+from graphlink.annotate.standstill import Standstill, stood_still
 from graphlink.check.check import ERROR, Finding, check
 from graphlink.depend.build import BuildOptions, build
 from graphlink.depend.fold import FOLDED, NAMES, fold
@@ -324,7 +325,9 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
-    entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, joined.world_size, extra)
+    stood = stood_still(graph, prepared.linked, found.path)
+    extra += stood.warnings
+    entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, joined.world_size, extra)
     return RankResult(entry, tuple(files))
 
 
@@ -397,7 +400,9 @@ def _rank_warnings(rank: int, recorded: int | None) -> list[str]:
     return []
 
 
-def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_size: int, extra: tuple[str, ...]) -> summary.Rank:
+def _entry(
+    prepared: Prepared, critical: CriticalPath, replayed_ns: int, standstill: Standstill, world_size: int, extra: tuple[str, ...]
+) -> summary.Rank:
     graph, linked, sync = prepared.built.graph, prepared.linked, prepared.built.sync
     trace, et, match = linked.trace, linked.et, linked.match
     measured = measured_ns(graph)
@@ -451,6 +456,7 @@ def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_s
         critical_path=summary.CriticalPath(
             length_ns=critical.length_ns, share_ns=summary.ShareNs(**critical.share_ns), nodes=len(critical.node)
         ),
+        standstill=standstill,
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},
         warnings=[*prepared.warnings, *extra],
     )

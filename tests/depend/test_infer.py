@@ -203,7 +203,7 @@ def _copied(name: str, call: Call, ended: float, correlation: int) -> bool:
         device=[Device("k", 5, 20, 1), Device(name, 26, ended, correlation)],
     )
     dependencies = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
-    return bool(len(dependencies.call))
+    return name in {trace.strings[trace.device.name[s]] for s in dependencies.call_source.tolist()}
 
 
 @pytest.mark.parametrize(("stream", "told"), [(7, ["a"]), (13, [])])
@@ -302,3 +302,26 @@ def test_a_kind_of_few_calls_takes_the_mode_of_all_calls() -> None:
 def test_seldom_waking_takes_up_to_two_and_a_half_times_as_long(lag: float, found: bool) -> None:
     """The mode is 130 to 160 us."""
     assert waits([*map(float, SLOW), lag])[12] == ({"k12"} if found else set())
+
+
+@pytest.mark.parametrize(("name", "began", "found"), [
+    ("Memcpy HtoD (Pageable -> Device)", 905, {"k"}),
+    ("Memcpy HtoD (Pageable -> Device)", 931, set()),
+    ("Memcpy HtoD (Pinned -> Device)", 905, set()),
+    ("Memcpy DtoD (Device -> Device)", 905, set()),
+])  # fmt: skip
+def test_a_copy_from_pageable_memory_that_began_inside_its_call_waited_for_its_stream(name: str, began: float, found: set[str]) -> None:
+    assert _staged(name, began, 960) == found
+
+
+def test_one_that_began_after_its_call_was_taken_into_it_and_did_not_wait() -> None:
+    assert _staged("Memcpy HtoD (Pageable -> Device)", 905, 115) == set()
+
+
+def _staged(name: str, began: float, returned: float) -> set[str]:
+    """What a copy call from 100 on waited for, with an op on its stream that ends at 900."""
+    launch, copy = Call("cudaLaunchKernel", 0, 1, 1), Call("cudaMemcpyAsync", 100, returned, 2)
+    device = [Device("k", 5, 900, 1), Device(name, began, 980, 2)]
+    trace = build_trace(host=[Host("op", 0, 1000), Host("next", 1001, 1010)], calls=[launch, copy], device=device)
+    found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
+    return {trace.strings[trace.device.name[s]] for s in found.call_source.tolist()}

@@ -1,0 +1,202 @@
+"""Finds where threads were silent, and tells sleep that the graph explains, running Python, and what neither shows (docs/standstill.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
+from graphlink.depend.timeline import behind_rows
+from graphlink.link.roles import Role, roles
+from graphlink.model import I64, NOWHERE, Bool, Graph, Linked, NodeKind
+
+MEASURED: Final = 10  # of anything, from which what it usually takes is measured
+_CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Stretches of threads on one axis, thread after thread: disjoint, ascending, none touches the next.
+
+    ``tids`` ascend; thread i has the positions from ``i * span_ns`` on.
+    """
+
+    tids: I64
+    origin_ns: int
+    span_ns: int
+    from_ns: I64
+    until_ns: I64
+    total_ns: I64  # before each stretch, and of all
+
+    @staticmethod
+    def of(tid: I64, from_ns: I64, until_ns: I64) -> Timeline:
+        """Cost: O(n log n)."""
+        tids, thread = np.unique(tid, return_inverse=True)
+        origin = int(from_ns.min(initial=0))
+        span = int(until_ns.max(initial=0)) - origin + 2
+        start, end = thread * span + from_ns - origin, thread * span + until_ns - origin
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], np.maximum.accumulate(end[order])
+        opens = np.append(True, start[1:] > end[:-1])[: len(start)]
+        start, end = start[opens], end[np.append(opens[1:], True)[: len(opens)]]
+        return Timeline(tids, origin, span, start, end, np.append(0, np.cumsum(end - start)))
+
+    def at(self, tid: I64, time_ns: I64) -> I64:
+        """Positions of times on threads, clipped to what there is; a thread that is unknown has position -1."""
+        thread = np.searchsorted(self.tids, tid)
+        known = np.isin(tid, self.tids)
+        inside = np.clip(time_ns - self.origin_ns, 0, self.span_ns - 1)
+        return np.where(known, thread * self.span_ns + inside, -1)
+
+    def before(self, at: I64) -> I64:
+        """What lies before each position, in ns."""
+        k = np.searchsorted(self.from_ns, at, side="right")
+        over = np.where(k > 0, np.maximum(np.append(self.until_ns, 0)[np.maximum(k, 1) - 1] - at, 0), 0)
+        out: I64 = self.total_ns[k] - over
+        return out
+
+    def between(self, tid: I64, from_ns: I64, until_ns: I64) -> I64:
+        """What lies inside each [from, until) of a thread, in ns."""
+        return self.before(self.at(tid, until_ns)) - self.before(self.at(tid, from_ns))
+
+    def since(self, tid: I64, time_ns: I64) -> I64:
+        """For how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is none."""
+        at = self.at(tid, time_ns)
+        k = np.searchsorted(self.from_ns, at, side="left") - 1
+        inside = (k >= 0) & (at >= 0)
+        inside[inside] = self.until_ns[k[inside]] >= at[inside]
+        out = np.zeros(len(at), np.int64)
+        out[inside] = at[inside] - self.from_ns[k[inside]]
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Silences:
+    """One entry a silence; times since the graph's epoch. ``next_row``: the host row that ends it, NOWHERE where none begins there.
+
+    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread. ``start_ns``: where it begins.
+    """
+
+    tid: I64
+    start_ns: I64
+    ns: I64
+    explained_ns: I64
+    python_ns: I64
+    next_row: I64
+
+
+def silences(graph: Graph, linked: Linked) -> Silences:
+    """All silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
+
+    Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
+    all that is known of it. What of a silence is in no node was sleep or a wait, so an
+    edge explains it, and what the thread then took to wake up with it (``_usual_ns``). Of the rest it is standstill where
+    another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
+    another did, the thread ran by itself.
+    One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
+    """
+    calls, marks = linked.trace.calls, linked.trace.host.annotation
+    waits = np.isin(roles(calls, linked.trace.strings), [role for role in Role if role.waits])
+    working = _working(linked)
+    idle = np.zeros(len(calls.start_ns), np.bool_)
+    tid, start_ns, end_ns = _between(_active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle))
+    chained = np.isin(graph.kind, _CHAINED)
+    node = np.flatnonzero(chained & (graph.duration_ns > 0))
+    work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
+    length_ns = end_ns - start_ns
+    worked_ns = work.between(tid, start_ns, end_ns)
+    released = worked_ns < length_ns
+    waking_ns = np.minimum(work.since(tid, end_ns), length_ns)
+    waking_ns = np.minimum(waking_ns, _usual_ns(tid, waking_ns, released))
+    explained_ns = np.where(released, length_ns - worked_ns + waking_ns, 0)
+    last_ns = _last_of_others(_active(graph, linked, marks, waits), start_ns, end_ns)
+    alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
+    since_ns = np.where(np.isin(tid, working), np.maximum(last_ns, start_ns), start_ns)
+    alone_ns = np.where(alone, work.between(tid, since_ns, end_ns), 0)
+    python_ns = np.minimum(alone_ns, length_ns - explained_ns)
+    return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
+
+
+def _usual_ns(tid: I64, waking_ns: I64, released: Bool) -> I64:
+    """What each thread takes at most to wake up: twice its median, no less than 100 us, where it was released 10 times; else 2 ms."""
+    out = np.full(len(tid), WAKING_NS)
+    at = np.flatnonzero(released)
+    at = at[np.argsort(tid[at], kind="stable")]
+    used, first = np.unique(tid[at], return_index=True)
+    bounds = np.append(first, len(at)).tolist()
+    for k, thread in enumerate(used.tolist()):
+        if bounds[k + 1] - bounds[k] >= MEASURED:
+            out[tid == thread] = max(2 * int(np.median(waking_ns[at[bounds[k] : bounds[k + 1]]])), ASLEEP_NS)
+    return out
+
+
+def _working(linked: Linked) -> I64:
+    """Threads that have ops or calls."""
+    rows, calls = linked.trace.host, linked.trace.calls
+    return np.unique(np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
+
+
+def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
+    """When each thread that takes part in the graph did anything that a row shows.
+
+    Only begin and end count of a host row that is a ``mark`` or crosses others, and of a call that ``waits``: it wakes nobody meanwhile.
+    """
+    rows, calls = linked.trace.host, linked.trace.calls
+    called = ~behind_rows(linked)
+    moments = mark | linked.crossing
+    op, ends = np.flatnonzero(~moments), np.flatnonzero(moments)
+    call, wait = np.flatnonzero(called & ~waits), np.flatnonzero(called & waits)
+    tid = np.concatenate([rows.tid[op], rows.tid[ends], rows.tid[ends], calls.tid[call], calls.tid[wait], calls.tid[wait]])
+    from_ns = np.concatenate([
+        rows.start_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.start_ns[call], calls.start_ns[wait], calls.end_ns[wait],
+    ])  # fmt: skip
+    until_ns = np.concatenate([
+        rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],
+    ])  # fmt: skip
+    part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, _CHAINED)]))
+    until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
+    return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)
+
+
+def _between(active: Timeline) -> tuple[I64, I64, I64]:
+    """(thread, start, end) of what lies between the stretches of a thread, and before its first one, where it is long enough."""
+    thread = active.from_ns // active.span_ns
+    zero = thread * active.span_ns - active.origin_ns
+    before = np.append(0, active.until_ns[:-1])[: len(thread)]
+    first = np.append(True, thread[1:] != thread[:-1])[: len(thread)]
+    before = np.where(first, zero, before)
+    long = active.from_ns - before >= ASLEEP_NS
+    zero, before, until, thread = zero[long], before[long], active.from_ns[long], thread[long]
+    return active.tids[thread], before - zero, until - zero
+
+
+def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
+    """Until when another thread was last active before the end of each silence; at most its start where none was.
+
+    The thread itself did nothing inside its silence, so what is found there is another's.
+    """
+    from_ns, until_ns = (np.sort(at % active.span_ns + active.origin_ns) for at in (active.from_ns, active.until_ns))
+    running = np.searchsorted(from_ns, end_ns, side="left") > np.searchsorted(until_ns, end_ns, side="left")
+    k = np.searchsorted(until_ns, end_ns, side="left") - 1
+    ended = np.where(k >= 0, until_ns[np.maximum(k, 0)], start_ns) if len(until_ns) else start_ns
+    out: I64 = np.where(running, end_ns, ended)
+    return out
+
+
+def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:
+    """The outermost host row of the thread that begins where each silence ends."""
+    rows = linked.trace.host
+    order = np.lexsort((np.arange(len(rows.tid)), rows.start_ns, rows.tid))
+    out = np.full(len(tid), NOWHERE, np.int64)
+    if len(order):
+        tids = np.unique(rows.tid)
+        low = min(int(rows.start_ns.min()), graph.epoch_ns)
+        span = max(int(rows.start_ns.max()), int(end_ns.max(initial=0)) + graph.epoch_ns) - low + 1
+        axis = np.searchsorted(tids, rows.tid[order]) * span + rows.start_ns[order] - low
+        asked = np.searchsorted(tids, tid) * span + end_ns + graph.epoch_ns - low
+        at = np.minimum(np.searchsorted(axis, asked, side="left"), len(axis) - 1)
+        hit = axis[at] == asked
+        out[hit] = order[at[hit]]
+    return out
