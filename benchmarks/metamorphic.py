@@ -28,11 +28,11 @@ import msgspec
 import numpy as np
 
 from graphlink.annotate.critical import critical_path, shares
-from graphlink.depend.calls import Role, roles
 from graphlink.emit.chakra import Heading, write_et
 from graphlink.emit.durations import cost_ns
 from graphlink.emit.groups import assign
 from graphlink.errors import GraphlinkError
+from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, EdgeKind, NodeKind
 from graphlink.read.nsys import read_report
 from graphlink.read.nsys_places import number

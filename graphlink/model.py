@@ -210,6 +210,27 @@ class FlowRows:
     bwd_ns: I64
 
 
+class DeviceClock(msgspec.Struct, frozen=True):
+    """How far the clock of ``device`` was ahead of the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
+
+    ``windows`` with an offset of their own, ``offset_ns`` the least and the largest, ``steps`` changes of 2 us or more between them.
+    """
+
+    device: int
+    windows: int
+    offset_ns: tuple[int, int]
+    steps: int
+    anchored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by number."""
+
+    offset_ns: I64
+    devices: tuple[DeviceClock, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
@@ -231,6 +252,7 @@ class Trace:
     left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
+    clocks: Clocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +312,7 @@ class CommKind(IntEnum):
     COLLECTIVE = 0
     SEND = 1
     RECV = 2
-    UNKNOWN = 3  # parameters or group unknown: emitted as computation
+    UNKNOWN = 3  # parameters or group unknown: a COMP_NODE, whose time counts as communication
 
 
 class CommNode(msgspec.Struct, frozen=True):
@@ -310,7 +332,10 @@ class CommNode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name."""
+    """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name.
+
+    A device row is communication if and only if it is in ``device_row``, whatever of it is known.
+    """
 
     device_row: I32
     device_node: tuple[CommNode, ...]
@@ -322,6 +347,7 @@ class Communication:
     unlisted: dict[str, int] = field(default_factory=dict)  # of these the ones whose group's members are not known, by group
     assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
     differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
+    doubtful: dict[str, tuple[int, int]] = field(default_factory=dict)  # kernels that may be some: how many, and their ns, by name
 
 
 class NodeKind(IntEnum):
@@ -405,13 +431,15 @@ class Untold:
     """Waits that the recording does not show: their time stays in ops.
 
     ``calls`` blocked ``calls_ns`` in synchronisation and nothing says on what; ``comms`` on the host were pending for ``comms_ns``, and
-    who waited for them cannot be seen.
+    who waited for them cannot be seen; ``spins`` silences of the host ended with a kernel, and ``spins_ns`` of them no edge can explain.
     """
 
     calls: int = 0
     calls_ns: int = 0
     comms: int = 0
     comms_ns: int = 0
+    spins: int = 0
+    spins_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

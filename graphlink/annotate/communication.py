@@ -1,8 +1,8 @@
 """Types, sizes and groups the communication of a rank: kernels of collectives and P2P, and gloo's host-side ranges.
 
 What PyTorch recorded of a call decides: Kineto's own arguments on the kernel, those of the ``record_param_comms`` op that launched
-it, and that op's ET node. A kernel's name only tells that a kernel without any of these is communication at all; such a kernel stays
-UNKNOWN, under the name of the ``nccl:*`` range around its launch or its own.
+it, and that op's ET node. That a kernel without any of these is communication at all is told by its name, else by the op that launched
+it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the name of the ``nccl:*`` range around its launch or its own.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from graphlink.model import (
     ProcessGroup,
     Trace,
 )
+from graphlink.read.commnames import Told, kernel_path, kernel_tells, op_tells, range_tells, told
 
-COMM_KERNELS = ("nccl", "rccl", "mscclkernel")
-RANGES = ("nccl:", "rccl:")
 HOST_RANGES = "gloo:"
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 
@@ -58,7 +57,8 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     calls = _recorded_calls(linked)
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(linked.trace, groups)
-    device_row, device_node = _device_nodes(linked, calls, typed)
+    evidence = _evidence(linked, calls)
+    device_row, device_node = _device_nodes(linked, calls, evidence, typed)
     host_row, host_node = _host_nodes(linked, calls, typed)
     warnings = [
         f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
@@ -67,8 +67,11 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
         f"the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken as all ranks"
         for name in sorted(groups.assumed)
     ]
-    warnings += [f"communication without parameters or group, kept as computation: {n} x {name}" for name, n in typed.unknown.items()]
-    warnings += [f"further kernels of one call, kept as computation: {n} x {name}" for name, n in typed.doubled.items()]
+    uncounted = "a COMP_NODE whose time counts as communication"
+    warnings += [f"communication without parameters or group, {uncounted}: {n} x {name}" for name, n in typed.unknown.items()]
+    warnings += [f"further kernels of one call, {uncounted}: {n} x {name}" for name, n in typed.doubled.items()]
+    doubtful = _doubtful(linked.trace, evidence.doubtful)
+    warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
     return Communication(
         device_row,
         device_node,
@@ -80,6 +83,7 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
         unlisted=typed.unlisted,
         assumed=tuple(sorted(groups.assumed)),
         differing=calls.disagreeing,
+        doubtful=doubtful,
     )
 
 
@@ -224,11 +228,11 @@ class CommRows:
 def comm_rows(linked: Linked) -> CommRows:
     """As ``communication`` takes it, before it is typed; O(n log n) in rows."""
     calls = _recorded_calls(linked)
-    return CommRows(tuple(_device_rows(linked, calls)), tuple(_host_rows(linked, calls)))
+    return CommRows(tuple(_device_rows(linked, calls, _evidence(linked, calls))), tuple(_host_rows(linked, calls)))
 
 
-def _device_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
-    found = _device_rows(linked, calls)
+def _device_nodes(linked: Linked, calls: _Calls, evidence: _Evidence, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
+    found = _device_rows(linked, calls, evidence)
     nodes = []
     for one in found:
         if not one.comms:
@@ -240,33 +244,71 @@ def _device_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, t
     return np.array([one.row for one in found], np.int32), tuple(nodes)
 
 
-def _device_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
-    trace, device = linked.trace, linked.trace.device
-    op = _launching_ops(linked)
-    in_call = np.zeros(len(trace.host.tid) + 1, np.bool_)  # the last entry stands for NOWHERE
-    in_call[list(calls.host)] = True
-    named = _starting(trace.strings, COMM_KERNELS)[device.name]
-    own = np.zeros(len(op), np.bool_)
-    own[list(calls.device)] = True
-    rows = np.flatnonzero((device.kind == DeviceKind.KERNEL) & (own | named | in_call[op]))
+def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
+    trace, op = linked.trace, _launching_ops(linked)
+    rows = np.flatnonzero(evidence.comm)
     ranges = _range_names(linked, rows)
-    bare = rows[~(own | in_call[op])[rows]]
-    coalesced = waiting_calls(linked, calls.host, op, bare.tolist())
+    coalesced = waiting_calls(linked, calls.host, op, rows[evidence.bare[rows]].tolist())
     found, begun = [], set()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
         comm = calls.device.get(row)
         if host_row in calls.host:
             comm = _merged(comm, calls.host[host_row]) if comm is not None else calls.host[host_row]
-        told = text or _kernel_name(trace, row)
+        name = text or kernel_path(trace.strings[trace.device.name[row]])
         if row in coalesced:
-            found.append(CommRow(row, tuple(coalesced[row]), told))
+            found.append(CommRow(row, tuple(coalesced[row]), name))
         elif comm is None:
-            found.append(CommRow(row, (), told))
+            found.append(CommRow(row, (), name))
         else:
-            found.append(CommRow(row, (comm,), told, host_row in begun))
+            found.append(CommRow(row, (comm,), name, host_row in begun))
             begun.update({host_row} - {NOWHERE})
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Of each device row: whether it is communication, may be some, and is a backend's without a recorded call of its own."""
+
+    comm: Bool
+    doubtful: Bool
+    bare: Bool
+
+
+def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
+    """Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
+
+    In a call's op all is communication but what is computation by its name. Copies are copies.
+    """
+    trace, device, host = linked.trace, linked.trace.device, linked.trace.host
+    op = _launching_ops(linked)
+    own, in_call = np.zeros(len(op), np.bool_), np.zeros(len(host.tid) + 1, np.bool_)  # the last entry stands for NOWHERE
+    own[list(calls.device)] = True
+    in_call[list(calls.host)] = True
+    named = told(trace.strings, device.name, kernel_tells)
+    around = np.zeros(len(op), np.uint8)
+    launched = np.flatnonzero(op != NOWHERE)
+    name, annotation = host.name[op[launched]], host.annotation[op[launched]]
+    around[launched] = np.where(annotation, told(trace.strings, name, range_tells), told(trace.strings, name, op_tells))
+    open_ = (named == Told.NOTHING) | (named == Told.DOUBTFUL)
+    kernel = device.kind == DeviceKind.KERNEL
+    comm = kernel & (own | (named >= Told.COMMUNICATION) | (open_ & (in_call[op] | (around == Told.COMMUNICATION))))
+    doubtful = kernel & ~comm & open_ & ((named == Told.DOUBTFUL) | (around == Told.DOUBTFUL))
+    return _Evidence(comm, doubtful, (named == Told.BACKEND) & ~own & ~in_call[op])
+
+
+def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
+    """Number and time (ns) of the device rows that may be communication, by name of kernel, the longest first."""
+    device = trace.device
+    found: dict[str, tuple[int, int]] = {}
+    codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
+    spent_ns = np.zeros(len(codes), np.int64)
+    np.add.at(spent_ns, which, device.end_ns[rows] - device.start_ns[rows])
+    for code, n, ns in zip(codes.tolist(), ops.tolist(), spent_ns.tolist(), strict=True):
+        path = kernel_path(trace.strings[code])
+        before = found.get(path, (0, 0))
+        found[path] = before[0] + n, before[1] + ns
+    return dict(sorted(found.items(), key=lambda one: -one[1][1]))
 
 
 def _launching_ops(linked: Linked) -> I32:
@@ -275,19 +317,10 @@ def _launching_ops(linked: Linked) -> I32:
     return call_op[linked.device_call]
 
 
-def _starting(strings: tuple[str, ...], prefixes: tuple[str, ...]) -> Bool:
-    return np.fromiter((s.lower().startswith(prefixes) for s in strings), np.bool_, len(strings))
-
-
-def _kernel_name(trace: Trace, row: int) -> str:
-    name: str = trace.strings[trace.device.name[row]]
-    return name.split("(", 1)[0]
-
-
 def _range_names(linked: Linked, rows: I64) -> list[str]:
     """The name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is none."""
     trace, host = linked.trace, linked.trace.host
-    wanted = _starting(trace.strings, RANGES)[host.name] & host.annotation
+    wanted = host.annotation & (told(trace.strings, host.name, range_tells) == Told.COMMUNICATION)
     call = linked.device_call[rows]
     launched = np.flatnonzero(call != NOWHERE)
     at_ns = trace.calls.start_ns[call[launched]]
@@ -308,7 +341,8 @@ def _host_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tup
 def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     """Gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
     trace, host = linked.trace, linked.trace.host
-    rows = np.flatnonzero(_starting(trace.strings, (HOST_RANGES,))[host.name] & host.annotation & linked.crossing)
+    gloo = told(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
+    rows = np.flatnonzero(gloo & host.annotation & linked.crossing)
     wanted = np.zeros(len(host.tid), np.bool_)
     wanted[list(calls.host)] = True
     around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])

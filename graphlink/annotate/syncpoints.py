@@ -10,7 +10,7 @@ import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
 from graphlink.annotate.slack import NEVER, Slack, Spans, least_over
-from graphlink.depend.calls import Role, roles
+from graphlink.link.roles import Role, roles
 from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended

@@ -9,7 +9,7 @@ import numpy as np
 from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
-from graphlink.depend.merge import Dependencies, next_operator
+from graphlink.depend.merge import Dependencies, next_operator, operator_after
 from graphlink.depend.threads import forward_backward
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
@@ -199,12 +199,17 @@ def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     found, host = x.found, x.host
     cut = np.flatnonzero(host.part[found.call] != NOWHERE)
     waits = host.comm_waits
+    spun = host.spins
+    then = operator_after(x.linked, spun.tid, spun.after_ns)
+    known = then != NOWHERE
     no_operator = ~np.isin(found.call_source, found.sync_source) & (host.part[found.call] == NOWHERE)
     to_end = found.call_source[no_operator]
     return [
         Edges.of(EdgeKind.SYNC, layout.device + found.sync_source, _node_of_row(x, layout, found.sync_target), found.sync_found_by),
         Edges.of(EdgeKind.SYNC, layout.device + found.call_source[cut], host.part[found.call[cut]], found.call_found_by[cut]),
         Edges.of(EdgeKind.SYNC, layout.comm + waits.comm, host.comm_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, layout.device + spun.source, host.spin_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, layout.device + spun.source[known], _node_of_row(x, layout, then[known]), FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, layout.device + to_end, np.full(len(to_end), layout.end), found.call_found_by[no_operator]),
     ]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.depend.assemble import Inputs, assemble
-from graphlink.depend.calls import Role
+from graphlink.depend.commevents import stream_waits
 from graphlink.depend.cuda import CudaWaits, cuda_waits
-from graphlink.depend.device import DeviceSide, device_side
+from graphlink.depend.device import device_side
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import host_side
 from graphlink.depend.hostcomm import WAIT_END_NS, HostCommWaits
@@ -17,8 +17,10 @@ from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
 from graphlink.depend.sleep import WAKING_NS
+from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError
+from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
 
 NO_ROWS = (
@@ -55,7 +57,7 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
     trace = linked.trace
     if not len(trace.host.start_ns) and not len(trace.device.start_ns):
         raise InputError("no host op and no device op in the recording", path=trace.path, todo="record with activities CPU and CUDA")
-    return build_with(linked, comm, find(linked, options), options)
+    return build_with(linked, comm, find(linked, options, comm), options)
 
 
 def build_with(linked: Linked, comm: Communication, found: Found, options: BuildOptions) -> Built:
@@ -63,16 +65,17 @@ def build_with(linked: Linked, comm: Communication, found: Found, options: Build
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
     device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
-    late = host.comm_waits
-    untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns)
-    return Built(graph, _with_inferred(found.dependencies.counts, device), (*found.warnings, *_late(late)), untold)
+    late, spun = host.comm_waits, host.spins
+    untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns, spun.untold, spun.untold_ns)
+    counts = _with_inferred(found.dependencies.counts, device.inferred_events + len(spun.source))
+    return Built(graph, counts, (*found.warnings, *_late(late), *_spun(spun)), untold)
 
 
-def find(linked: Linked, options: BuildOptions) -> Found:
-    """Waits from the sources that ``options.sync`` names, joined and checked."""
+def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> Found:
+    """Waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
     trace = linked.trace
     warnings: list[str] = []
-    cuda = cuda_waits(linked)
+    cuda = cuda_waits(linked, None if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
     others: list[Waits] = []
     enqueued: Enqueued | None = None
     unexplained_calls = unexplained_ns = 0
@@ -118,13 +121,21 @@ def _late(waits: HostCommWaits) -> list[str]:
     ]
 
 
+def _spun(spun: Spins) -> list[str]:
+    told = [f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"]
+    untold = [
+        f"{spun.untold} silences of the host ended as a kernel ended that it had launched; {spun.untold_ns / 1e6:.3f} ms of them no edge "
+        "can explain: that time stays in their ops (record python stacks to see whether the host worked)"
+    ]
+    return [*(told if len(spun.source) else []), *(untold if spun.untold else [])]
+
+
 def _no_waits() -> Waits:
     nothing = np.zeros(0, np.int32)
     return Waits(nothing, nothing, nothing, np.zeros(0, np.uint8))
 
 
-def _with_inferred(counts: SyncCounts, device: DeviceSide) -> SyncCounts:
-    """Event waits that showed only in late starts are found and kept, too."""
-    n = device.inferred_events
+def _with_inferred(counts: SyncCounts, n: int) -> SyncCounts:
+    """Event waits that showed only in late starts, and waits without a call, are found and kept, too."""
     by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + n}
     return SyncCounts(counts.found + n, counts.kept + n, counts.rejected, by_source)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.calls import Role, roles
+from graphlink.depend.commevents import StreamWaits, call_order
+from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
 
-_LAUNCH, _RECORD, _WAIT, _SYNC, _BARE = range(5)
+_LAUNCH, _RECORD, _WAIT, _READ, _SYNC, _BARE = range(6)
 
 # stream key -> (device row, FoundBy bits). One op a stream is enough: stream order implies the older ones.
 Sources = dict[int, tuple[int, int]]
@@ -58,18 +60,19 @@ def _streams(device: DeviceRows, trace: Trace) -> _Streams:
     return _Streams(inverse.reshape(-1).tolist(), index, [d for d, _ in index])
 
 
-def cuda_waits(linked: Linked) -> CudaWaits:
-    """Every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row.
+def cuda_waits(linked: Linked, read: StreamWaits | None = None) -> CudaWaits:
+    """Every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from the order of calls.
 
     Needs no row: a blocking copy waits for itself; with one device in the recording a device synchronisation waits for all of
-    it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred.
+    it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred, as does ``read``.
 
     Cost: O(rows log rows) to order them, then O(1) a row and stream.
     """
-    machine = _Machine(linked, {})
+    read = read or StreamWaits.none()
+    machine = _Machine(linked, {}, read)
     machine.run()
     if machine.doubtful:
-        machine = _Machine(linked, machine.likeliest_devices())
+        machine = _Machine(linked, machine.likeliest_devices(), read)
         machine.run()
     return machine.result()
 
@@ -77,9 +80,9 @@ def cuda_waits(linked: Linked) -> CudaWaits:
 class _Machine:
     """The walk's state; one use."""
 
-    def __init__(self, linked: Linked, device_of: dict[int, int]) -> None:
+    def __init__(self, linked: Linked, device_of: dict[int, int], read: StreamWaits) -> None:
         trace = linked.trace
-        self.trace, self.linked = trace, linked
+        self.trace, self.linked, self.read = trace, linked, read
         self.role = roles(trace.calls, trace.strings)
         self.streams = _streams(trace.device, trace)
         self.call_of_row = _calls_of(trace.syncs.correlation, trace)
@@ -88,6 +91,7 @@ class _Machine:
         self.ops, self.first_op = order.tolist(), first.tolist()
         self.orphans = order[: first[0]].tolist()
         self.devices = len(np.unique(trace.device.device))
+        self.from_host = np.array(["HtoD" in text for text in trace.strings], np.bool_)
         self.tail: dict[int, int] = {}
         self.pending: dict[int, Sources] = {}
         self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name
@@ -132,7 +136,7 @@ class _Machine:
         return out
 
     def _agenda(self) -> tuple[list[int], list[int]]:
-        """(code, row) of all that happens, in order; a row is a call, or a sync row for ``_WAIT`` and ``_SYNC``."""
+        """(code, row) of all that happens, in order; a row is a call, a sync row for ``_WAIT`` and ``_SYNC``, or one of ``read``."""
         calls, syncs = self.trace.calls, self.trace.syncs
         launching = np.flatnonzero(np.diff(np.asarray(self.first_op)) > 0)
         awaited = np.fromiter(self.record_streams, np.int64, len(self.record_streams))
@@ -148,6 +152,7 @@ class _Machine:
             (_LAUNCH, launching, calls.start_ns[launching], calls.correlation[launching]),
             (_RECORD, recording, calls.start_ns[recording], calls.correlation[recording]),
             (_WAIT, wait, wait_ns, syncs.correlation[wait]),
+            (_READ, np.arange(len(self.read.call)), calls.start_ns[self.read.call], calls.correlation[self.read.call]),
             (_SYNC, sync, calls.start_ns[self.call_of_row[sync]], syncs.correlation[sync]),
             (_BARE, bare, calls.start_ns[bare], calls.correlation[bare]),
         )
@@ -158,17 +163,27 @@ class _Machine:
     def run(self) -> None:
         for op in self.orphans:
             self._enqueue(op)
-        act = {_RECORD: self._record, _WAIT: self._wait, _SYNC: self._sync, _BARE: self._bare}
+        act = {_RECORD: self._record, _WAIT: self._wait, _READ: self._read, _SYNC: self._sync, _BARE: self._bare}
         ops, first = self.ops, self.first_op
         copies = set(np.flatnonzero(self.role == Role.COPY).tolist())
         for code, row in zip(*self._agenda(), strict=True):
             if code == _LAUNCH:
                 for op in ops[first[row] : first[row + 1]]:
+                    awaited = self._copied(op, row) if row in copies else {}
                     self._enqueue(op)
-                if row in copies:
-                    self.found += [(op, row, NOWHERE, int(FoundBy.INFERRED)) for op in ops[first[row] : first[row + 1]]]
+                    self.found += [(source, row, NOWHERE, bits) for source, bits in awaited.values()]
             else:
                 act[code](row)
+
+    def _copied(self, op: int, call: int) -> Sources:
+        """What a copying call waits for: the copy, unless it is one from the host that was only staged; then what stands before it.
+
+        "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated. The function
+        will return once the pageable buffer has been copied to the staging memory" (CUDA driver API, "API synchronization behavior").
+        """
+        key, device = self.streams.key[op], self.trace.device
+        staged = self.from_host[device.name[op]] and device.end_ns[op] > self.trace.calls.end_ns[call] + NOISE_NS
+        return self._all_of(key, FoundBy.INFERRED) if staged else {key: (op, FoundBy.INFERRED)}
 
     def _enqueue(self, op: int) -> None:
         key = self.streams.key[op]
@@ -241,6 +256,12 @@ class _Machine:
             return
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
+    def _read(self, at: int) -> None:
+        key, source = self.streams.key[int(self.read.on[at])], int(self.read.source[at])
+        of, bits = self.streams.key[source], int(FoundBy.INFERRED)
+        sources = self._all_of(of, bits) if self.read.whole[at] else {of: (source, bits)}
+        self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
+
     def _next_start_ns(self, key: int, after_ns: int) -> int:
         """When the first op starts that is launched onto a stream after a time."""
         if key not in self.launches_of:
@@ -294,9 +315,7 @@ class _Machine:
         return rounding_ns(self.trace)
 
     def result(self) -> CudaWaits:
-        calls = self.trace.calls
-        call_rank = np.empty(len(calls.start_ns), np.int64)
-        call_rank[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(call_rank))
+        call_rank = call_order(self.linked)
         launch_rank = np.full(len(self.trace.device.start_ns), -1, np.int64)
         linked = self.linked.device_call != NOWHERE
         launch_rank[linked] = call_rank[self.linked.device_call[linked]]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
+from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, Linked, SyncKind
 
 LATE_NS = 20_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
+from graphlink.link.roles import Role
 from graphlink.model import I64, Linked
 
 

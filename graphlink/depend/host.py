@@ -13,6 +13,7 @@ from graphlink.depend.hosttime import HostNodes, host_nodes
 from graphlink.depend.merge import Dependencies, next_operator, search_by_thread, wait_ends
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
+from graphlink.depend.spin import Spins, spins
 from graphlink.depend.timeline import Elements, elements, marks
 from graphlink.depend.wakeup import wake_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
@@ -25,8 +26,8 @@ class HostSide:
 
     ``wake_ns``: of each node, what of its duration is only spent because the call before it had to wait.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
-    ``begun``: by which thread host-side communication was asked for. ``comm_part``: for each of ``comm_waits`` the node that opens where
-    it ended.
+    ``begun``: by which thread host-side communication was asked for. ``comm_part``, ``spin_part``: for each of ``comm_waits`` and
+    ``spins`` the node that opens where it ended.
     """
 
     elements: Elements
@@ -38,6 +39,8 @@ class HostSide:
     wake_ns: I64
     launcher: I32
     comm_part: I32
+    spins: Spins
+    spin_part: I32
     start_ns: int  # of the rank: its earliest node
     end_ns: int
 
@@ -56,6 +59,7 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     blocking = np.flatnonzero(blocked)
     begun = asked(linked)
     comm_waits = host_comm_waits(linked, comm, begun, el, tour)
+    spun = spins(linked, found, el, tour, slept)
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
     launched_ns = np.clip(_launched_ns(linked, blocked), start_ns, end_ns)
     blocked_from_ns = calls.start_ns.copy()
@@ -67,16 +71,22 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     finished = _finished(linked, found, el, blocked)
     finished_ns = tour.within(axis.of(calls.tid[finished], np.clip(calls.end_ns[finished], start_ns, end_ns)))
     launching_ns = tour.within(axis.of(calls.tid[launching], launched_ns[launching]))
+    beside = launched_ns[launching] < np.clip(np.where(blocked, calls.start_ns, calls.end_ns)[launching], start_ns, end_ns)
     stretches = Blocked.of(
-        np.concatenate([el.of_call[blocking], comm_waits.element]),
-        np.concatenate([axis.of(calls.tid[blocking], blocked_from_ns[blocking]), comm_waits.from_ns]),
-        np.concatenate([waited_ns, comm_waits.until_ns]),
+        np.concatenate([el.of_call[blocking], comm_waits.element, spun.element]),
+        np.concatenate([axis.of(calls.tid[blocking], blocked_from_ns[blocking]), comm_waits.from_ns, spun.from_ns]),
+        np.concatenate([waited_ns, comm_waits.until_ns, spun.until_ns]),
     )
     cuts = Cuts(
-        wait_ns=np.concatenate([waited_ns, finished_ns, comm_waits.until_ns]),
-        wait_after=np.concatenate([el.of_call[blocking], el.of_call[finished], np.full(len(comm_waits.element), NOWHERE, np.int32)]),
-        launch_ns=np.concatenate([launching_ns, tour.within(axis.of(begun.tid[begins], begun.at_ns[begins]))]),
-        launch_after=np.concatenate([el.of_call[launching], np.full(len(begins), NOWHERE, np.int32)]),
+        at_ns=np.concatenate([waited_ns, finished_ns, launching_ns[beside], comm_waits.until_ns, spun.until_ns]),
+        after=np.concatenate(
+            [
+                el.of_call[np.concatenate([blocking, finished, launching[beside]])],
+                np.full(len(comm_waits.element) + len(spun.element), NOWHERE, np.int32),
+            ]
+        ),
+        launch_ns=np.concatenate([launching_ns[~beside], tour.within(axis.of(begun.tid[begins], begun.at_ns[begins]))]),
+        launch_after=np.concatenate([el.of_call[launching[~beside]], np.full(len(begins), NOWHERE, np.int32)]),
     )
     nodes = host_nodes(el, tour, stretches, cuts, slept, gap_ns)
     spans_ns = int((tour.at_ns[tour.bounds[1:] - 1] % axis.span_ns).sum())
@@ -92,7 +102,8 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
     launcher[device] = nodes.carrying(axis.of(calls.tid[call], launched_ns[call]), el.of_call[call])
-    return HostSide(el, nodes, slept, begun, comm_waits, part, waking_ns, launcher, nodes.opening(comm_waits.until_ns), start_ns, end_ns)
+    comm_part, spin_part = nodes.opening(comm_waits.until_ns), nodes.opening(spun.until_ns)
+    return HostSide(el, nodes, slept, begun, comm_waits, part, waking_ns, launcher, comm_part, spun, spin_part, start_ns, end_ns)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:
@@ -118,8 +129,8 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     """Up to when each call had launched: its end, with two exceptions.
 
     A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls take to
-    launch. A call that runs on for more than 20 us beside what it launched (copies from pageable memory, staged by the host for
-    milliseconds) had launched it by then; counted at the end of the call, the copy would begin when it was in truth done.
+    launch. A call that runs on beside what it launched (copies from pageable memory, staged by the host for milliseconds) had launched
+    it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
     """
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)
@@ -128,7 +139,7 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     np.minimum.at(began_ns, linked.device_call[ops], device.start_ns[ops])
     waits = blocked & (began_ns < np.iinfo(np.int64).max)
     out[waits] = calls.start_ns[waits] + _setup_ns(linked, blocked, began_ns)[waits]
-    beside = ~blocked & (began_ns < calls.end_ns - LATE_NS)
+    beside = ~blocked & (began_ns < calls.end_ns)
     out[beside] = np.maximum(began_ns[beside], calls.start_ns[beside])
     return out
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000

@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
 
 
@@ -129,14 +129,20 @@ def next_operator(linked: Linked, call: I32) -> I32:
     The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of the call
     (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
     """
-    rows, calls = linked.trace.host, linked.trace.calls
+    calls = linked.trace.calls
+    return operator_after(linked, calls.tid[call], calls.end_ns[call])
+
+
+def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
+    """The first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there is none."""
+    rows = linked.trace.host
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
     order = usable[np.lexsort((usable, rows.start_ns[usable], rows.tid[usable]))]
-    at = search_by_thread(rows.tid[order], rows.start_ns[order], calls.tid[call], calls.end_ns[call])
+    at = search_by_thread(rows.tid[order], rows.start_ns[order], tid, time_ns)
     found = at < len(order)
-    found[found] = rows.tid[order[at[found]]] == calls.tid[call[found]]
-    out = np.full(len(call), NOWHERE, np.int32)
+    found[found] = rows.tid[order[at[found]]] == tid[found]
+    out = np.full(len(tid), NOWHERE, np.int32)
     out[found] = order[at[found]]
     return out
 

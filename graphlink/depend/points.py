@@ -1,7 +1,7 @@
 """Where on each thread a host node opens: at the elements' own marks, and at the cuts.
 
 Cuts (CONTRACT, "Host time")
-  (a) after a launch call, when more than 5 us follow before the thread's next node;
+  (a) after a launch call, when more than 5 us follow before the thread's next node, or inside it, where its op had begun;
   (b) where the host was blocked until, in a synchronisation call;
   (c) after a child, when more than ``gap_ns`` of the op's own time follow; between top-level elements the same, as a gap;
 and where a sleeping thread wakes, or an idle one has woken another.
@@ -55,10 +55,12 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Ends of waits (``wait_ns``) and of launch calls (``launch_ns``) on the axis; ``*_after``: the element that made the call."""
+    """On the axis: where a node opens in any case (``at_ns``: ends of waits, and where an op began while its launch call ran on), and ends
+    of launch calls (``launch_ns``). ``after``, ``launch_after``: the element that made the call.
+    """
 
-    wait_ns: I64
-    wait_after: I32
+    at_ns: I64
+    after: I32
     launch_ns: I64
     launch_after: I32
 
@@ -132,7 +134,7 @@ def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I
         (_MARK, marks.at_ns, np.arange(len(marks.at_ns)), none),
         (_FALL, fall, behind, None),
         (_WAKE, wake, behind, np.arange(len(wake), dtype=np.int32)),
-        (_CUT, cuts.wait_ns, after(cuts.wait_ns, cuts.wait_after), None),
+        (_CUT, cuts.at_ns, after(cuts.at_ns, cuts.after), None),
         (_CUT, released, marks.behind(released, before=False), None),
         (_LAUNCH, cuts.launch_ns, after(cuts.launch_ns, cuts.launch_after), None),
     )

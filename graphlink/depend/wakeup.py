@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.calls import Role
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import LATE_NS
+from graphlink.link.roles import Role
 from graphlink.model import I64, Bool, Linked
 
 _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)

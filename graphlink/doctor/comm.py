@@ -12,9 +12,16 @@ UNKNOWN = Kind(
     "comm-unknown",
     Level.LOST,
     "parameters or group of {unknown} of {comms} communication ops are unknown",
-    "they are computation in the graph: no size, no group, and ranks do not meet in them",
+    "they are COMP_NODEs whose time counts as communication: no size, no group, and ranks do not meet in them",
     "an execution trace of the same steps, and a PyTorch of mid 2024 or newer; what was launched before the recording never has them",
     by_capture=True,
+)
+DOUBTFUL = Kind(
+    "comm-doubtful",
+    Level.INFERRED,
+    "{doubtful} kernels may be communication or computation, by their name or by the op around their launch",
+    "they are computation in the graph, {time_ms} ms",
+    "an op of torch.library around the launch, named as the collective is: my_library::all_reduce",
 )
 GROUPS_UNKNOWN = Kind(
     "groups-unknown",
@@ -47,7 +54,7 @@ ODD_HEADER = Kind(
     "it is passed over",
     "record again",
 )
-KINDS: Final = (UNKNOWN, GROUPS_UNKNOWN, GROUPS_ASSUMED, NO_RANK, ODD_HEADER)
+KINDS: Final = (UNKNOWN, DOUBTFUL, GROUPS_UNKNOWN, GROUPS_ASSUMED, NO_RANK, ODD_HEADER)
 
 
 def communication_lacking(comm: Communication) -> Iterator[Finding]:
@@ -56,6 +63,10 @@ def communication_lacking(comm: Communication) -> Iterator[Finding]:
     if comm.unknown:
         unknown = sum(comm.unknown.values())
         yield Finding(UNKNOWN, unknown / nodes, {"unknown": unknown, "comms": nodes}, parts=comm.unknown)
+    if comm.doubtful:
+        doubtful = {name: ops for name, (ops, _) in comm.doubtful.items()}
+        time_ns = sum(ns for _, ns in comm.doubtful.values())
+        yield Finding(DOUBTFUL, figures={"doubtful": sum(doubtful.values()), "time_ns": time_ns}, parts=doubtful)
     if comm.unlisted:
         calls = sum(comm.unlisted.values())
         yield Finding(GROUPS_UNKNOWN, calls / nodes, {"groups": len(comm.unlisted), "calls": calls}, parts=comm.unlisted)

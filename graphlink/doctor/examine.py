@@ -20,6 +20,7 @@ from graphlink.doctor.ranks import PIPELINE
 from graphlink.doctor.records import Finding
 from graphlink.doctor.waits import waits_lacking
 from graphlink.errors import InputError
+from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Communication, HostMatch, HostTrace, Linked, Trace
@@ -52,7 +53,7 @@ def examine(inputs: Inputs) -> Examined:
     match, other_run = _matched(trace, et, nsys=inputs.nsys is not None)
     if other_run:
         et = None
-    linked = link(trace, et, match)
+    linked = link(on_host_clock(trace), et, match)
     dumps, _ = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
     comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     findings = [
@@ -99,7 +100,7 @@ def _graph_lacking(
 ) -> tuple[list[Finding], RankRows]:
     trace = linked.trace
     options = BuildOptions(sync="cuda")
-    found = find(linked, options)
+    found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
     staged = stage_run(built.graph, linked, comm, rank, (), files)

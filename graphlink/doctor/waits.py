@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.build import Found
-from graphlink.depend.calls import Role
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.link.roles import Role
 from graphlink.model import Bool, Built, FoundBy, Linked, SyncKind
 
 _COST: Final = (

@@ -261,6 +261,9 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
     device_op = kind == NodeKind.DEVICE_OP
     correlation = np.zeros(len(kind), np.int64)
     correlation[device_op] = linked.trace.device.correlation[graph.row[device_op]]
+    clock_ns = np.zeros(len(kind), np.int64)
+    if linked.trace.clocks is not None:
+        clock_ns[device_op] = linked.trace.clocks.offset_ns[graph.row[device_op]]
     column = attr.IntColumn
     return [
         column("start_ns", graph.start_ns),
@@ -273,6 +276,7 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         column("device", np.where(beside, -1, graph.device), ~host),
         column("stream", np.where(beside, -1, graph.stream), ~host),
         column("correlation", correlation, device_op),
+        column("device_clock_ns", clock_ns, clock_ns != 0),
         column("start_delay_ns", graph.start_delay_ns, ~host),
         column("overlap_ns", graph.overlap_ns, ~host),
         *_et_columns(graph, linked),

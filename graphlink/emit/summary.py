@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from graphlink.emit import summary_nccl
 from graphlink.emit.summary_run import Run, run_table
 from graphlink.errors import InputError
+from graphlink.model import DeviceClock
 from graphlink.version import __version__
 
 FORMAT: Final = 1
@@ -53,6 +54,12 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
     linked: int
     orphans: dict[str, int]
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clocks of the devices were ahead of the host's; device times are given less this."""
+
+    devices: list[DeviceClock]
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +105,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     node_kinds: dict[str, int]
     host: Host
     device: Device
+    clock: Clock
     edges: dict[str, int]
     sync: Sync
     communication: dict[str, int]  # communication nodes written, by type
@@ -260,6 +268,7 @@ def _rank_table(rank: Rank) -> str:
     ]
     if rank.device.orphans:
         rows.append(("  orphans", _counts(rank.device.orphans)))
+    rows += [("device clock", _clock(one)) for one in rank.clock.devices]
     rejected = sum(rank.sync.rejected.values())
     rows.append(("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"))
     if rank.sync.found:
@@ -325,6 +334,15 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
         f"{100 * replay.gap_share:.1f}",
         f"{100 * replay.delay_share:.1f}",
     )
+
+
+def _clock(clock: DeviceClock) -> str:
+    if not clock.anchored:
+        return f"device {clock.device}: neither launches on an idle stream nor waits show it; left as recorded"
+    least, largest = (f"{ns / 1000:+.1f}" for ns in clock.offset_ns)
+    ahead = least if least == largest else f"{least} to {largest}"
+    steps = f", {clock.steps} step{'s' * (clock.steps != 1)}" if clock.steps else ""
+    return f"device {clock.device}: {ahead} us ahead of the host's{steps}; taken off"
 
 
 def _method(rank: Rank) -> str:

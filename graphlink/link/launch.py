@@ -92,27 +92,31 @@ def _call_ops(trace: Trace, nesting: Nesting, slack_ns: int) -> I32:
     return found
 
 
+def joined(trace: Trace) -> I32:
+    """Find the earliest call with each device row's correlation; NOWHERE where there is none. Shape (device rows,)."""
+    by_id = np.argsort(trace.calls.correlation, kind="stable")
+    ids = trace.calls.correlation[by_id]
+    at = np.searchsorted(ids, trace.device.correlation)
+    hit = (at < len(ids)) & (trace.device.correlation > 0)
+    hit[hit] = ids[at[hit]] == trace.device.correlation[hit]
+    call = np.full(len(at), NOWHERE, np.int32)
+    call[hit] = by_id[at[hit]]
+    return call
+
+
 def _launches(trace: Trace, slack_ns: int) -> Launches:
     calls, device = trace.calls, trace.device
-    by_id = np.argsort(calls.correlation, kind="stable")
-    ids = calls.correlation[by_id]
-    own = ids[1:] != ids[:-1]
-    repeated = int(np.count_nonzero(~own & (ids[1:] != 0)))
-    at = np.searchsorted(ids, device.correlation)
-    hit = at < len(ids)
-    hit[hit] = ids[at[hit]] == device.correlation[hit]
-    numbered = device.correlation > 0
-    call = np.full(len(at), NOWHERE, np.int32)
-    joined = hit & numbered
-    call[joined] = by_id[at[joined]]
-
-    late = np.zeros(len(at), np.bool_)
-    late[joined] = calls.start_ns[call[joined]] > device.start_ns[joined] + slack_ns
+    ids = np.sort(calls.correlation)
+    repeated = int(np.count_nonzero((ids[1:] == ids[:-1]) & (ids[1:] != 0)))
+    call = joined(trace)
+    numbered, hit = device.correlation > 0, call != NOWHERE
+    late = hit.copy()
+    late[hit] = calls.start_ns[call[hit]] > device.start_ns[hit] + slack_ns
     call[late] = NOWHERE
     missing = numbered & ~hit
     # Ids ascend as calls are made, so an id below the first recorded one is older than the window, wherever its op ran.
     lowest = ids[np.searchsorted(ids, 1)] if len(ids) and ids[-1] > 0 else None
-    before = missing & (device.correlation < lowest) if lowest is not None else np.zeros(len(at), np.bool_)
+    before = missing & (device.correlation < lowest) if lowest is not None else np.zeros(len(call), np.bool_)
     if len(calls.start_ns):
         before |= missing & (device.start_ns <= calls.start_ns[0] + slack_ns)
     orphans = Counter(

@@ -15,6 +15,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import Comm, Trace
+from graphlink.read.commnames import Told, kernel_tells, told
 from graphlink.read.nsys_device import CUPTI, GRAPH, KERNEL, RUNTIME, Work, process_of, read_work
 from graphlink.read.nsys_file import Export, open_export
 from graphlink.read.nsys_nccl import Launch, bounds_group, comm_of, kernel_comms, members, operation
@@ -26,7 +27,6 @@ from graphlink.read.nsys_streams import number_streams
 from graphlink.read.nsys_syncs import EVENTS, SYNCS, calls_of, context_devices, pid_of, read_events, read_syncs, with_untold
 from graphlink.read.nsys_text import Names
 
-_COMM_KERNELS: Final = (b"nccl", b"rccl")
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
 _TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
 
@@ -166,8 +166,7 @@ def _kernel_comms(names: Names, work: Work, calls: Calls, ranges: RangeRows, ran
     if not range_comm:
         return {}
     spelled = list(names)
-    named = np.array([text.lower().startswith(_COMM_KERNELS) for text in spelled], np.bool_)
-    kernels = np.flatnonzero(named[work.name])
+    kernels = np.flatnonzero(told(names.strings(), work.name, kernel_tells) == Told.BACKEND)
     call = calls_of(work.process[kernels], work.correlation[kernels], calls)
     launches = [
         Launch(int(calls.thread[c]), int(calls.start_ns[c]), k) for k, c in zip(kernels.tolist(), call.tolist(), strict=True) if c >= 0

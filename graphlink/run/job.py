@@ -38,6 +38,7 @@ from graphlink.emit.durations import cost_ns
 from graphlink.emit.target import ASTRA_SIM
 from graphlink.engine.files import Remote
 from graphlink.errors import GraphlinkError
+from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
@@ -236,7 +237,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     if steps is not None:
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
-    linked = link(trace, et, match)
+    linked = link(on_host_clock(trace), et, match)
     comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     log.info("finding dependencies")
     built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
@@ -434,6 +435,7 @@ def _entry(prepared: Prepared, critical: CriticalPath, replayed_ns: int, world_s
             only_et=summary.top(match.only_et),
         ),
         device=summary.Device(ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans),
+        clock=summary.Clock(devices=list(trace.clocks.devices if trace.clocks else ())),
         edges={k.name.lower(): int(np.count_nonzero(graph.edge_kind == k)) for k in EdgeKind},
         sync=summary.Sync(found=sync.found, kept=sync.kept, rejected=sync.rejected, by_source=sync.by_source),
         communication=dict(sorted(types.items())),

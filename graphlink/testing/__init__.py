@@ -31,6 +31,7 @@ from graphlink.testing.cluster_large import large_columns
 from graphlink.testing.cluster_program import ClusterGroup
 from graphlink.testing.cluster_records import ClusterTraining, RankColumns, TrueClock, TrueMeetings
 from graphlink.testing.cluster_truth import Expected, TrueConflict, TrueUnmatched
+from graphlink.testing.comm_programs import Communicating, communicating_program
 from graphlink.testing.dialects import DIALECTS, EPOCH_NS, Clock, DeviceClock, Dialect, RowIds, row_ids
 from graphlink.testing.dirt import with_communication_of, with_slow_wakeups, with_spins
 from graphlink.testing.et import Layout, et_document, write_et
@@ -79,6 +80,7 @@ __all__ = [
     "ClusterRun",
     "ClusterTraining",
     "CommArgs",
+    "Communicating",
     "DeviceClock",
     "DeviceOp",
     "Dialect",
@@ -130,6 +132,7 @@ __all__ = [
     "Work",
     "changes",
     "cluster_run",
+    "communicating_program",
     "et_document",
     "kineto_document",
     "large_columns",

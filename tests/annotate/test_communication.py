@@ -277,3 +277,72 @@ def test_a_kernel_that_sends_and_receives_is_unknown_and_says_what_it_does() -> 
 def test_an_unnamed_call_belongs_to_the_only_group() -> None:
     got = launched(Comm("allreduce", "Float", 1, 1), process_groups=(PAIR,))
     assert got.groups[0].name == "13"
+
+
+def beside(name: str, op: str = "aten::x", *, annotation: bool = False, kind: DeviceKind = DeviceKind.KERNEL) -> Communication:
+    """One kernel (or copy) of 10 us, launched in one op or range without parameters."""
+    trace = build_trace([Host(op, 0, 9, annotation=annotation)], [Call("cudaLaunchKernel", 2, 3, 1)], [Device(name, 10, 20, 1, kind=kind)])
+    return typed(trace)
+
+
+def test_kernels_of_libraries_that_communicate_are_communication_under_their_own_name() -> None:
+    got = beside("void dpsk::ep::internode::combine<false, 8>(int4*)")
+    assert [(n.kind, n.recorded) for n in got.device_node] == [(CommKind.UNKNOWN, "dpsk::ep::internode::combine")]
+    assert got.warnings == (
+        "communication without parameters or group, a COMP_NODE whose time counts as communication: 1 x dpsk::ep::internode::combine",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "annotation", "is_comm", "doubtful"),
+    [
+        ("_foo_kernel", "vllm::all_reduce", False, True, False),
+        ("_foo_kernel", "symm_mem::two_shot_all_reduce_", False, True, False),
+        ("_foo_kernel", "nccl:all_reduce", True, True, False),
+        ("_foo_kernel", "symm_mem::fused_all_gather_matmul", False, False, True),
+        ("_foo_kernel", "FSDP::all_gather", True, False, True),  # a range of a program
+        ("_foo_kernel", "dispatch(F)", True, False, False),
+        ("void at::native::vectorized_elementwise_kernel<4>()", "vllm::all_reduce", False, False, False),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>()", "nccl:all_gather", True, False, False),
+        ("triton_poi_fused_all_reduce_0", "_c10d_functional::all_reduce", False, False, False),
+        ("moe_dispatch_kernel", "aten::x", False, False, True),
+        ("moe_dispatch_kernel", "trtllm::alltoall", False, True, False),
+        ("void vllm::cross_device_reduce_1stage<float, 2>()", "aten::x", False, True, False),
+    ],
+)
+def test_what_a_kernel_is_counts_more_than_what_is_around_it(name: str, op: str, annotation: bool, is_comm: bool, doubtful: bool) -> None:
+    got = beside(name, op, annotation=annotation)
+    assert (len(got.device_row) == 1, bool(got.doubtful)) == (is_comm, doubtful)
+
+
+@pytest.mark.parametrize("kind", [DeviceKind.MEMCPY, DeviceKind.MEMSET])
+def test_a_copy_in_an_op_that_communicates_is_a_copy(kind: DeviceKind) -> None:
+    got = beside("Memcpy PtoP (Device -> Device)", "c10d::allgather_", kind=kind)
+    assert (len(got.device_row), got.doubtful) == (0, {})
+
+
+def test_kernels_that_may_be_either_stay_computation_and_are_named_with_their_time() -> None:
+    kernels = [
+        Device("moe_dispatch_kernel", 10, 20, 1),
+        Device("p2p_copy", 20, 50, 2),
+        Device("void moe_dispatch_kernel<2>(int)", 60, 65, 3),
+    ]
+    got = typed(build_trace([], [], kernels))
+    assert got.doubtful == {"p2p_copy": (1, 30_000), "moe_dispatch_kernel": (2, 15_000)}
+    assert got.warnings == (
+        "may be communication, kept as computation: 1 x p2p_copy, 0.030 ms",
+        "may be communication, kept as computation: 2 x moe_dispatch_kernel, 0.015 ms",
+    )
+
+
+def test_computation_by_its_name_in_a_recorded_call_is_computation() -> None:
+    got = launched(REDUCE, [Device("void at::native::vectorized_elementwise_kernel<4>()", 5, 9, 1), Device("ncclDevKernel_X", 10, 20, 1)])
+    assert (got.device_row.tolist(), got.device_node[0].recorded) == ([1], "ALL_REDUCE")
+
+
+def test_a_kernel_of_another_library_stands_for_no_recorded_call_of_a_process_group() -> None:
+    rows = [Host("record_param_comms", 0, 5, comm=REDUCE)]
+    calls = [Call("cudaLaunchKernel", 10, 11, 1), Call("cudaLaunchKernelExC", 20, 21, 2)]
+    kernels = [Device("void deep_ep::intranode::dispatch<8>()", 30, 40, 1), Device("ncclDevKernel_X", 40, 50, 2)]
+    got = typed(build_trace(rows, calls, kernels, rank=4, process_groups=(PAIR,)))
+    assert [n.recorded for n in got.device_node] == ["deep_ep::intranode::dispatch", "ALL_REDUCE"]

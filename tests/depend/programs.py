@@ -11,12 +11,12 @@ import numpy as np
 
 from graphlink.annotate.communication import communication
 from graphlink.depend import build as stage
-from graphlink.depend.calls import Role, roles
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
+from graphlink.link.roles import Role, roles
 from graphlink.model import Built, Linked, Trace
 from graphlink.read import read_kineto
 from graphlink.testing import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
@@ -99,7 +99,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
     shown = (clock or DeviceClock()).at
     linked = linked_of(path)
     comm = communication(linked)
-    found = stage.find(linked, stage.BuildOptions(sync=sync))
+    found = stage.find(linked, stage.BuildOptions(sync=sync), comm)
     host = host_side(linked, comm, found.cuda, found.dependencies, 20_000)
     device = device_side(linked, found.cuda, found.dependencies, host, 20_000, found.enqueued)
     rows = linked.trace.device

@@ -110,6 +110,12 @@ def _no_groups(document: Document) -> None:
     without_args("Process Group Ranks", "Global rank start", "Global rank stride")(document)
 
 
+def _doubtful(document: Document) -> None:
+    for kernel in rows(document, "kernel"):
+        if "nccl" not in kernel["name"]:
+            kernel["name"] = "moe_dispatch_kernel"
+
+
 def _unlisted(document: Document) -> None:
     """A group of half the world whose members were cut off, as "[0, 1, ..." is."""
     _no_groups(document)
@@ -174,6 +180,7 @@ CASES = (
         {"no-et", "no-shapes", "no-seq", "groups-assumed"},
         {"kineto": both(_no_groups, without_args("Group size")), "without_et": True},
     ),
+    Case("kernels that may be either", {"comm-doubtful"}, {"kineto": _doubtful}),
     Case("no ids", {"matched-by-order"}, {"kineto": without_args("Record function id")}),
     Case("another process", {"et-differs"}, {"et": _other_process}),
     Case("ET of one step", {"et-partial", "no-seq"}, {"et": _one_step}),

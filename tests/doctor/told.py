@@ -31,6 +31,7 @@ TOLD: Final[tuple[tuple[str, set[str]], ...]] = (
     (r"share their id with an ET node of another name|^ET thread", {"et-names-differ"}),
     (r"the members of process group .* are not recorded", {"groups-assumed"}),
     (r"communication without parameters or group", {"comm-unknown"}),
+    (r"may be communication, kept as computation", {"comm-doubtful"}),
     (r"further kernels of one call", _NOTHING),  # several kernels of one grouped call, as the program asked for
     (r"host-side receives or collectives were pending", {"host-comm"}),
     (r"distributedInfo: ", {"odd-header"}),

@@ -1,0 +1,316 @@
+"""Which stream waits for what around communication, where no row tells: by the order of calls on one thread.
+
+ProcessGroupNCCL (and RCCL's, and libraries built alike) orders its own stream by events on the thread that calls it
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ``syncStream`` and ``WorkNCCL::synchronizeStream``):
+
+  before a launch   cudaEventRecord on the current stream, cudaStreamWaitEvent of the communication stream, launch: the communication
+                    waits for what the current stream held at the record
+  wait()            cudaStreamWaitEvent of the current stream on the event recorded behind the launch: what the thread launches next waits
+                    for that communication
+
+The current stream of a thread is where it launches what is no communication. A wait inside the op that launches communication is of the
+first kind; one behind its launch is NCCL's own; one outside is of the second. Of works not waited for yet on one stream, the k-th wait
+is for the k-th at least, since stream order implies those before: so the oldest is taken.
+
+Every reading is held against the recorded times, in groups (same streams, same name of op): where a source ended after its target
+started the group was misread, and more than 1 such in 20 that could show it drops the group. A group whose current stream or work is
+not sure by calls alone (several compute streams, several communication streams with open works) needs 2 targets that started right after
+their sources, too; so does one without an op of a communication library around its calls, as those may be the user's own waits, unless
+waits and works come out even: every wait found a work open, and none is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
+
+RIGHT_AFTER_NS: Final = 30_000
+BORNE_OUT: Final = 2
+SHOWN_FOR_ONE: Final = 20
+ROUNDS: Final = 12
+_LIBRARY: Final = ("record_param_comms", "c10d::", "_c10d_functional::", "nccl:")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """From ``call`` on the next op of the stream of device row ``on`` waits for device row ``source``; with ``whole`` for all that the
+    stream of ``source`` holds then, and waits for itself.
+    """
+
+    call: I32
+    on: I32
+    source: I32
+    whole: Bool
+
+    @staticmethod
+    def none() -> StreamWaits:
+        nothing = np.zeros(0, np.int32)
+        return StreamWaits(nothing, nothing, nothing, np.zeros(0, np.bool_))
+
+
+class _Trust(IntEnum):
+    SURE = 0  # by the order of calls alone
+    IF_EVEN = 1  # ... if as many waits as works are seen
+    IF_SHOWN = 2
+
+
+_Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before, after and of the target, name of the op around the call
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One wait as read: ``target`` is the op that waits. What is in one ``group`` is believed or dropped together."""
+
+    call: int
+    source: int
+    target: int
+    whole: bool
+    group: _Group
+
+
+def call_order(linked: Linked) -> I64:
+    """Place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
+    calls = linked.trace.calls
+    out = np.empty(len(calls.start_ns), np.int64)
+    out[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(out))
+    return out
+
+
+def stream_waits(linked: Linked, comm: Communication, role: U8) -> StreamWaits:
+    """Waits between compute and communication streams that the order of calls tells.
+
+    None in a recording whose rows tell what stream waits wait for: there a wait without a row is one on a stream without work.
+    Cost: O(n log n), and a few steps of Python for each wait call and communication launch.
+    """
+    syncs = linked.trace.syncs
+    told = bool(((syncs.kind == SyncKind.STREAM_WAIT) & syncs.record_known).any())
+    if told or not len(comm.device_row) or not (role == Role.STREAM_WAIT).any():
+        return StreamWaits.none()
+    reader = _Reader(linked, comm, role)
+    dropped: set[_Group] = set()
+    for _ in range(ROUNDS):  # works are told apart by counting waits, so what is no wait for one must not count
+        read, even = reader.read(dropped)
+        wrong = reader.misread(read, even)
+        if not wrong:
+            break
+        least = max(group[-1] for group in wrong)  # those trusted least may be why others are wrong
+        dropped |= {group for group in wrong if group[-1] == least}
+    read = [r for r in read if r.group not in wrong]
+    table = np.array([(r.call, r.target, r.source, r.whole) for r in read], np.int32).reshape(-1, 4)
+    return StreamWaits(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))
+
+
+@dataclass(slots=True)
+class _Works:
+    """Communication that was launched and not waited for yet, oldest first, by stream."""
+
+    of_stream: dict[int, deque[int]] = field(default_factory=dict)
+    surplus: int = 0  # waits that found none
+
+    @property
+    def even(self) -> bool:
+        return not self.surplus and not any(self.of_stream.values())
+
+    def launched(self, stream: int, row: int) -> None:
+        self.of_stream.setdefault(stream, deque()).append(row)
+
+    def awaited(self, last: int, stream_of_last: int) -> tuple[deque[int], bool] | None:
+        """(works of the stream, sure) that a wait is for: the only stream's; of several that of the thread's last launch, not surely."""
+        open_ = [works for works in self.of_stream.values() if works]
+        self.surplus += not open_
+        if len(open_) == 1:
+            return open_[0], True
+        mine = self.of_stream.get(stream_of_last)
+        return (mine, False) if mine and last in mine else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Calls of one kind, thread after thread in the order in which they began, so that one search finds those around another call."""
+
+    call: I64
+    place: I64  # of each in ``call``: thread, then place in the order
+    tid: I64
+
+    @staticmethod
+    def of(call: I64, place: I64, tid: I64) -> _Calls:
+        call = call[np.argsort(place[call], kind="stable")]
+        return _Calls(call, place[call], tid[call])
+
+    def around(self, place: I64, tid: I64) -> tuple[I64, I64]:
+        """(before, after) of places on threads: calls of the same thread, NOWHERE where there is none."""
+        at = np.searchsorted(self.place, place)
+        padded, tids = np.append(self.call, NOWHERE), np.append(self.tid, NOWHERE)
+        return np.where(tids[at - 1] == tid, padded[at - 1], NOWHERE), np.where(tids[at] == tid, padded[at], NOWHERE)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitCall:
+    """A cudaStreamWaitEvent in its place. Streams are those of the thread's launches before and after it, communication aside.
+
+    ``launch``: the communication op launched next, by the op that makes the wait, else NOWHERE; ``behind``: NCCL's own, after the launch.
+    ``at``: the call that recorded for it; ``held``: what the stream before (else after) held then. ``next``: the first op enqueued on the
+    stream after from here on. ``last``: the op that the thread launched last. ``steady``: the thread computes on one stream only.
+    """
+
+    call: int
+    launch: int
+    behind: bool
+    before: int
+    after: int
+    at: int
+    held: int
+    next: int
+    last: int
+    steady: bool
+    name: str
+
+
+class _Reader:
+    """Columns that reading needs, by call and by stream; ``read`` may be asked again with groups left out."""
+
+    def __init__(self, linked: Linked, comm: Communication, role: U8) -> None:
+        calls, device = linked.trace.calls, linked.trace.device
+        self.linked, self.rank = linked, call_order(linked)
+        (_, number), (streams, stream) = (np.unique(column, return_inverse=True) for column in (device.device, device.stream))
+        self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
+        self.first_op = np.full(len(calls.start_ns), NOWHERE, np.int64)
+        rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
+        self.first_op[linked.device_call[rows]] = rows
+        self.communicates = np.zeros(len(calls.start_ns), np.bool_)
+        by = linked.device_call[comm.device_row]
+        self.communicates[by[by != NOWHERE]] = True
+        launch_rank = np.where(linked.device_call == NOWHERE, -1, self.rank[linked.device_call])
+        self.by_stream = np.lexsort((device.start_ns, launch_rank, self.stream))
+        self.key = self.stream[self.by_stream] * (len(calls.start_ns) + 1) + launch_rank[self.by_stream]
+        self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
+        same = self.stream[self.by_stream[1:]] == self.stream[self.by_stream[:-1]]
+        self.before[self.by_stream[1:][same]] = self.by_stream[:-1][same]
+        wait = np.flatnonzero(role == Role.STREAM_WAIT)
+        self.waits = self._in_place(wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD))
+
+    def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
+        linked, tid = self.linked, self.linked.trace.calls.tid
+        _, thread = np.unique(tid, return_inverse=True)
+        place = thread * (len(tid) + 1) + self.rank
+        launching = np.flatnonzero(self.first_op != NOWHERE)
+        compute = launching[~self.communicates[launching]]
+        last, following = _Calls.of(launching, place, tid).around(place[wait], tid[wait])
+        before, after = (self._stream_of(c) for c in _Calls.of(compute, place, tid).around(place[wait], tid[wait]))
+        recorded, _ = _Calls.of(record, place, tid).around(place[wait], tid[wait])
+        # older recordings leave records out
+        at = np.where((recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])), recorded, wait)
+        used = np.unique(thread[compute] * (len(self.stream) + 1) + self._stream_of(compute))  # streams of each thread
+        threads, one = np.unique(used // (len(self.stream) + 1), return_counts=True)
+        op, names, strings = linked.call_op, linked.trace.host.name, linked.trace.strings
+
+        def own(launch: I64) -> Bool:
+            """Is the wait part of the op that launches this, and is that communication?"""
+            out: Bool = (launch != NOWHERE) & self.communicates[launch] & (op[wait] == op[launch])
+            return out
+
+        columns = (
+            wait,
+            np.where(own(following), self.first_op[following], NOWHERE),
+            own(last),
+            before,
+            after,
+            at,
+            self._of_stream(np.where(before == NOWHERE, after, before), at, -1),
+            self._of_stream(after, wait, 0),
+            np.where(last == NOWHERE, NOWHERE, self.first_op[last]),
+            np.isin(thread[wait], threads[one == 1]),
+        )
+        text = ["" if row == NOWHERE else strings[names[row]] for row in op[wait].tolist()]
+        return [_WaitCall(*row) for row in zip(*(c.tolist() for c in columns), text, strict=True)]
+
+    def _stream_of(self, launch: I64) -> I64:
+        """The stream that a call launches on, NOWHERE for NOWHERE."""
+        out: I64 = np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
+        return out
+
+    def _of_stream(self, stream: I64, call: I64, step: int) -> I64:
+        """The last op enqueued on a stream before a call (``step`` -1) or the first from it on (0), NOWHERE where there is none."""
+        at = np.searchsorted(self.key, stream * (len(self.rank) + 1) + self.rank[call]) + step
+        real = (at >= 0) & (at < len(self.key)) & (stream != NOWHERE)
+        op = self.by_stream[np.where(real, at, 0)]
+        out: I64 = np.where(real & (self.stream[op] == stream), op, NOWHERE)
+        return out
+
+    def read(self, dropped: set[_Group]) -> tuple[list[_Read], bool]:
+        """All waits as read, by order of calls, and whether they come out even; those of ``dropped`` groups neither count nor show."""
+        works, out, seen = _Works(), list[_Read](), set[int]()
+        communicating = np.flatnonzero(self.communicates)
+        launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
+        launches = iter([*zip(self.rank[launched].tolist(), self.first_op[launched].tolist(), strict=True), (len(self.rank), NOWHERE)])
+        rank, op = next(launches)
+        for wait, wait_rank in zip(self.waits, self.rank[[w.call for w in self.waits]].tolist(), strict=True):
+            while rank < wait_rank:
+                works.launched(int(self.stream[op]), op)
+                rank, op = next(launches)
+            read: _Read | None = None
+            if wait.launch != NOWHERE:
+                if wait.launch not in seen:  # the first of several: NCCL's own come after it
+                    seen.add(wait.launch)
+                    read = self._before_launch(wait)
+            elif not wait.behind:
+                read = self._wait(wait, works, dropped)
+            if read is not None and read.group not in dropped:
+                out.append(read)
+        return out, works.even and rank == len(self.rank)
+
+    def _before_launch(self, wait: _WaitCall) -> _Read | None:
+        if wait.held == NOWHERE or not self._apart(wait.held, wait.launch):
+            return None
+        sure = wait.name.startswith(_LIBRARY) and (wait.steady or wait.before == wait.after)
+        streams = (int(self.stream[wait.held]), wait.after, int(self.stream[wait.launch]))
+        return _Read(wait.at, wait.held, wait.launch, True, ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN))
+
+    def _wait(self, wait: _WaitCall, works: _Works, dropped: set[_Group]) -> _Read | None:
+        found = works.awaited(wait.last, NOWHERE if wait.last == NOWHERE else int(self.stream[wait.last]))
+        if found is None:
+            return None
+        trust = _Trust.SURE if wait.name.startswith(_LIBRARY) else _Trust.IF_EVEN
+        if not found[1] or wait.before not in (NOWHERE, wait.after):
+            trust = _Trust.IF_SHOWN
+        group = ("wait", wait.before, wait.after, wait.after, wait.name, trust)
+        if group in dropped:
+            return None
+        work = found[0].popleft()
+        if wait.next == NOWHERE or not self._apart(work, wait.next):
+            return None
+        return _Read(wait.call, work, wait.next, False, group)
+
+    def _apart(self, a: int, b: int) -> bool:
+        """On one device, but not on one stream."""
+        device = self.linked.trace.device
+        return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
+
+    def misread(self, read: list[_Read], even: bool) -> set[_Group]:
+        """Groups that the recorded times contradict, or do not bear out although they have to."""
+        if not read:
+            return set()
+        device, calls = self.linked.trace.device, self.linked.trace.calls
+        source, target = np.array([r.source for r in read]), np.array([r.target for r in read])
+        launched_ns = calls.end_ns[self.linked.device_call[target]]
+        before = self.before[target]
+        free_ns = np.where(before == NOWHERE, launched_ns, device.end_ns[before])
+        ended_ns, slack_ns = device.end_ns[source], rounding_ns(self.linked.trace)
+        contradicted = ended_ns > device.start_ns[target] + slack_ns
+        held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that held nothing up the times say nothing
+        after = held & (device.start_ns[target] - ended_ns <= RIGHT_AFTER_NS)
+        shown: dict[_Group, list[int]] = {}
+        for r, *of_it in zip(read, contradicted.tolist(), held.tolist(), after.tolist(), strict=True):
+            shown[r.group] = [a + b for a, b in zip(shown.get(r.group, [0, 0, 0]), of_it, strict=True)]
+        doubtful = _Trust.IF_SHOWN if even else _Trust.IF_EVEN
+        return {
+            group for group, (no, yes, right) in shown.items() if no * SHOWN_FOR_ONE > yes or (group[-1] >= doubtful and right < BORNE_OUT)
+        }

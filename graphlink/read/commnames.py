@@ -1,0 +1,186 @@
+"""Tell communication by names: kernels by the table of libraries below, host ops and ranges by the collective that they name.
+
+A kernel's name counts more than what stands around its launch: an op of communication launches copies and computation too (PyTorch
+flattens inside ``c10d::allgather_``). Template arguments and parameters of a kernel are no part of its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from graphlink.model import I32, U8
+
+_BACKENDS: Final = r"(?!cccl)[a-z]{1,3}ccl"  # CCCL is CUDA's library of scans and sorts
+
+
+class Told(IntEnum):
+    """What a name tells. BACKEND: communication, by the library of a process group, whose calls PyTorch records."""
+
+    NOTHING = 0
+    COMPUTATION = 1
+    DOUBTFUL = 2
+    COMMUNICATION = 3
+    BACKEND = 4
+
+
+class Library(NamedTuple):
+    """A library that does nothing but communicate, its bookkeeping (layouts, notifications, barriers) included.
+
+    ``kernels`` is searched for in the qualified names of its kernels, whatever the case; ``source`` says where they stand.
+    """
+
+    name: str
+    kernels: str
+    source: str
+
+
+BACKENDS: Final = Library(
+    "NCCL, RCCL, MSCCL, oneCCL, HCCL, MCCL",
+    rf"^(nccl|rccl|({_BACKENDS})(?-i:(?![a-z]))|hcom_)",
+    "NVIDIA/nccl src/device/generate.py (ncclDevKernel_*, ncclSymkDevKernel_*; before 2.19 ncclKernel_*), ROCm/rccl "
+    "(ncclDevKernel_Generic, rcclGenericKernel, mscclKernel_*), intel/torch-xpu-ops issue 5384 (oneccl_reduce_base), "
+    "Ascend msprof (hcom_allReduce__*)",
+)
+LIBRARIES: Final = (
+    BACKENDS,
+    Library("NVSHMEM, rocSHMEM", r"(^|::|_)(nv|roc)shmem", "NVIDIA/nvshmem src/host/comm (nvshmemi_proxy_rma_entrypoint, ...)"),
+    Library("MSCCL++", r"(^|::)mscclpp", "microsoft/mscclpp (namespace mscclpp)"),
+    Library(
+        "DeepEP, Hybrid-EP",
+        r"(^|::)(deep_ep|hybrid_ep|dpsk::ep)::|(^|::)(inter|intra)node(_ll)?::",
+        "deepseek-ai/DeepEP csrc/kernels (namespace deep_ep; dpsk::ep in DeepSeek's own recordings), csrc/hybrid_ep",
+    ),
+    Library("MORI", r"(^|::)mori::|(^|::)Ep(Dispatch|Combine)", "ROCm/mori src/ops/dispatch_combine (EpDispatchIntraNodeKernel, ...)"),
+    Library(
+        "custom all-reduce of vLLM, SGLang, AITER",
+        r"cross_device_(reduce|store)|(^|::)quickreduce::",
+        "vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce; sgl-project/sglang sgl-kernel/csrc/allreduce; ROCm/aiter",
+    ),
+    Library(
+        "TensorRT-LLM, FlashInfer",
+        r"(^|::)(ar_fusion|moe_comm|moe_a2a|mnnvl)::|(^|::|_)moeA2A",
+        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/communicationKernels; flashinfer-ai/flashinfer include/flashinfer/comm",
+    ),
+    Library("user buffers of Transformer Engine, TensorRT-LLM", r"(^|::)k?userbuffers_", "NVIDIA/TransformerEngine userbuffers.cu"),
+    Library(
+        "symmetric memory of PyTorch",
+        r"(^|::)multimem_|(^|::)c10d::",
+        "pytorch/pytorch torch/csrc/distributed/c10d/symm_mem (multimem_all_reduce_kernel, c10d::symmetric_memory::barrier_kernel, ...)",
+    ),
+)
+_LIBRARY: Final = re.compile("|".join(f"(?:{library.kernels})" for library in LIBRARIES[1:]), re.IGNORECASE)
+_BACKEND: Final = re.compile(BACKENDS.kernels, re.IGNORECASE)
+
+# What follows is searched for in names in lower case with "_" before each capital letter.
+_COLLECTIVE: Final = re.compile(r"(?<![a-z])(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)")
+# of the threads of one device: cub and everybody's softmax
+_LOCAL: Final = re.compile(r"(?<![a-z])(warp|wave|block|cluster|cta|grid|thread|lane|quad|sub_?group|tile)_?all_?reduce")
+# together with the name of a collective: computation beside it, or only its preparation
+_BESIDE: Final = re.compile(
+    r"gemm|matmul|linear|attention|softmax|copy_(in|out)|flatten|(?<![a-z])(mm|attn|conv\d?d?|(un)?pack|permute)(?![a-z])"
+)
+# by nothing but its name any of the two: the exchange itself, or what sorts its input and adds its output up
+_EITHER: Final = re.compile(
+    r"(?<![a-z0-9])(dispatch|combine|i?send|i?recv|send_?recv|peer|p2p|ipc|rdma|ibgda|multicast|a2a|symm_mem|nvlink)(?![a-z0-9])"
+)
+_ATTENTION: Final = re.compile(r"att(n|ention)|split_?kv?|(?<![a-z])(lse|mla|fwd|bwd|decode|varlen)(?![a-z])")
+# libraries that do not communicate, kernels of torch.compile (named after the ops whose results they take) and of BLAS libraries
+_COMPUTES: Final = re.compile(
+    r"^(at|at_cuda_detail|c10|cub|thrust|hipcub|rocprim|cutlass\w*|cublas\w*|cudnn\w*|cusparse\w*|ck|ck_tile|magma\w*|flash|flash_attn\w*|"
+    r"pytorch_flash|fmha\w*|layer_norm|deep_gemm|vision)::|^(triton_\w*fused_|cijk_|sm\d\d+_|(ampere|volta|turing|maxwell)_|nvjet)"
+)
+_COMPUTATION: Final = re.compile(
+    r"elementwise|gemm|gemv|matmul|split_?k|softmax|norm|winograd|fft|embedding|transpose|fill|cat_?array|copy|cast|quant|(^|_)reduce_kernel"
+)
+
+_RANGE: Final = re.compile(rf"(?:{_BACKENDS}|ucc|mpi):(?!:)", re.IGNORECASE)
+_CALL: Final = re.compile(r"record_param_comms$|(_?c10d(_functional)?|symm_mem)::")
+_OTHER_OPS: Final = ("aten", "autograd", "fsdp", "prims")  # fsdp::all_gather_copy_in prepares, autograd::engine::... runs anything
+_HIDDEN: Final = re.compile(r"\(anonymous namespace\)|`anonymous namespace'|\{anonymous\}|\(anonymous\)")
+_INNERMOST: Final = re.compile(r"<[^<>]*>")
+_CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MANGLED: Final = re.compile(r"_ZN?K?")
+_LENGTH: Final = re.compile(r"\d+")
+
+
+def told(strings: Sequence[str], names: I32, tell: Callable[[str], int]) -> U8:
+    """Return what ``tell`` says of each of ``names`` (indices into ``strings``); it is asked once for each that occurs."""
+    out = np.zeros(len(strings), np.uint8)
+    for code in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
+        out[code] = tell(strings[code])
+    return out[names]
+
+
+def kernel_path(name: str) -> str:
+    """Return the qualified name of a kernel: ``void vllm::reduce<float, 2>(float*)`` -> ``vllm::reduce``; mangled names likewise."""
+    if name.startswith("_Z"):
+        return _demangled(name) or name
+    bare, previous = _HIDDEN.sub("", name), ""
+    while bare != previous:
+        bare, previous = _INNERMOST.sub("", bare), bare
+    bare = re.split(r"[<(\[]", bare, maxsplit=1)[0].strip().removesuffix(".kd")
+    return bare.rsplit(" ", 1)[-1].replace("::::", "::").removeprefix("::") or name
+
+
+def _demangled(name: str) -> str:
+    """Return the identifiers of an Itanium-mangled function name, without template arguments."""
+    found = _MANGLED.match(name)
+    assert found, name
+    at, parts = found.end(), []
+    while number := _LENGTH.match(name, at):
+        at = number.end() + int(number[0])
+        part = name[number.end() : at]
+        if not part.startswith("_GLOBAL__N_"):
+            parts.append(part)
+        if not found[0].startswith("_ZN"):
+            break
+    return "::".join(parts)
+
+
+def kernel_tells(name: str) -> Told:
+    """Tell a kernel by its name; a collective among its template arguments or parameters alone leaves doubt."""
+    path = kernel_path(name)
+    if _BACKEND.search(path):
+        return Told.BACKEND
+    if _LIBRARY.search(path):
+        return Told.COMMUNICATION
+    plain = _plain(path)
+    computes = _COMPUTES.search(plain) is not None
+    if _names_collective(plain):
+        if computes:
+            return Told.COMPUTATION
+        return Told.DOUBTFUL if _BESIDE.search(plain) else Told.COMMUNICATION
+    if _names_collective(_plain(name)):
+        return Told.DOUBTFUL
+    if not computes and _EITHER.search(plain) and not _ATTENTION.search(plain):
+        return Told.DOUBTFUL
+    return Told.COMPUTATION if computes or _COMPUTATION.search(plain) else Told.NOTHING
+
+
+def op_tells(name: str) -> Told:
+    """Tell a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
+    library, _, op = name.partition("::")
+    plain = _plain(name)
+    if not (_CALL.match(name) or (op and "::" not in op and library not in _OTHER_OPS and _names_collective(plain))):
+        return range_tells(name)
+    return Told.DOUBTFUL if _BESIDE.search(plain) or "fused" in plain else Told.COMMUNICATION
+
+
+def range_tells(name: str) -> Told:
+    """Tell a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
+    if _RANGE.match(name):
+        return Told.COMMUNICATION
+    return Told.DOUBTFUL if _names_collective(_plain(name)) else Told.NOTHING
+
+
+def _names_collective(plain: str) -> bool:
+    return _COLLECTIVE.search(plain) is not None and not _LOCAL.search(plain)
+
+
+def _plain(name: str) -> str:
+    return _CAPITAL.sub("_", name).lower()

@@ -1,0 +1,106 @@
+"""Waits of the host without a call: silences inside an op that end as a kernel ends that it launched. Times are us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from graphlink.emit.durations import cost_ns
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import Built, EdgeKind, NodeKind, Trace
+from graphlink.replay.ideal import measured_ns, replay
+from tests.build import Call, Device, Host, build_trace
+from tests.depend.programs import built
+
+
+@dataclass(frozen=True)
+class Polled:
+    """One op ``name``: launches ``kernel`` at its start, which runs up to ``ends``; after that nothing shows until ``goes_on``."""
+
+    start: float
+    ends: float
+    goes_on: float
+    name: str = "dispatch"
+    kernel: str = "notify"
+    before: float | None = None  # end of an op before it on the stream, launched before the op began
+
+
+def recorded(*polled: Polled, more: tuple[Call, ...] = ()) -> Trace:
+    host, calls, device = [Host("main", 0, 200_000, annotation=True)], [*more], []
+    for i, p in enumerate(polled):
+        host += [Host(p.name, p.start, p.goes_on + 20, annotation=True), Host("aten::empty", p.goes_on, p.goes_on + 10)]
+        if p.before is not None:
+            calls.append(Call("cudaLaunchKernel", p.start - 20, p.start - 15, 2 * i + 2))
+            device.append(Device("layout", p.start - 10, p.before, 2 * i + 2))
+        calls.append(Call("cudaLaunchKernel", p.start + 2, p.start + 7, 2 * i + 1))
+        device.append(Device(p.kernel, p.start + 10 if p.before is None else p.before + 2, p.ends, 2 * i + 1))
+    return build_trace(host=host, calls=calls, device=device)
+
+
+def understood(*polled: Polled, more: tuple[Call, ...] = ()) -> Built:
+    trace = recorded(*polled, more=more)
+    return built(link(trace, None, match_hosts(trace, None)), sync="cuda")
+
+
+def waits(graph_of: Built) -> list[tuple[float, float]]:
+    """(end of the kernel, start of the part behind the wait) of the ``sync`` edges to parts, us."""
+    g = graph_of.graph
+    target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
+    at = np.flatnonzero((g.edge_kind == EdgeKind.SYNC) & (g.kind[target] == NodeKind.HOST_PART))
+    return [(float(g.end_ns[s]) / 1e3, float(g.start_ns[t]) / 1e3) for s, t in zip(g.source[at], target[at], strict=True)]
+
+
+AFTER = tuple(Polled(start, start + took, start + took + 8) for start, took in ((1_000, 5_000), (20_000, 17_000), (50_000, 9_000)))
+BEFORE = tuple(
+    Polled(start, start + took, start + took - lag, before=start + took - 1_500)
+    for start, took, lag in ((1_000, 5_000, 30), (20_000, 17_000, 60), (50_000, 9_000, 45))
+)
+
+
+def test_a_host_that_goes_on_after_the_kernel_each_time_waited_for_it() -> None:
+    found = understood(*AFTER)
+    assert waits(found) == [(p.ends, p.ends) for p in AFTER]
+    assert (found.untold.spins, found.sync.by_source["inferred"]) == (0, 3)
+    assert any(w.startswith("3 times the host waited for a kernel without any call") for w in found.warnings)
+
+
+def test_a_host_that_goes_on_before_the_kernel_ends_waited_for_what_that_had_to_wait_for() -> None:
+    """From there on the kernel itself let it wait: how long is told, and stays in the op."""
+    found = understood(*BEFORE)
+    assert waits(found) == [(p.before, p.before) for p in BEFORE]
+    assert (found.untold.spins, found.untold.spins_ns) == (3, 3 * 1_500_000 - 135_000)
+    assert any("3 silences of the host ended as a kernel ended" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize("polled", [AFTER, BEFORE])
+def test_the_recording_replays_exactly(polled: tuple[Polled, ...]) -> None:
+    graph = understood(*polled).graph
+    assert replay(graph, cost_ns(graph)).total_ns == measured_ns(graph)
+
+
+@pytest.mark.parametrize(
+    ("polled", "untold"),
+    [
+        (AFTER[:1], 1),  # once is a coincidence
+        ((AFTER[0], Polled(20_000, 37_000, 37_008, name="other")), 2),  # so it is once for each op
+        ((AFTER[0], Polled(20_000, 37_000, 37_008, kernel="other")), 2),  # and for each kernel
+        ((*AFTER, Polled(80_000, 81_000, 90_000)), 3),  # here it went on long after
+        ((*AFTER, Polled(80_000, 95_000, 90_000)), 3),  # or long before
+        (tuple(Polled(s, s + 250, s + 258) for s in (1_000, 20_000, 50_000)), 0),  # such short silences may end like this by chance
+    ],
+)
+def test_what_nothing_bears_out_is_no_wait_and_is_told(polled: tuple[Polled, ...], untold: int) -> None:
+    found = understood(*polled)
+    assert (waits(found), found.untold.spins) == ([], untold)
+
+
+def test_many_short_silences_bear_each_other_out() -> None:
+    assert len(waits(understood(*(Polled(s, s + 600, s + 608) for s in range(1_000, 60_000, 5_000))))) == 12
+
+
+def test_where_a_call_took_the_time_there_was_no_silence() -> None:
+    """The call is what tells then, and each rest is judged by itself."""
+    assert waits(understood(*AFTER, more=tuple(Call("cudaMalloc", p.start + 10, p.ends + 5, 100 + i) for i, p in enumerate(AFTER)))) == []

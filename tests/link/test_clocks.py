@@ -1,0 +1,173 @@
+"""What the clocks of devices are ahead: found from launches on an idle stream and from waits, and it moves with the rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlink.link.clocks import CHANGE, cheapest, on_host_clock
+from graphlink.link.launch import joined, link
+from graphlink.link.match import match_hosts
+from graphlink.model import NOWHERE, DeviceClock, DeviceKind, SyncKind, Trace
+from tests.build import Call, Device, Sync, build_trace
+
+LAG = 1.0  # us from the end of a launch call to its kernel, which is what an idle stream of CUDA takes
+
+
+def launches(count: int, ahead: float = 0, first: int = 1, since: float = 0, lag: float = LAG) -> tuple[list[Call], list[Device]]:
+    """One kernel of 5 us every 20 us, each on an idle stream; its rows ``ahead`` us late."""
+    starts = [since + 20 * i for i in range(count)]
+    calls = [Call("cudaLaunchKernel", t, t + 4, first + i) for i, t in enumerate(starts)]
+    ops = [Device(f"k{first + i}", t + 4 + lag + ahead, t + 9 + lag + ahead, first + i) for i, t in enumerate(starts)]
+    return calls, ops
+
+
+def clock_of(trace: Trace) -> DeviceClock:
+    clocks = on_host_clock(trace).clocks
+    assert clocks is not None
+    return clocks.devices[0]
+
+
+def offsets_us(trace: Trace) -> list[float]:
+    clocks = on_host_clock(trace).clocks
+    assert clocks is not None
+    return [float(ns) / 1000 for ns in clocks.offset_ns]
+
+
+@pytest.mark.parametrize("ahead", [-20, -3.5, 0, 8, 20])
+def test_a_clock_that_is_ahead_is_found_and_taken_off(ahead: float) -> None:
+    calls, ops = launches(10, ahead)
+    moved = on_host_clock(build_trace(calls=calls, device=ops))
+    assert np.abs(moved.device.start_ns - [1000 * (20 * i + 4 + LAG) for i in range(10)]).max() <= 250
+    assert (moved.device.end_ns - moved.device.start_ns == 5_000).all()
+    assert clock_of(build_trace(calls=calls, device=ops)).anchored
+
+
+@given(st.integers(-20, 20), st.lists(st.floats(0, 30), min_size=5, max_size=40), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_offset_moves_with_the_rows(moved: int, lags: list[float], seed: int) -> None:
+    """However launches behave, if five find their stream idle."""
+    chance = np.random.default_rng(seed)
+    (calls, ops), at = launches(5), 100.0
+    for i, lag in enumerate(lags, 5):
+        at += float(chance.uniform(3, 60))
+        calls.append(Call("cudaLaunchKernel", at, at + 3, i + 1))
+        begins = max(at + 3 + lag, ops[-1].end)
+        ops.append(Device("k", begins, begins + float(chance.uniform(1, 40)), i + 1))
+    before = offsets_us(build_trace(calls=calls, device=ops))
+    after = offsets_us(build_trace(calls=calls, device=[op._replace(start=op.start + moved, end=op.end + moved) for op in ops]))
+    assert np.allclose(np.array(after) - before, moved, atol=0.002)
+
+
+@pytest.mark.parametrize("step", [-12, -5, 3, 12, 20])
+def test_a_step_is_found_where_it_is(step: float) -> None:
+    (calls, ops), (more, late) = launches(20), launches(20, step, first=21, since=400)
+    trace = build_trace(calls=[*calls, *more], device=[*ops, *late])
+    assert np.abs(np.array(offsets_us(trace)) - np.repeat([0, step], 20)).max() <= 0.5
+    assert clock_of(trace).steps == 1
+
+
+def test_a_few_slow_launches_are_no_step() -> None:
+    calls, ops = launches(30)
+    slow = [op._replace(start=op.start + 9, end=op.end + 9) if 12 <= i < 16 else op for i, op in enumerate(ops)]
+    assert clock_of(build_trace(calls=calls, device=slow)).windows == 1
+
+
+def test_launches_behind_other_work_tell_nothing() -> None:
+    calls = [Call("cudaLaunchKernel", 2 * i, 2 * i + 1, i + 1) for i in range(20)]
+    ops = [Device("k", 7 + 50 * i, 57 + 50 * i, i + 1) for i in range(20)]  # only the first found its stream idle
+    clock = clock_of(build_trace(calls=calls, device=ops))
+    assert not clock.anchored
+    assert clock.offset_ns == (0, 0)
+
+
+def test_what_must_hold_holds_even_where_nothing_anchors_the_clock() -> None:
+    trace = build_trace(calls=[Call("cudaLaunchKernel", 10, 14, 1)], device=[Device("k", 2, 5, 1)])
+    linked = link(on_host_clock(trace), None, match_hosts(trace, None))
+    assert linked.device_call.tolist() == [0], "an op lost its launch to the clock"
+    assert linked.trace.device.start_ns.tolist() == [10_000]
+
+
+def test_what_begins_long_before_its_call_has_another_call() -> None:
+    calls, ops = launches(10)
+    trace = on_host_clock(
+        build_trace(calls=[*calls, Call("cudaLaunchKernel", 900, 904, 99)], device=[*ops, Device("reused", 250, 252, 99)])
+    )
+    linked = link(trace, None, match_hosts(trace, None))
+    assert linked.orphans == {"starts before its launch call": 1}
+
+
+def test_a_wait_that_is_over_bounds_the_clock() -> None:
+    """No launch on an idle stream tells, but the synchronisation returned 5 us before its op ended by the device's clock."""
+    calls = [Call("cudaLaunchKernel", 0, 4, 1), Call("cudaLaunchKernel", 5, 8, 2), Call("cudaStreamSynchronize", 9, 200, 3)]
+    ops = [Device("a", 35, 100, 1), Device("b", 101, 205, 2)]
+    trace = build_trace(calls=calls, device=ops, syncs=[Sync(SyncKind.STREAM, 9, 200, 3, stream=7)])
+    clock = clock_of(trace)
+    assert clock.anchored
+    assert clock.offset_ns[0] >= 5_000
+    assert (on_host_clock(trace).device.end_ns <= 200_000).all()
+
+
+def test_a_query_and_a_copy_from_the_host_bound_nothing() -> None:
+    calls, ops = launches(10)
+    calls += [Call("cudaMemcpy", 300, 310, 50), Call("cudaEventQuery", 320, 321, 51), Call("cudaEventRecord", 299, 300, 52)]
+    ops.append(Device("Memcpy HtoD (Pageable -> Device)", 311, 330, 50, kind=DeviceKind.MEMCPY))
+    syncs = [Sync(SyncKind.EVENT, 320, 321, 51, record=52, record_stream=7)]
+    assert abs(clock_of(build_trace(calls=calls, device=ops, syncs=syncs)).offset_ns[1]) <= 250
+
+
+def test_each_device_has_a_clock() -> None:
+    (calls, ops), (more, others) = launches(10, 6), launches(10, -4, first=21, since=7)
+    trace = build_trace(calls=[*calls, *more], device=[*ops, *(op._replace(device=1) for op in others)])
+    clocks = on_host_clock(trace).clocks
+    assert clocks is not None
+    assert [round(c.offset_ns[0] / 1000) for c in clocks.devices] == [6, -4]
+
+
+def test_hip_returns_sooner_before_its_kernels_begin() -> None:
+    calls, ops = launches(10, lag=4.7)
+    assert abs(clock_of(build_trace(calls=[c._replace(name="hipLaunchKernel") for c in calls], device=ops)).offset_ns[0]) <= 250
+
+
+def test_rows_stay_sorted_and_keep_their_communication() -> None:
+    (calls, ops), (more, others) = launches(10, 20), launches(10, 0, first=21, since=13)
+    trace = build_trace(calls=[*calls, *more], device=[*ops, *(op._replace(device=1) for op in others)])
+    moved = on_host_clock(trace)
+    assert (np.diff(moved.device.start_ns) >= 0).all()
+    assert moved.clocks is not None
+    recorded = dict(zip(trace.device.correlation.tolist(), trace.device.start_ns.tolist(), strict=True))
+    back = moved.device.start_ns + moved.clocks.offset_ns
+    assert [recorded[c] for c in moved.device.correlation.tolist()] == back.tolist()
+    assert (joined(moved) != NOWHERE).all()
+
+
+def cheapest_of_all(costs: list[list[float]]) -> float:
+    """The plain way: every path."""
+    paths: Iterable[tuple[int, ...]] = itertools.product(range(len(costs[0])), repeat=len(costs))
+    return min(price(costs, path) for path in paths)
+
+
+def price(costs: list[list[float]], path: Iterable[int]) -> float:
+    steps = list(path)
+    changes = sum(a != b for a, b in itertools.pairwise(steps))
+    return sum(row[level] for row, level in zip(costs, steps, strict=True)) + CHANGE * changes
+
+
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.floats(0, 40), min_size=n, max_size=n), min_size=1, max_size=6)))
+@settings(max_examples=100, deadline=None)
+def test_no_path_through_the_levels_is_cheaper(costs: list[list[float]]) -> None:
+    assert price(costs, cheapest(np.array(costs)).tolist()) == pytest.approx(cheapest_of_all(costs))
+
+
+def test_a_recording_without_device_rows_stays_as_it_is() -> None:
+    trace = build_trace(calls=[Call("cudaLaunchKernel", 0, 4, 1)])
+    moved = on_host_clock(trace)
+    assert replace(moved, clocks=None).calls is trace.calls
+    assert moved.clocks is not None
+    assert moved.clocks.devices == ()
