@@ -14,6 +14,7 @@ from graphlink.depend import build as stage
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
+from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.link.roles import Role, roles
@@ -114,7 +115,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
 
 
 def linked_of(path: Path) -> Linked:
-    trace = read_kineto(path)
+    trace = on_host_clock(read_kineto(path))
     return link(trace, None, match_hosts(trace, None))
 
 
