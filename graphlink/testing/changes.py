@@ -378,6 +378,7 @@ def _new_numbers(document: Document, rng: random.Random) -> Numbers:
             streams |= {n for n in (_number(args.get("stream")), _number(args.get("wait_on_stream"))) if n is not None}
         elif number is not None and isinstance(row.get("pid"), int):
             tids.add(number)
+            streams |= {n for n in (_number(args.get("stream_id")),) if n is not None}
         correlations.add(_correlation(row))
     correlations = {c for c in correlations if c > 0}
     return Numbers(_fresh(tids - {0}, rng, 1_000), _fresh(streams - {_NO_STREAM}, rng, 1), _fresh(correlations, rng, 1))
@@ -409,8 +410,9 @@ def _new_args(args: Row, numbers: Numbers) -> Row:
         ("wait_on_cuda_event_record_corr_id", numbers.correlation),
         ("stream", numbers.stream),
         ("wait_on_stream", numbers.stream),
+        ("stream_id", numbers.stream),
     )
     for key, new in keys:
-        if isinstance(args.get(key), int):
-            out[key] = new.get(args[key], args[key])
+        if key in args:
+            out[key] = _new_lane(args[key], new, on_device=False)
     return out

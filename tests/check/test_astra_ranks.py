@@ -239,10 +239,11 @@ def test_what_the_converter_of_chakra_wrote(tmp_path: Path) -> None:
 
 
 PAIRS = [("megatron-tp2-v100", 2, "full"), ("megatron-tp2-v100", 2, "launches"), ("pipelining-cpu/1f1b", 4, "full")]
+MARKED = [PAIRS[0], *(pytest.param(*pair, marks=pytest.mark.long) for pair in PAIRS[1:])]
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the shared traces are not here")
-@pytest.mark.parametrize(("name", "ranks", "host"), PAIRS, ids=[f"{n}-{h}" for n, _, h in PAIRS])
+@pytest.mark.parametrize(("name", "ranks", "host"), MARKED, ids=[f"{n}-{h}" for n, _, h in PAIRS])
 def test_graphs_of_real_runs_have_no_errors(tmp_path: Path, name: str, ranks: int, host: str) -> None:
     assert main([str(TRACES / name), "--out", str(tmp_path / "out"), "--host", host, "-q"]) == 0
     judgement = judged(tmp_path / "out")

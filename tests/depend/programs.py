@@ -73,10 +73,9 @@ class Case:
         return {(s, t) for s, t in truth if latest.get((t, self.stream(s)), -1) < s}
 
 
-def shape(random: Random) -> Shape:
-    return Shape(
-        threads=random.choice([1, 2, 3]), streams=random.randint(1, 6), devices=random.choice([1, 2]), queries=random.random() < 0.5
-    )
+def shape(random: Random, ops: int = 40) -> Shape:
+    threads, streams, devices = random.choice([1, 2, 3]), random.randint(1, 6), random.choice([1, 2])
+    return Shape(threads=threads, streams=streams, devices=devices, ops=ops, queries=random.random() < 0.5)
 
 
 def case(
@@ -88,9 +87,10 @@ def case(
     sync: str = "cuda",
     vary: Variation | None = None,
     dirt: Callable[[Program], Program] = lambda program: program,
+    ops: int = 40,
 ) -> Case:
     random = Random(seed)
-    execution = run(dirt(random_program(seed, shape(random))))
+    execution = run(dirt(random_program(seed, shape(random, ops))))
     path, vary = folder / "kineto.json", vary or Variation()
     ids = write_kineto(execution, path, dialect=random.choice(dialects), cuda_sync=cuda_sync, vary=vary)
     return understood(path, execution, ids, sync, vary.device_clock)
@@ -115,8 +115,8 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
 
 
 def linked_of(path: Path) -> Linked:
-    trace = read_kineto(path)
-    return link(on_host_clock(trace), None, match_hosts(trace, None))
+    trace = on_host_clock(read_kineto(path))
+    return link(trace, None, match_hosts(trace, None))
 
 
 def built(linked: Linked, **options: object) -> Built:

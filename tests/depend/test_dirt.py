@@ -107,12 +107,14 @@ def test_with_rows_exactly_the_true_waits_are_found_whatever_the_clock(tmp_path:
 
 @dataclass
 class Inferred:
-    """Over programs: edges, and blocked calls."""
+    """Over programs: edges, and calls that had to wait, with their time."""
 
     edges: int = 0
     false: int = 0
     blocked: int = 0
     explained: int = 0
+    blocked_ns: int = 0
+    explained_ns: int = 0
 
     def add(self, x: Case) -> None:
         waits, events = x.found_waits(), x.inferred_events()
@@ -120,13 +122,16 @@ class Inferred:
         self.edges += len(waits) + len(events)
         self.false += len(waits - x.waits) + len(events - x.event_edges)
         self.blocked += len(slow)
-        self.explained += len(slow & {call for _, call in waits})
+        known = slow & {call for _, call in waits}
+        self.explained += len(known)
+        took_ns = x.trace.calls.end_ns - x.trace.calls.start_ns
+        self.blocked_ns += int(took_ns[list(slow)].sum())
+        self.explained_ns += int(took_ns[list(known)].sum())
 
     def hold(self, programs: int) -> None:
         print(f"\n{programs} programs: {self}")
         assert self.edges > 8 * programs
         assert self.false <= 0.005 * self.edges
-        assert self.explained >= 0.97 * self.blocked
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -137,19 +142,22 @@ def test_without_rows_little_is_false_whatever_the_clock(tmp_path: Path, clock: 
         vary = Variation(device_clock=CLOCKS[clock](Random(seed + 500)))
         found.add(case(tmp_path, seed, WITHOUT_ROWS, cuda_sync=False, vary=vary))
     found.hold(programs)
+    assert found.explained >= 0.97 * found.blocked
 
 
 @pytest.mark.parametrize(
     "dirt", [with_slow_wakeups, with_spins, lambda p: with_spins(with_slow_wakeups(p))], ids=["wake-ups", "spins", "both"]
 )
-@pytest.mark.parametrize("programs", [FEW, pytest.param(PROGRAMS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("programs", [FEW // 5, pytest.param(PROGRAMS // 5, marks=pytest.mark.long)])
 def test_without_rows_little_is_false_on_machines_that_wake_up_late(
     tmp_path: Path, dirt: Callable[[Program], Program], programs: int
 ) -> None:
+    """Programs long enough to show what is usual: some ten calls of each sort that wait."""
     found = Inferred()
     for seed in range(programs):
-        found.add(case(tmp_path, seed, WITHOUT_ROWS, cuda_sync=False, dirt=dirt))
+        found.add(case(tmp_path, seed, WITHOUT_ROWS, cuda_sync=False, dirt=dirt, ops=300))
     found.hold(programs)
+    assert found.explained_ns >= 0.95 * found.blocked_ns
 
 
 @pytest.mark.parametrize("dirt", [with_slow_wakeups, with_spins], ids=["wake-ups", "spins"])
@@ -192,27 +200,30 @@ def test_threads_that_wake_up_late_are_still_released_by_who_signalled(tmp_path:
     assert released >= 0.95 * handovers
 
 
-def test_a_host_that_polls_waits_for_the_kernel_that_it_launched(tmp_path: Path) -> None:
-    """Its own edge, or one from a later op of that stream that the polling did not outlast; never on a single coincidence."""
-    spins = found = false = 0
+def test_what_a_host_polled_for_is_an_edge_or_named(tmp_path: Path) -> None:
+    """It goes on before the kernel ends, so the edge is from what that kernel had to wait for, and the rest of its time is named."""
+    polls = named = edges_of = false = 0
     for seed in range(20):
         execution = run(with_spins(random_program(seed, Shape(threads=1, streams=2, ops=80))))
-        polled = {spin.source for spin in execution.spins if spin.end_ns - spin.start_ns > 100_000}
+        polled = [spin for spin in execution.spins if spin.end_ns - spin.start_ns > 150_000]
         if len(polled) < 3:
             continue  # a coincidence, as far as anybody can tell
-        graph = graph_of(tmp_path, execution)
-        first_ns = min(op.start_ns for op in execution.host) - execution.start_ns
-        op_at = {op.start_ns - execution.start_ns: i for i, op in enumerate(execution.device)}
-        waited = (s for s, t in edges(graph, EdgeKind.SYNC) if graph.kind[t] != NodeKind.END)
-        sources = {op_at[int(graph.start_ns[s]) + first_ns] for s in waited}
-        spins += len(polled)
-        found += len(polled & sources)
-        before = {execution.device[spin.source].previous for spin in execution.spins}  # what the kernel waited for, so the host did
-        false += len(sources - {spin.source for spin in execution.spins} - before - {op for op, _ in execution.waits})
-    print(f"\n{found} of {spins} polls have their edge, {false} false")
-    assert spins >= 50
-    assert false <= 0.005 * spins + 1
-    assert found >= 0.95 * spins
+        ids = write_kineto(execution, tmp_path / "kineto.json", dialect="2024", cuda_sync=False)
+        linked = linked_of(tmp_path / "kineto.json")
+        found = built(linked, sync="cuda")
+        graph, correlation = found.graph, linked.trace.device.correlation
+        waited = {int(correlation[graph.row[s]]) for s, t in edges(graph, EdgeKind.SYNC) if graph.kind[t] != NodeKind.END}
+        before = {execution.device[spin.source].previous for spin in execution.spins}
+        own = {ids.device_correlation[spin.source] for spin in execution.spins}
+        right = own | {ids.device_correlation[op] for op in before if op is not None}
+        polls += len(polled)
+        named += found.untold.spins
+        edges_of += len(waited & own)
+        false += len(waited - right - {ids.device_correlation[op] for op, _ in execution.waits})
+    print(f"\n{polls} polls: {named} named, {edges_of} have an edge of their own, {false} edges false")
+    assert polls >= 50
+    assert named + edges_of >= 0.9 * polls
+    assert false <= 0.01 * polls + 1
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,18 @@ from graphlink.link.match import match_hosts
 from graphlink.model import Built, EdgeKind, Graph, Linked, SyncCalls, Trace
 from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay
-from graphlink.testing import Execution, Shape, Training, Variation, random_program, row_ids, run, training_program, write_kineto
+from graphlink.testing import (
+    DeviceClock,
+    Execution,
+    Shape,
+    Training,
+    Variation,
+    random_program,
+    row_ids,
+    run,
+    training_program,
+    write_kineto,
+)
 from graphlink.testing.nsys import NsysVariation, write_nsys
 from graphlink.testing.strategies import Limits, executions
 
@@ -83,6 +94,16 @@ def test_the_graph_is_kinetos(tmp_path: Path, what: str, seed: int) -> None:
     assert kineto.warnings == nsys.warnings
     ends = [replay(graph, cost_ns(graph)).total_ns for graph in (kineto.graph, nsys.graph)]
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("clock", [DeviceClock(-9_000), DeviceClock(14_000, steps=((900_000, -12_000),))], ids=["behind", "steps back"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_graph_is_kinetos_whatever_the_clock_of_the_device(tmp_path: Path, clock: DeviceClock, seed: int) -> None:
+    execution = program(seed)
+    kineto = built(by_kineto(execution, tmp_path, vary=Variation(device_clock=clock)))
+    nsys = built(by_nsys(execution, tmp_path, vary=NsysVariation(device_clock=clock)))
+    assert differences(kineto.graph, nsys.graph) == []
+    assert kineto.sync == nsys.sync
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -55,7 +55,10 @@ def told(name: str) -> dict[str, Any]:
     return {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
 
 
-@pytest.mark.parametrize("name", KNOWN)
+SMALL = ("megatron-tp2-v100", "cuda-sync/alexnet.json.gz", "rocm/mi250_minitoy.json.gz", "nccl/nccl_trace_p2p_4rank.json")
+
+
+@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.long) for name in KNOWN])
 def test_what_is_known_of_a_recording_is_found(name: str) -> None:
     assert set(told(name)) == KNOWN[name]
 
@@ -78,7 +81,13 @@ def test_figures_are_those_of_the_readme() -> None:
     assert "14388 ids are in both, but only 3658 under the same name" in mismatched
 
 
-@pytest.mark.parametrize("name", ["megatron-tp2-v100", "resnet-ddp2-a100", "vgg13-h100", "rocm/mi300_resnet_rank0of8.json.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "megatron-tp2-v100",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("resnet-ddp2-a100", "vgg13-h100", "rocm/mi300_resnet_rank0of8.json.gz")),
+    ],
+)
 def test_the_summary_of_the_main_job_agrees(name: str, tmp_path: Path) -> None:
     found = told(name)
     path = TRACES / name

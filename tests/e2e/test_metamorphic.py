@@ -31,7 +31,7 @@ FLOORS = {
     "legacy/v100_resnet50_2021_operator_steps": (12, 11),
     "megatron-tp2-v100/kineto_0": (12, 25),  # 12 stream synchronisations, one of the device
     "megatron-tp2-v100/kineto_1": (12, 25),
-    "other-devices/mtia_inference_rank_0": (0, 0),
+    "other-devices/mtia_inference_rank_0": (100, 0),  # 113 synchronisations of streams
     "partial-et/kineto_0": (55, 50),
     **{f"pipelining-cpu/1f1b/kineto_{rank}": (0, 0) for rank in range(4)},
     **{f"pipelining-cpu/interleaved-zb/kineto_{rank}": (0, 0) for rank in range(4)},

@@ -40,6 +40,7 @@ REAL: list[tuple[str, str | None, int | None, int | None]] = [
     ("legacy/sendrecv_graph_launch_5streams", None, 0, None),
     ("host-only/no_gpu_no_rank", None, 0, 0),
 ]
+SMALL = ("megatron-tp2-v100/kineto_0", "cuda-sync/alexnet", "rocm/mi250_minitoy")
 
 
 def check_identities(rank: Any) -> None:
@@ -86,7 +87,10 @@ def test_graphs_stay_identical_to_the_byte(folder: Path, graphlink: Run) -> None
 
 
 @needs_traces
-@pytest.mark.parametrize(("kineto", "et", "matched", "device_ops"), REAL, ids=[f"{et or kineto}" for kineto, et, *_ in REAL])
+@pytest.mark.parametrize(
+    ("kineto", "et", "matched", "device_ops"),
+    [pytest.param(*row, marks=[] if row[0] in SMALL else pytest.mark.long, id=row[1] or row[0]) for row in REAL],
+)
 def test_public_trace(kineto: str, et: str | None, matched: int | None, device_ops: int | None, graphlink: Run) -> None:
     names = [*(["--et", TRACES / f"{et}.json.gz"] if et else []), "--kineto", TRACES / f"{kineto}.json.gz"]
     done = graphlink(*names)

@@ -136,7 +136,10 @@ def test_jobs_of_single_ranks_and_join_are_the_same(graphlink: Run, cluster: tup
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
-@pytest.mark.parametrize("trace", ["dlrm8-v100/kineto_0.json", "simple-add-a100/kineto_0.json", "resnet-ddp2-a100/kineto_0.json"])
+@pytest.mark.parametrize(
+    "trace",
+    ["dlrm8-v100/kineto_0.json", "simple-add-a100/kineto_0.json", pytest.param("resnet-ddp2-a100/kineto_0.json", marks=pytest.mark.long)],
+)
 def test_a_real_dump_beside_a_trace_of_another_run_is_all_unmatched_and_named(graphlink: Run, trace: str, tmp_path: Path) -> None:
     dump = TRACES / "nccl" / "nccl_trace_p2p_4rank.json"
     found = next(path for path in sorted((TRACES / trace).parent.glob(f"{Path(trace).name}*")))

@@ -17,6 +17,7 @@ from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
+long = pytest.mark.long
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
 
 
@@ -31,14 +32,14 @@ def linked(kineto: str, et: str | None = None) -> Linked:
     [
         ("megatron-tp2-v100/kineto_0", "megatron-tp2-v100/et_0", "rf_id", 1880, 0),
         ("megatron-tp2-v100/kineto_1", "megatron-tp2-v100/et_1", "rf_id", 1880, 0),
-        ("resnet-ddp2-a100/kineto_0", "resnet-ddp2-a100/et_0", "rf_id", 14388, 0),
+        pytest.param("resnet-ddp2-a100/kineto_0", "resnet-ddp2-a100/et_0", "rf_id", 14388, 0, marks=long),
         *((f"dlrm8-v100/kineto_{r}", f"dlrm8-v100/et_{r}", "order", 1672, 1) for r in range(8)),
         ("dlrm8-v100/kineto_0", "dlrm8-v100/et_plus_reference_0", "order", 1672, 1),
         ("vgg13-h100/kineto_0", "vgg13-h100/et_0", "order", 900, 0),
         ("simple-add-a100/kineto_0", "simple-add-a100/et_0", "order", 36, 0),
-        ("partial-et/kineto_0", "partial-et/et_0", "order", 1310, 38196),
+        pytest.param("partial-et/kineto_0", "partial-et/et_0", "order", 1310, 38196, marks=long),
         *(
-            (f"pipelining-cpu/{run}/kineto_{r}", f"pipelining-cpu/{run}/et_{r}", "rf_id", None, 0)
+            pytest.param(f"pipelining-cpu/{run}/kineto_{r}", f"pipelining-cpu/{run}/et_{r}", "rf_id", None, 0, marks=long)
             for run in ("1f1b", "interleaved-zb")
             for r in range(4)
         ),
@@ -58,11 +59,13 @@ def test_pairs_match_under_equal_names(kineto: str, et: str, method: str, matche
     assert all(got.trace.strings[a] == got.et.strings[b] for a, b in names)
 
 
+@long
 def test_two_runs_are_refused() -> None:
     with pytest.raises(InputError, match=r"14388 ids are in both, but only 3658"):
         linked("mismatched-pair/kineto_0", "mismatched-pair/et_0")
 
 
+@long
 def test_two_runs_of_one_program_link_with_warnings() -> None:
     got = linked("resnet-ddp2-a100/kineto_0", "resnet-ddp2-a100/et_0")
     text = "\n".join(got.warnings)
@@ -72,6 +75,7 @@ def test_two_runs_of_one_program_link_with_warnings() -> None:
     assert communication(got).groups[0].ranks == (0, 1)
 
 
+@long
 def test_a_partial_et_lies_in_the_iteration_with_its_sequence_numbers() -> None:
     got = linked("partial-et/kineto_0", "partial-et/et_0")
     assert got.et is not None
@@ -87,11 +91,11 @@ def test_a_partial_et_lies_in_the_iteration_with_its_sequence_numbers() -> None:
     ("kineto", "ops", "before_window"),
     [
         ("megatron-tp2-v100/kineto_0", 245, 0),
-        ("resnet-ddp2-a100/kineto_0", 3774, 0),
+        pytest.param("resnet-ddp2-a100/kineto_0", 3774, 0, marks=long),
         ("dlrm8-v100/kineto_1", 326, 64),
         ("vgg13-h100/kineto_0", 325, 0),
-        ("rocm/mi300_resnet_rank0of8", 3653, 968),
-        ("legacy/sendrecv_graph_launch_5streams", 7747, 872),
+        pytest.param("rocm/mi300_resnet_rank0of8", 3653, 968, marks=long),
+        pytest.param("legacy/sendrecv_graph_launch_5streams", 7747, 872, marks=long),
         ("legacy/categories_2021", 4, 0),
         ("legacy/triton_example", 1, 0),
     ],
@@ -127,7 +131,7 @@ def test_collectives_are_typed_and_sized(folder: str, expected: dict[tuple[str, 
     assert len(got.groups) == 1
 
 
-@pytest.mark.parametrize("run", ["1f1b", "interleaved-zb"])
+@pytest.mark.parametrize("run", ["1f1b", pytest.param("interleaved-zb", marks=long)])
 def test_every_gloo_range_is_a_send_or_receive_and_both_ends_agree(run: str) -> None:
     sends: Counter[tuple[int | None, int | None, int | None, int]] = Counter()
     recvs = Counter(sends)

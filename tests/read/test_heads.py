@@ -93,6 +93,7 @@ def test_rows_that_say_nothing_spoil_no_rank(tmp_path: Path, rows: bytes) -> Non
     assert (head.kind, head.rank, head.start_ns) == ("kineto", 3, None)
 
 
+@pytest.mark.long
 def test_a_head_without_end_is_read_in_part(tmp_path: Path) -> None:
     path = tmp_path / "kineto_4.json"
     path.write_bytes(b'{"deviceProperties": [' + b'{"id": 0}, ' * HEAD_BYTES + b'{}], "distributedInfo": {"rank": 3}, "traceEvents": []}')

@@ -272,6 +272,7 @@ print(len(trace.host.start_ns), time.process_time() - begun, int(peak.split()[1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc as on Linux")
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["row", "crossing"])
 def test_a_million_ranges_of_one_name(path: Path, shape: str) -> None:
     many_ranges(path, 1_000_000, shape)

@@ -159,7 +159,14 @@ def test_the_verb_prints_the_path_over_ranks(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("recording", "ranks"), [("megatron-tp2-v100", 2), ("dlrm8-v100", 8), ("pipelining-cpu/1f1b", 4), ("pipelining-cpu/interleaved-zb", 4)]
+    ("recording", "ranks"),
+    [
+        ("megatron-tp2-v100", 2),
+        *(
+            pytest.param(*row, marks=pytest.mark.long)
+            for row in (("dlrm8-v100", 8), ("pipelining-cpu/1f1b", 4), ("pipelining-cpu/interleaved-zb", 4))
+        ),
+    ],
 )
 def test_real_runs_replay_whole_and_as_long_as_recorded(tmp_path: Path, recording: str, ranks: int) -> None:
     if not (TRACES / recording).is_dir():

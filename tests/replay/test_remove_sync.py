@@ -97,6 +97,7 @@ def test_the_waits_of_one_call_go_and_no_others(tmp_path: Path) -> None:
         assert len(work.kind) - len(rest.kind) == sum(before[i].names >= {name} for _, i in edge.values())
 
 
+@pytest.mark.long
 def test_the_prediction_without_a_call_is_that_of_the_changed_program(tmp_path: Path) -> None:
     """Of 40 random programs; a copy that does not block takes its launch and what came after its wait, as the recording has them."""
     errors: dict[str, list[float]] = {}

@@ -192,6 +192,7 @@ STARTS = {
 linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize("name", STARTS)
 def test_a_line_of_a_gigabyte_takes_little_memory(tmp_path: Path, name: str) -> None:
