@@ -267,7 +267,7 @@ def judge(name: str, change: str, before: Measured, after: Measured) -> Verdict:
     else:
         share_off = 0.05 if change == "rounded" else 0.02
         fine = apart <= 1 and max(lost, new) <= max(1, share_off * len(before.waits))
-        fine = fine and max(calls_lost, calls_new) <= max(1, share_off * len(before.calls))
+        fine = fine and max(calls_lost, calls_new) <= max(1, share_off * (len(before.calls) + len(before.waits)))
     exempt = {"clock": before.exempt[0], "forward": any(before.exempt[1:])}.get(change.split("+")[0].split("-")[0], False)
     said = "ok" if fine else "exempt" if exempt else "EFFECT"
     return Verdict(name, change, len(before.waits), lost, new, len(before.calls), calls_lost, calls_new, gains, share, said)
