@@ -18,6 +18,7 @@ from graphlink.annotate.pipeline.records import Cause, Definitions, Idle, Phase,
 from graphlink.emit import summary
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
+from graphlink.read import document
 from graphlink.version import __version__
 
 NAME: Final = "bubbles.json"
@@ -189,20 +190,13 @@ def load(path: Path) -> Bubbles:
     Raises:
         InputError: it cannot be read, or is none of ours.
     """
-    try:
-        file = msgspec.json.decode(path.read_bytes(), type=Bubbles)
-    except FileNotFoundError:
+    if not path.exists():
         raise InputError(
             "there is no such file: no pipeline was found in the run, or an older graphlink wrote this folder",
             path=path,
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
-        ) from None
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise InputError(
-            f"is no {NAME} of this version of graphlink: {problem}", path=path, todo="run graphlink again with --force"
-        ) from None
+        )
+    file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
     ranks = {stage.rank for stage in file.stages}
     strange = ({e.rank for e in file.ranges} | {e.rank for e in file.idle}) - ranks
     if strange:

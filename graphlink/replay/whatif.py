@@ -13,7 +13,7 @@ from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, EdgeKind
 from graphlink.read.chakra import CommType, NodeType
 from graphlink.replay.syncs import Changed, without_syncs
-from graphlink.replay.workload import Slot, Work, Workload, names_found, work_bounds
+from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found, work_bounds
 
 MOST_FACTOR: Final = 1_000_000
 SORTS: Final = {w.name.lower(): w for w in Work}
@@ -79,6 +79,8 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
     done += [_scale(work, scale, cost, fixed) for scale in changes.scales]
+    if float(np.abs(cost, dtype=np.float64).sum()) > MOST_NS:
+        raise UsageError("--scale: the scaled times add up to more than 36 years", todo="choose a smaller factor")
     wake = _wake_ns(work, cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))

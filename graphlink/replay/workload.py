@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.errors import InputError
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
 
@@ -35,6 +36,7 @@ class Work(IntEnum):
     DELAY = 5  # device delay nodes; ``--scale delay`` takes start delays too
 
 
+MOST_NS: Final = 1 << 60
 GAP_NAME: Final = "host gap"
 DELAY_NAME: Final = "device delay"
 COPY_NAMES: Final = ("memcpy", "memset", "[cuda memcpy", "[cuda memset", "copyhost", "copydevice", "fillbuffer")
@@ -95,8 +97,14 @@ class Workload:
 
 
 def workload(ranks: Sequence[RankFile]) -> Workload:
-    """The table of some ranks. n log n in nodes where ids do not ascend in the file, else linear."""
+    """The table of some ranks. n log n in nodes where ids do not ascend in the file, else linear.
+
+    Raises:
+        InputError: the times of a rank add up to more than int64 ns can be sure to hold.
+    """
     given = tuple(ranks)
+    for one in given:
+        _refuse_long(one.file)
     parts = [_part(r.file) for r in given]
     sizes = [len(p.position) for p in parts]
     offset = np.cumsum([0, *sizes])
@@ -116,6 +124,17 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
         wake_ns=np.zeros(offset[-1], np.int64),
         slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
         work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
+    )
+
+
+def _refuse_long(file: ChakraFile) -> None:
+    """Times that a machine adds up, together and since the start of the recording, stay below ``MOST_NS``."""
+    costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, file.duration_micros * 1e3))
+    times = (np.abs(column, dtype=np.float64).max(initial=0) for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns))
+    if max(*costs, *times) < MOST_NS:
+        return
+    raise InputError(
+        "its times are too long: they add up to more than 2**60 ns, 36 years", path=file.path, todo="look for damaged durations in the graph"
     )
 
 

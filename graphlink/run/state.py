@@ -209,7 +209,7 @@ class State:
         try:
             with self._store.opened(name) as stored:
                 return pickle.load(stored)
-        except (OSError, EOFError, pickle.UnpicklingError) as problem:
+        except Exception as problem:  # a pickle that is cut or damaged raises anything
             raise InputError(
                 f"what an earlier job left cannot be read: {problem}", path=self._store.where(name), todo="run the job of this rank again"
             ) from None
@@ -259,5 +259,5 @@ _Told = TypeVar("_Told", Manifest, Result)
 def _decoded(data: bytes | None, kind: type[_Told]) -> _Told | None:
     try:
         return msgspec.json.decode(data, type=kind) if data is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
