@@ -152,7 +152,9 @@ class _Gathered:
         for ph, count in Counter(row.ph for row in rows).items():
             self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
         if self.left_out["no category, ph None"] > MAX_BAD:
-            raise InputError(f"more than {MAX_BAD:,} of its elements are no events", path=self.path, todo="check the file, or record it again")
+            raise InputError(
+                f"more than {MAX_BAD:,} of its elements are no events", path=self.path, todo="check the file, or record it again"
+            )
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
         """Start and end of ``rows``, ns without base."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -40,6 +39,13 @@ MOST_NS: Final = 1 << 60
 GAP_NAME: Final = "host gap"
 DELAY_NAME: Final = "device delay"
 COPY_NAMES: Final = ("memcpy", "memset", "[cuda memcpy", "[cuda memset", "copyhost", "copydevice", "fillbuffer")
+
+
+class Finds(Protocol):
+    """A regular expression."""
+
+    def search(self, string: str, /) -> object:
+        """What is found in a name; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,9 @@ def _refuse_long(file: ChakraFile) -> None:
     if max(*costs, *times) < MOST_NS:
         return
     raise InputError(
-        "its times are too long: they add up to more than 2**60 ns, 36 years", path=file.path, todo="look for damaged durations in the graph"
+        "its times are too long: they add up to more than 2**60 ns, 36 years",
+        path=file.path,
+        todo="look for damaged durations in the graph",
     )
 
 
@@ -143,7 +151,7 @@ def work_bounds(work: Workload) -> list[tuple[int, int]]:
     return list(pairwise(work.offset.tolist()))
 
 
-def names_found(work: Workload, pattern: re.Pattern[str]) -> Bool:
+def names_found(work: Workload, pattern: Finds) -> Bool:
     """Nodes in whose name ``pattern`` is found; every name is looked at once."""
     out = np.zeros(len(work), np.bool_)
     for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):

@@ -33,6 +33,9 @@ ROWS: Final = "rows.pickle"
 PREPARED: Final = "prepared.pickle"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
+_DAMAGED: Final = (  # what a pickle raises that is cut, damaged or of another version
+    OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError, ValueError, RecursionError, OverflowError,
+)  # fmt: skip
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,7 +212,7 @@ class State:
         try:
             with self._store.opened(name) as stored:
                 return pickle.load(stored)
-        except Exception as problem:  # a pickle that is cut or damaged raises anything
+        except _DAMAGED as problem:
             raise InputError(
                 f"what an earlier job left cannot be read: {problem}", path=self._store.where(name), todo="run the job of this rank again"
             ) from None
