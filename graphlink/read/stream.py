@@ -295,7 +295,7 @@ def _try_around(text: bytes) -> _Around | None:
         return None
 
 
-def _utf8(text: bytes) -> bytes:
+def utf8(text: bytes) -> bytes:
     """With U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
     try:
         text.decode()
@@ -341,5 +341,5 @@ class _RowDecoder(Generic[T]):
             rows.append(row)
             index.append(position)
             if self._keep_raw:
-                raws.append(_utf8(row_text))
+                raws.append(utf8(row_text))
         return Block(first, rows, index, raws, block.bad)

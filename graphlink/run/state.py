@@ -33,9 +33,8 @@ ROWS: Final = "rows.pickle"
 PREPARED: Final = "prepared.pickle"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
-_DAMAGED: Final = (  # what a pickle raises that is cut, damaged or of another version
-    OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError, ValueError, RecursionError, OverflowError,
-)  # fmt: skip
+# what a pickle raises that is cut, damaged or of another version
+_DAMAGED: Final = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -35,7 +35,15 @@ _WHAT_IFS = (
     [], ["--scale", "kernel=0.5"], ["--scale", "host=1000000"], ["--scale", "kernel:(a|aa)+c?d=2"], ["--bandwidth", "10"],
     ["--launch-cost", "-5"], ["--remove-sync", "all"], ["--remove-sync", "7"],
 )  # fmt: skip
-_STEPS = ([], [], [], ["--step", "0"], ["--host", "launches"], ["--target", "chakra"], ["--range-rule", "(?P<phase>[FB])(?P<microbatch>.*)"])
+_STEPS = (
+    [],
+    [],
+    [],
+    ["--step", "0"],
+    ["--host", "launches"],
+    ["--target", "chakra"],
+    ["--range-rule", "(?P<phase>[FB])(?P<microbatch>.*)"],
+)
 
 
 class Hang(BaseException):

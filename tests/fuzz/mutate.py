@@ -109,7 +109,9 @@ def of_text(text: bytes, rng: random.Random) -> bytes:
     words = _words(text)
     if not words or rng.random() < 0.3:
         return of_bytes(text, rng)
-    edits = [(rng.choice(words), rng.choice((*TEXTS, *(str(n).encode() for n in (*INTEGERS, *HUGE))))) for _ in range(rng.choice((1, 1, 2, 5)))]
+    edits = [
+        (rng.choice(words), rng.choice((*TEXTS, *(str(n).encode() for n in (*INTEGERS, *HUGE))))) for _ in range(rng.choice((1, 1, 2, 5)))
+    ]
     for (begin, end), new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]
     return packed(text, rng)
@@ -289,7 +291,9 @@ def _change_table(connection: sqlite3.Connection, rng: random.Random) -> None:
     column, kind = rng.choice(columns), rng.random()
     if kind < 0.75:
         value = rng.choice((*INTEGERS, None, 1.5, float("inf"), "x", "", "9" * 400, b"\x00\xff", b"", "seq = 1, op_id = 2", "aten::mul, seq = 99999999999999999999", *(str(n) for n in HUGE[:7])))  # fmt: skip
-        where = rng.choice(("", "WHERE rowid % 2", "WHERE rowid = 1", f"WHERE rowid = {rng.randrange(1, 60)}", f"WHERE rowid = {rng.randrange(1, 60)}"))
+        where = rng.choice(
+            ("", "WHERE rowid % 2", "WHERE rowid = 1", f"WHERE rowid = {rng.randrange(1, 60)}", f"WHERE rowid = {rng.randrange(1, 60)}")
+        )
         connection.execute(f'UPDATE "{table}" SET "{column}" = ? {where}', (value,))
     elif kind < 0.8:
         connection.execute(f'DROP TABLE "{table}"')
