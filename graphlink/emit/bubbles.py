@@ -200,6 +200,8 @@ def load(path: Path) -> Bubbles:
         )
     file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
     ranks = {stage.rank for stage in file.stages}
+    if len(ranks) < len(file.stages):
+        raise InputError("a rank stands twice in its stages", path=path, todo="run graphlink again with --force")
     strange = ({e.rank for e in file.ranges} | {e.rank for e in file.idle}) - ranks
     if strange:
         raise InputError(f"rank {min(strange)} is none of its stages", path=path, todo="run graphlink again with --force")

@@ -51,9 +51,8 @@ def main() -> int:
                 if failures >= given.most or time.monotonic() - began > given.seconds:
                     break
         told = ", ".join(f"{name} {count:,} from seed {given.first}" for name, count in counts.items())
-        print(
-            f"{sum(counts.values()):,} inputs in {time.monotonic() - began:.0f} s ({told}): {failures} failed; exit statuses {dict(statuses)}"
-        )
+        took = f"{sum(counts.values()):,} inputs in {time.monotonic() - began:.0f} s"
+        print(f"{took} ({told}): {failures} failed; exit statuses {dict(statuses)}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return int(failures > 0)

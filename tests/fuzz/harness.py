@@ -1,7 +1,7 @@
 """Gives hostile files to every command that reads them, in this process, and says which of them were not dealt with.
 
-Allowed are success and one message of at most five lines with an exit status. Anything else is a failure: another exception, more than
-``MOST_CPU_S`` of processor time, more than ``MOST_BYTES`` of memory on top of the idle process, a message without the file that is at fault.
+Allowed are success and one message of at most five lines with an exit status. Anything else is a failure: another exception, a warning of
+numpy, more than ``MOST_CPU_S`` of processor time, more than ``MOST_BYTES`` of memory on top of what the idle process has.
 """
 
 from __future__ import annotations

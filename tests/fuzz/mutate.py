@@ -7,7 +7,6 @@ import gzip
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,20 +17,28 @@ from google.protobuf.message import DecodeError
 
 _JSON = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null|NaN|[\[\]{}:,]')
 _WORDS = re.compile(rb"0x[0-9a-fA-F]+|-?\d+(?:\.\d+)?|[A-Za-z_]\w*")
-INTEGERS = (0, 1, -1, 7, 127, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 62, (1 << 63) - 1, -(1 << 31), -(1 << 62), -(1 << 63))  # fmt: skip
+INTEGERS = (
+    0, 1, -1, 7, 127, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 62, (1 << 63) - 1, -(1 << 31), -(1 << 62), -(1 << 63),
+)  # fmt: skip
 HUGE = (1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63) - 1, 10**20, 10**30, 10**309, 10**400)
 TEXTS = (
-    b"", b"x", b"7", b"-1", b"0x10", b"stream 7", b"NaN", b"[0, 1]", b"[true]", b"[[2, 3], []]", b"[[", b"../../x", b"/etc/passwd", b"a" * 5000,
-    b"\\ud800", b"\\u0000", b"\\u202e\\u001b[31m", b"\\n", b"\xff\xfe", b"\xc3\xa9", b"ProfilerStep#1", b"cudaStreamSynchronize", b"nccl:all_reduce",
-    b"PP:0F0", b"record_param_comms", b"9" * 400, b"c10d::send", b"ncclDevKernel_AllReduce", b"trace.0.et", b"%s{}", b"1e999",
+    b"", b"x", b"7", b"-1", b"0x10", b"stream 7", b"NaN", b"[0, 1]", b"[true]", b"[[2, 3], []]", b"[[", b"../../x", b"/etc/x", b"a" * 5000,
+    b"\\ud800", b"\\u0000", b"\\u202e\\u001b[31m", b"\\n", b"\xff\xfe", b"\xc3\xa9", b"ProfilerStep#1", b"cudaStreamSynchronize",
+    b"nccl:all_reduce", b"PP:0F0", b"record_param_comms", b"9" * 400, b"c10d::send", b"ncclDevKernel_AllReduce", b"trace.0.et", b"%s{}", b"1e999",
 )  # fmt: skip
 TOKENS = (
     *(str(n).encode() for n in INTEGERS[:10]), *(str(n).encode() for n in INTEGERS), b"9" * 20, b"9" * 309, b"9" * 400, b"-" + b"9" * 400,
     b"9" * 5000, b"18446744073709551615", b"9223372036854775808", b"null", b"true", b"false", b"1.5", b"-0.0", b"1e308", b"-1e308", b"1e999",
     b"1e-400", b"NaN", b"Infinity", b"4611686018427387904.5", *(b'"' + text + b'"' for text in TEXTS), b"[]", b"{}", b"[[]]", b"[null]",
-    b"[1, 2, 3]", b"[true]", b"[[true]]", b"[[1e308, 1e308]]", b'["a"]', b'{"a": 1}', b'[{"a": []}]', b"[" * 5000 + b"]" * 5000, b"[" * 400 + b"]" * 400,
-    b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 5000, b"[0" + b", 0" * 2000 + b"]",
+    b"[1, 2, 3]", b"[true]", b"[[true]]", b"[[1e308, 1e308]]", b'["a"]', b'{"a": 1}', b'[{"a": []}]', b"[" * 5000 + b"]" * 5000,
+    b"[" * 400 + b"]" * 400, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 5000, b"[0" + b", 0" * 2000 + b"]",
 )  # fmt: skip
+_LOG_WORDS = (*TEXTS, *(str(n).encode() for n in (*INTEGERS, *HUGE)))
+_CELLS = (
+    *INTEGERS, None, 1.5, float("inf"), "x", "", "9" * 400, b"\x00\xff", b"", "seq = 1, op_id = 2", "aten::mul, seq = 99999999999999999999",
+    *(str(n) for n in HUGE[:7]),
+)  # fmt: skip
+_KINDS = ("int64_val", "uint64_val", "int32_val", "bool_val", "string_val", "double_val", "bytes_val")
 
 
 @dataclass(frozen=True)
@@ -109,9 +116,7 @@ def of_text(text: bytes, rng: random.Random) -> bytes:
     words = _words(text)
     if not words or rng.random() < 0.3:
         return of_bytes(text, rng)
-    edits = [
-        (rng.choice(words), rng.choice((*TEXTS, *(str(n).encode() for n in (*INTEGERS, *HUGE))))) for _ in range(rng.choice((1, 1, 2, 5)))
-    ]
+    edits = [(rng.choice(words), rng.choice(_LOG_WORDS)) for _ in range(rng.choice((1, 1, 2, 5)))]
     for (begin, end), new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]
     return packed(text, rng)
@@ -250,7 +255,7 @@ def _attribute(node: pb.Node | pb.GlobalMetadata, rng: random.Random) -> None:
         return
     if kind < 0.3:
         node.attr.add().CopyFrom(attr)
-    field = attr.WhichOneof("value") if rng.random() < 0.7 else rng.choice(("int64_val", "uint64_val", "int32_val", "bool_val", "string_val", "double_val", "bytes_val"))  # fmt: skip
+    field = attr.WhichOneof("value") if rng.random() < 0.7 else rng.choice(_KINDS)
     value = rng.choice(INTEGERS)
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         if field == "string_val":
@@ -290,10 +295,8 @@ def _change_table(connection: sqlite3.Connection, rng: random.Random) -> None:
     columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
     column, kind = rng.choice(columns), rng.random()
     if kind < 0.75:
-        value = rng.choice((*INTEGERS, None, 1.5, float("inf"), "x", "", "9" * 400, b"\x00\xff", b"", "seq = 1, op_id = 2", "aten::mul, seq = 99999999999999999999", *(str(n) for n in HUGE[:7])))  # fmt: skip
-        where = rng.choice(
-            ("", "WHERE rowid % 2", "WHERE rowid = 1", f"WHERE rowid = {rng.randrange(1, 60)}", f"WHERE rowid = {rng.randrange(1, 60)}")
-        )
+        value = rng.choice(_CELLS)
+        where = rng.choice(("", "WHERE rowid % 2", "WHERE rowid = 1", f"WHERE rowid = {rng.randrange(1, 60)}"))
         connection.execute(f'UPDATE "{table}" SET "{column}" = ? {where}', (value,))
     elif kind < 0.8:
         connection.execute(f'DROP TABLE "{table}"')
@@ -305,10 +308,3 @@ def _change_table(connection: sqlite3.Connection, rng: random.Random) -> None:
         connection.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     else:
         connection.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{rng.choice((*columns, "rowid", "x y", "id"))}"')
-
-
-Change = Callable[[bytes, random.Random], bytes]
-
-
-def one_of(changes: Sequence[Change]) -> Change:
-    return lambda data, rng: rng.choice(changes)(data, rng)
