@@ -18,18 +18,20 @@ from google.protobuf.message import DecodeError
 _JSON = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null|NaN|[\[\]{}:,]')
 _WORDS = re.compile(rb"0x[0-9a-fA-F]+|-?\d+(?:\.\d+)?|[A-Za-z_]\w*")
 INTEGERS = (
-    0, 1, -1, 7, 127, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 62, (1 << 63) - 1, -(1 << 31), -(1 << 62), -(1 << 63),
+    0, 1, -1, 7, 127, 1 << 15, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 53, 1 << 61, 1 << 62, (1 << 63) - 1,
+    -(1 << 31), -(1 << 62), -(1 << 63),
 )  # fmt: skip
 HUGE = (1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63) - 1, 10**20, 10**30, 10**309, 10**400)
 TEXTS = (
     b"", b"x", b"7", b"-1", b"0x10", b"stream 7", b"NaN", b"[0, 1]", b"[true]", b"[[2, 3], []]", b"[[", b"../../x", b"/etc/x", b"a" * 5000,
     b"\\ud800", b"\\u0000", b"\\u202e\\u001b[31m", b"\\n", b"\xff\xfe", b"\xc3\xa9", b"ProfilerStep#1", b"cudaStreamSynchronize",
-    b"nccl:all_reduce", b"PP:0F0", b"record_param_comms", b"9" * 400, b"c10d::send", b"ncclDevKernel_AllReduce", b"trace.0.et", b"%s{}", b"1e999",
+    b"nccl:all_reduce", b"PP:0F0", b"record_param_comms", b"9" * 400, b"c10d::send", b"ncclDevKernel_AllReduce", b"trace.0.et", b"%s{}",
+    b"1e999",
 )  # fmt: skip
 TOKENS = (
     *(str(n).encode() for n in INTEGERS[:10]), *(str(n).encode() for n in INTEGERS), b"9" * 20, b"9" * 309, b"9" * 400, b"-" + b"9" * 400,
-    b"9" * 5000, b"18446744073709551615", b"9223372036854775808", b"null", b"true", b"false", b"1.5", b"-0.0", b"1e308", b"-1e308", b"1e999",
-    b"1e-400", b"NaN", b"Infinity", b"4611686018427387904.5", *(b'"' + text + b'"' for text in TEXTS), b"[]", b"{}", b"[[]]", b"[null]",
+    b"9" * 5000, b"18446744073709551615", b"9223372036854775808", b"null", b"true", b"false", b"1.5", b"-0.0", b"1e308", b"-1e308",
+    b"1e999", b"1e-400", b"NaN", b"Infinity", b"4611686018427387904.5", *(b'"' + text + b'"' for text in TEXTS), b"[]", b"{}", b"[[]]", b"[null]",
     b"[1, 2, 3]", b"[true]", b"[[true]]", b"[[1e308, 1e308]]", b'["a"]', b'{"a": 1}', b'[{"a": []}]', b"[" * 5000 + b"]" * 5000,
     b"[" * 400 + b"]" * 400, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 5000, b"[0" + b", 0" * 2000 + b"]",
 )  # fmt: skip
