@@ -34,10 +34,10 @@ def main() -> int:
     began, statuses, failures = time.monotonic(), Counter(), 0
     counts: Counter[str] = Counter()
     try:
-        make(folder / "base")
         (folder / "work").mkdir()
         place = Place(folder / "base", folder / "work")
         with guarded():
+            make(folder / "base")
             for k in range(given.count):
                 case = turns[k * 37 % len(turns)] if len(turns) % 37 else turns[k % len(turns)]
                 seed = given.first + counts[case.name]

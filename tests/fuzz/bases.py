@@ -40,10 +40,11 @@ def make(folder: Path) -> None:
     for kind in WRITERS:
         write_nccl(cluster, folder / "nccl" / kind, NcclProfile(kind=kind, proxy_steps=True, kernel_channels=True))
     pairs = [(folder / f"rank{rank}" / "et.json", folder / f"rank{rank}" / "kineto_2024.json") for rank in (0, 1)]
+    quick = ["--sync", "cuda", "--jobs", "1", "-q"]
     flags = [word for et, kineto in pairs for word in ("--et", str(et), "--kineto", str(kineto))]
-    _done([*flags, "--out", str(folder / "out"), "--linked", "--jobs", "1", "-q"])
+    _done([*flags, "--out", str(folder / "out"), "--linked", *quick])
     _done(["--paddle-logs", str(folder / "paddle"), "--out", str(folder / "pipeline"), "-q"])
-    _done([*flags, "--rank-job", "--no-timeline", "--out", str(folder / "jobs"), "--jobs", "1", "-q"])
+    _done([*flags, "--rank-job", "--no-timeline", "--out", str(folder / "jobs"), *quick])
 
 
 def _small(path: Path) -> None:

@@ -18,7 +18,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -73,6 +73,7 @@ class Place:
 
     base: Path
     work: Path
+    changed: dict[str, str] = field(default_factory=dict)  # of each output folder the file that the last input changed
 
     def given(self, name: str, data: bytes) -> Path:
         path = self.work / name
@@ -84,9 +85,10 @@ class Place:
         folder = self.work / name
         if not folder.exists():
             shutil.copytree(self.base / name, folder)
-        path = folder / changed
-        path.unlink(missing_ok=True)
-        path.write_bytes(data)
+        before = self.changed.get(name, changed)
+        (folder / before).write_bytes((self.base / name / before).read_bytes())
+        (folder / changed).write_bytes(data)
+        self.changed[name] = changed
         return folder
 
 

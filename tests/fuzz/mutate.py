@@ -31,7 +31,8 @@ TEXTS = (
 TOKENS = (
     *(str(n).encode() for n in INTEGERS[:10]), *(str(n).encode() for n in INTEGERS), b"9" * 20, b"9" * 309, b"9" * 400, b"-" + b"9" * 400,
     b"9" * 5000, b"18446744073709551615", b"9223372036854775808", b"null", b"true", b"false", b"1.5", b"-0.0", b"1e308", b"-1e308",
-    b"1e999", b"1e-400", b"NaN", b"Infinity", b"4611686018427387904.5", *(b'"' + text + b'"' for text in TEXTS), b"[]", b"{}", b"[[]]", b"[null]",
+    b"1e999", b"1e-400", b"NaN", b"Infinity", b"4611686018427387904.5", *(b'"' + text + b'"' for text in TEXTS),
+    b"[]", b"{}", b"[[]]", b"[null]",
     b"[1, 2, 3]", b"[true]", b"[[true]]", b"[[1e308, 1e308]]", b'["a"]', b'{"a": 1}', b'[{"a": []}]', b"[" * 5000 + b"]" * 5000,
     b"[" * 400 + b"]" * 400, b'{"a":' * 3000 + b"1" + b"}" * 3000, b"[" * 5000, b"[0" + b", 0" * 2000 + b"]",
 )  # fmt: skip
