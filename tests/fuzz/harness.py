@@ -25,11 +25,13 @@ from typing import Any
 
 from graphlink.cli import main
 from graphlink.engine import pool
+from graphlink.testing.nccl_files import WRITERS
 from tests.fuzz import bases, mutate
 
 MOST_CPU_S = 20.0
 MOST_BYTES = 1_500 << 20
 MOST_LINES = 5
+_NCCL = sorted(WRITERS)
 _MACHINES = ("ideal", "astra-sim", "ranks", "coupled")
 _WHAT_IFS = (
     [], ["--scale", "kernel=0.5"], ["--scale", "host=1000000"], ["--scale", "kernel:(a|aa)+c?d=2"], ["--bandwidth", "10"],
@@ -135,10 +137,21 @@ def _read(path: Path, kind: str) -> Outcome:
     """Only the reader, which is what most of the inputs break."""
     from graphlink.errors import GraphlinkError
     from graphlink.read import read_host, read_kineto
+    from graphlink.read.chakra import read_chakra
     from graphlink.read.nccl.read import read_dump
+    from graphlink.read.nsys import read_report
+    from graphlink.read.paddle_lines import read_job_lines
 
+    readers: dict[str, Callable[[Path], object]] = {
+        "kineto": read_kineto,
+        "et": lambda p: read_host(p, keep_json=True),
+        "nccl": read_dump,
+        "graph": read_chakra,
+        "nsys": read_report,
+        "paddle": read_job_lines,
+    }
     try:
-        {"kineto": read_kineto, "et": lambda p: read_host(p, keep_json=True), "nccl": read_dump}[kind](path)
+        readers[kind](path)
     except GraphlinkError as problem:
         lines = problem.text().splitlines()
         return Outcome(1, "" if len(lines) <= MOST_LINES and lines[0].startswith(str(path)) else f"no good message: {problem.text()}")
@@ -147,6 +160,27 @@ def _read(path: Path, kind: str) -> Outcome:
     except BaseException:
         return Outcome(-1, traceback.format_exc(limit=-12))
     return Outcome(0)
+
+
+def _readers(place: Place, rng: random.Random) -> Outcome:
+    """Readers alone, which are quick: many more inputs for each than whole commands take."""
+    kind = rng.choice(("kineto", "kineto", "et", "et", "nccl", "nccl", "graph", "paddle", "nsys"))
+    if kind == "nsys":
+        path = place.work / "run.sqlite"
+        mutate.of_sqlite((place.base / "run.sqlite").read_bytes(), path, rng)
+        return _read(path, kind)
+    if kind == "graph":
+        data = mutate.of_messages((place.base / "out" / "trace.0.et").read_bytes(), rng)
+        return _read(place.given("trace.0.et", data), kind)
+    folders = {"kineto": "rank0", "et": "rank0", "nccl": f"nccl/{rng.choice(_NCCL)}", "paddle": "paddle"}
+    files = sorted(p for p in (place.base / folders[kind]).iterdir() if kind not in ("kineto", "et") or p.name.startswith(kind))
+    base = rng.choice(files)
+    change = mutate.of_text if kind == "paddle" else rng.choice((mutate.of_json, mutate.of_json, mutate.of_bytes))
+    path = place.given(base.name, change(base.read_bytes(), rng))
+    try:
+        return _read(path, kind)
+    finally:
+        path.unlink()
 
 
 def _kineto(place: Place, rng: random.Random) -> Outcome:
@@ -325,6 +359,7 @@ CASES = (
     Case("bubbles", 6, _bubbles),
     Case("jobs", 1, _jobs),
     Case("journal", 1, _journal),
+    Case("readers", 40, _readers),
 )
 BY_NAME = {case.name: case for case in CASES}
 
