@@ -222,7 +222,10 @@ class Export:
             yield
         except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as problem:  # the last: a page says that gigabytes follow
             raise InputError(
-                f"the sqlite file is damaged ({str(problem) or 'a row without end'})", path=self.path, where=f"table {table}", todo=_EXPORT_AGAIN
+                f"the sqlite file is damaged ({str(problem) or 'a row without end'})",
+                path=self.path,
+                where=f"table {table}",
+                todo=_EXPORT_AGAIN,
             ) from None
 
 
