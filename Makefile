@@ -5,8 +5,9 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
+FUZZ ?= --count 10000
 
-.PHONY: demo capture test test-all bench fixtures schemas clean
+.PHONY: demo capture test test-all fuzz bench fixtures schemas clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -23,6 +24,10 @@ test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/python -m pytest -n $(WORKERS) $(if $(filter test,$@),-m "not long")
+
+# FUZZ="--first 10000 --count 50000" for other hostile inputs; a failure is printed with its case and seed
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # SIZES="--events 100000 300000" for less than the four sizes up to 3 M; SIZES=--ten-million for more
 bench: $(VENV)/.installed

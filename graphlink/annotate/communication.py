@@ -7,8 +7,6 @@ it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the na
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 
 import msgspec
@@ -32,7 +30,9 @@ from graphlink.model import (
     ProcessGroup,
     Trace,
 )
+from graphlink.read.columns import loose
 from graphlink.read.commnames import Told, kernel_path, kernel_tells, op_tells, range_tells, told
+from graphlink.read.comms import shape_elements
 
 HOST_RANGES = "gloo:"
 GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
@@ -363,15 +363,13 @@ def _inputs(linked: Linked, row: int) -> Comm:
     texts = [linked.trace.strings[column[row]] for column in (host.input_shapes, host.input_types)]
     if linked.et is not None and node != NOWHERE and not all(texts):
         texts = [linked.et.strings[column[node]] for column in (linked.et.input_shapes, linked.et.input_types)]
-    try:
-        shapes, types = (json.loads(text or "[]") for text in texts)
-    except ValueError:  # cut by the writer
+    shapes, types = (loose(text or "[]") for text in texts)
+    if not (isinstance(shapes, list) and isinstance(types, list)):  # cut by the writer
         return Comm("")
     sizes = [element_bytes(type_) if isinstance(type_, str) else None for type_ in types]
-    if not sizes or None in sizes or len(shapes) != len(sizes):
+    if not sizes or None in sizes or len(shapes) != len(sizes) or not all(isinstance(shape, list) for shape in shapes):
         return Comm("")
-    try:
-        elems = sum(math.prod(shape) for shape in shapes)
-    except TypeError:  # a list of tensors, or no numbers
+    elems = shape_elements(shapes)
+    if elems is None:  # a list of tensors, or no numbers
         return Comm("")
     return Comm("", in_nelems=elems, out_nelems=elems, elem_bytes=sizes[0])

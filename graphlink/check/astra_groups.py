@@ -36,7 +36,7 @@ def read_groups(path: Path, findings: Findings) -> Groups:
         findings.add("groups-path", 1, [str(path)])
     try:
         document: Any = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         findings.add("groups-file", 1, [f"{path.name}: no JSON: {problem}"])
         return Groups(path, {})
     if not isinstance(document, dict):
@@ -44,7 +44,7 @@ def read_groups(path: Path, findings: Findings) -> Groups:
         return Groups(path, {})
     members = {}
     for key, ranks in document.items():
-        if not (key.isascii() and key.isdecimal() and int(key) > 0):
+        if not (key.isascii() and key.isdecimal() and len(key) < 19 and int(key) > 0):
             findings.add("groups-key", 1, [f'"{key[:40]}"'])
             continue
         if not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):

@@ -80,8 +80,9 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
             waits.append(waits_of(graph, rules.rank, rules.ordered, groups))
         nodes += len(graph.id)
     if len(run) > 1:
-        missing = sorted(set(range(highest + 1)) - set(ranks))
-        findings.add("missing-rank", len(missing), (f"{files[0].prefix}.{rank}.et" for rank in missing))
+        there = set(ranks)
+        missing = (rank for rank in range(highest + 1) if rank not in there)  # a name may say any number
+        findings.add("missing-rank", highest + 1 - len(there), (f"{files[0].prefix}.{rank}.et" for rank in missing))
     else:
         findings.add("alone", 1, [files[0].path.name])
     findings.add("fewer-ranks", world > highest + 1, [f"{world} ranks, files up to {highest}"])

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -119,11 +120,12 @@ def _world(folder: Path, files: Sequence[RankFile]) -> int:
     """
     here = {f.rank for f in files}
     world = max(max(here) + 1, *(f.file.metadata.world_size or 0 for f in files))
-    missing = sorted(set(range(world)) - here)
+    missing = world - len(here)
     if missing:
-        some = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        first = islice((rank for rank in range(world) if rank not in here), 8)  # a graph may say any number
+        some = ", ".join(map(str, first)) + (", ..." if missing > 8 else "")
         raise InputError(
-            f"has no graph of rank{'s' * (len(missing) > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from 0",
+            f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from 0",
             path=folder,
             todo="record and link all ranks into one folder; graphlink replay DIR replays the ranks that are there",
         )

@@ -8,6 +8,7 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -164,7 +165,7 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     """
     there = {s.manifest.rank for s in stored}
     world_size = max(s.manifest.world_size for s in stored)
-    gone = [r for r in range(world_size) if r not in there]
+    gone = list(islice((r for r in range(world_size) if r not in there), 9))
     if not gone:
         return ()
     text = f"no job of rank {', '.join(map(str, gone[:8]))}{', ...' if len(gone) > 8 else ''} of {world_size} ranks"

@@ -18,10 +18,13 @@ from graphlink.annotate.pipeline.records import Cause, Definitions, Idle, Phase,
 from graphlink.emit import summary
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
+from graphlink.read import document
+from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.version import __version__
 
 NAME: Final = "bubbles.json"
 FORMAT: Final = 1
+_MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
 PhaseName = Literal["F", "B", "I", "W", "OPT"]
 CauseName = Literal[
     "warmup",
@@ -189,25 +192,39 @@ def load(path: Path) -> Bubbles:
     Raises:
         InputError: it cannot be read, or is none of ours.
     """
-    try:
-        file = msgspec.json.decode(path.read_bytes(), type=Bubbles)
-    except FileNotFoundError:
+    if not path.exists():
         raise InputError(
             "there is no such file: no pipeline was found in the run, or an older graphlink wrote this folder",
             path=path,
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
-        ) from None
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise InputError(
-            f"is no {NAME} of this version of graphlink: {problem}", path=path, todo="run graphlink again with --force"
-        ) from None
+        )
+    file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
     ranks = {stage.rank for stage in file.stages}
+    if len(ranks) < len(file.stages):
+        raise InputError("a rank stands twice in its stages", path=path, todo="run graphlink again with --force")
     strange = ({e.rank for e in file.ranges} | {e.rank for e in file.idle}) - ranks
     if strange:
         raise InputError(f"rank {min(strange)} is none of its stages", path=path, todo="run graphlink again with --force")
+    said = file.pipeline
+    chunks = [said.chunks, *(e.chunk + 1 for e in file.ranges if e.chunk is not UNSET)]
+    counts = [said.stages, said.microbatches, *chunks, max(chunks) * max(said.stages, len(file.stages)), *(s.stage for s in file.stages)]
+    counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
+    if not 0 <= min(counts) <= max(counts) < _MOST:
+        wrong = min(counts) if min(counts) < 0 else max(counts)
+        raise InputError(f"it counts {wrong:,} stages, chunks or microbatches", path=path, todo="run graphlink again with --force")
+    if _too_long(file):
+        raise InputError("its times lie more than 104 days apart", path=path, todo="run graphlink again with --force")
     return file
+
+
+def _too_long(file: Bubbles) -> bool:
+    """Whether times lie too far apart to be drawn and added up."""
+    entries: list[RangeEntry | IdleEntry | StepEntry] = [*file.ranges, *file.idle, *file.steps]
+    ns = [*(e.start_ns for e in entries), *(e.end_ns for e in entries)]
+    spans = [ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)]
+    spans += [ns for stage in file.stages for ns in (stage.makespan_ns, stage.work_ns, stage.optimizer_ns, *stage.idle_ns.values())]
+    spans += [e.busy_ns for e in file.ranges]
+    return max(ns, default=0) - min(ns, default=0) >= MAX_SPAN_NS or max(map(abs, spans), default=0) >= MAX_SPAN_NS << 5
 
 
 def _head(pipeline: Pipeline) -> Bubbles:

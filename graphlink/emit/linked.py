@@ -28,6 +28,7 @@ from graphlink.model import (
     NodeKind,
 )
 from graphlink.read.source import open_source
+from graphlink.read.stream import utf8
 
 CATEGORY: Final = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "gpu_memcpy", DeviceKind.MEMSET: "gpu_memset"}
 Node = dict[str, Any]
@@ -274,6 +275,6 @@ def _frame(et: HostTrace) -> Frame:
         while part := source.read(1 << 24):
             parts.append(part)
     try:
-        return msgspec.json.decode(b"".join(parts), type=Frame)
-    except msgspec.DecodeError as problem:
+        return msgspec.json.decode(utf8(b"".join(parts)), type=Frame)
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise InputError(f"changed while it was read: {problem}", path=et.path, todo="run again") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -15,9 +15,11 @@ from graphlink.annotate.gains import Gain
 from graphlink.emit.summary import ShareNs
 from graphlink.errors import InputError
 from graphlink.model import EdgeKind, Graph
+from graphlink.read import document
 
 SHARES: Final = tuple(s.name.lower() for s in Share)
-T = TypeVar("T")
+_WHAT: Final = "critical path of this version of graphlink"
+_TODO: Final = "run graphlink again with --force"
 EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 
 
@@ -179,18 +181,17 @@ def load(path: Path) -> PathFile:
     Raises:
         InputError: it cannot be read, or is none of ours.
     """
-    return _decoded(path, PathFile)
-
-
-def _decoded(path: Path, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise InputError(
-            f"is no critical path of this version of graphlink: {problem}", path=path, todo="run graphlink again with --force"
-        ) from None
+    file = document.load(path, PathFile, _WHAT, _TODO)
+    nodes = file.nodes
+    columns = {name: len(getattr(nodes, name)) for name in nodes.__struct_fields__}
+    if len(set(columns.values())) > 1:
+        lengths = ", ".join(f"{name} {length:,}" for name, length in columns.items())
+        raise InputError("its columns are not of one length", path=path, where=f"nodes: {lengths}", todo=_TODO)
+    kinds = [edge for edge in nodes.held_by if edge is not None]
+    for name, codes, table in (("name", nodes.name, file.names), ("share", nodes.share, file.shares), ("held_by", kinds, file.edge_kinds)):
+        if codes and not 0 <= min(codes) <= max(codes) < len(table):
+            raise InputError(f"{name} names an entry that is not there", path=path, where=f"nodes.{name}", todo=_TODO)
+    return file
 
 
 class _Length(msgspec.Struct):
@@ -203,4 +204,4 @@ def length_ns(path: Path) -> int:
     Raises:
         InputError: as ``load``.
     """
-    return _decoded(path, _Length).length_ns
+    return document.load(path, _Length, _WHAT, _TODO).length_ns

@@ -159,7 +159,7 @@ def _rows(panel: Panel, marks: Marks, frame: Frame, top: float) -> Iterator[str]
         yield from drawn_row(panel, marks, slice(first[row], first[row + 1]), frame)
         if row % every == 0:
             middle = f'y="{frame.height / 2 + size * 0.35:.1f}" font-size="{size}"'
-            share = f"{100 * idle[row] / panel.makespan_ns:.1f} %" if panel.makespan_ns else ""
+            share = f"{100 * float(idle[row]) / panel.makespan_ns:.1f} %" if panel.makespan_ns else ""
             yield f'<text class="e" x="-8" {middle}>{xml(label, 40)}</text>\n'
             yield f'<text class="d" x="{frame.width + 8}" {middle}>{share}</text>\n'
         yield "</g>\n"

@@ -2,12 +2,16 @@
 
 The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<random>``, on the same file system as DIR, so that moving is renaming. A journal lies
 there while files are moved: the next process of the host takes back what one that was killed meanwhile had moved.
+
+Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink itself gives
+(``is_own``) are moved or removed, in DIR alone, and no link leads out of it (``refuse_links``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -26,6 +30,11 @@ TEMPORARY: Final = "tmp-"
 OLD: Final = "old"
 JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
+_OWN: Final = re.compile(
+    r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle)\.[0-9]{1,10}\.json"
+    r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
+    r"|timeline\.perfetto-trace|pipeline\.svg|report\.html|README\.txt|network\.yml|run\.sh"
+)
 
 
 class _Listed(msgspec.Struct):
@@ -42,6 +51,21 @@ class _Journal(msgspec.Struct):
     new: list[str]
 
 
+def is_own(name: str) -> bool:
+    """Whether graphlink gives its outputs this name, those of ``graphlink astra`` included."""
+    return _OWN.fullmatch(name) is not None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses a folder of ours that is a link, through which files elsewhere would be moved and removed.
+
+    Raises:
+        OutputError: it is one.
+    """
+    if folder.is_symlink():
+        raise OutputError("is a link, not a folder of graphlink", path=folder, todo="remove it, or choose another folder with --out")
+
+
 def temporary(folder: Path) -> Path:
     """A new folder in ``folder``, named so that it is known whose it is."""
     return Path(tempfile.mkdtemp(prefix=f"{_beginning()}{os.getpid()}-", dir=folder))
@@ -50,9 +74,10 @@ def temporary(folder: Path) -> Path:
 def left_by_the_killed(folder: Path) -> list[Path]:
     """Temporary folders in ``folder`` that are of no process of this host that lives."""
     out = []
-    for path in sorted(folder.glob(f"{_beginning()}*")):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         number = path.name.removeprefix(_beginning()).split("-")[0]
-        if number.isdecimal() and not _lives(int(number)):
+        ours = path.name.startswith(_beginning()) and not path.is_symlink() and path.is_dir()
+        if ours and number.isascii() and number.isdecimal() and not _lives(int(number)):
             out.append(path)
     return out
 
@@ -64,7 +89,7 @@ def _beginning() -> str:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # a number that no process can have
         return False
     except OSError:  # somebody else's
         return True
@@ -74,6 +99,8 @@ def _lives(pid: int) -> bool:
 def _move_back(folder: Path, beside: Path, moved_in: Iterable[str], moved_aside: Iterable[str]) -> None:
     """Undoes what was moved of these; what was not yet is left as it is."""
     aside = beside / OLD
+    if aside.is_symlink() or not aside.is_dir():  # it is made before anything is moved
+        return
     for name in moved_in:
         if not (beside / name).exists():  # it did move
             (folder / name).unlink(missing_ok=True)
@@ -130,6 +157,7 @@ class Publication:
     def __enter__(self) -> Publication:
         try:
             self._refuse_file()
+            refuse_links(self.folder / HIDDEN)
             with naming(self.folder):
                 self._clear_after_the_killed()
                 self._old = self._files_of_earlier_run()
@@ -150,6 +178,9 @@ class Publication:
         Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
         """
         names = sorted((p.name for p in self.beside.iterdir() if p.is_file()), key=lambda n: (n == summary.NAME, n))
+        strange = next((name for name in names if not is_own(name)), None)
+        if strange is not None:  # could be neither taken back nor replaced
+            raise OutputError(f"{strange} is no name of an output", path=self.beside, todo="remove the folder .graphlink, and run again")
         with naming(self.folder):
             self._refuse_foreign(names)
         aside = self.beside / OLD
@@ -174,9 +205,10 @@ class Publication:
         """Takes back what processes that were killed while they moved files had moved, and removes what they left beside."""
         for left in left_by_the_killed(self.folder / HIDDEN):
             if (left / JOURNAL).is_file():
-                with contextlib.suppress(msgspec.DecodeError):  # cut short: then nothing had been moved
+                # cut short: then nothing had been moved
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     journal = msgspec.json.decode((left / JOURNAL).read_bytes(), type=_Journal)
-                    _move_back(self.folder, left, journal.new, journal.old)
+                    _move_back(self.folder, left, filter(is_own, journal.new), filter(is_own, journal.old))
             shutil.rmtree(left, ignore_errors=True)
 
     def _files_of_earlier_run(self) -> list[str]:
@@ -216,16 +248,16 @@ class Publication:
 
 
 def listed(data: bytes, path: str | Path) -> list[str]:
-    """Names of the files that a summary lists, whatever version wrote it.
+    """Names of graphlink's files that a summary lists, whatever version wrote it; others are nobody's to replace.
 
     Raises:
         OutputError: it is none of graphlink's.
     """
     try:
         names = msgspec.json.decode(data, type=_Listed).files
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _irreplaceable("it was not written by graphlink", path) from None
-    return [name for name in names if name == Path(name).name and name not in ("", "..")]
+    return list(filter(is_own, dict.fromkeys(names)))
 
 
 def taken(folder: str | Path) -> OutputError:

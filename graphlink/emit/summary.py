@@ -15,6 +15,7 @@ from graphlink.emit import summary_nccl
 from graphlink.emit.summary_run import Run, run_table
 from graphlink.errors import InputError
 from graphlink.model import DeviceClock
+from graphlink.read import document
 from graphlink.version import __version__
 
 FORMAT: Final = 1
@@ -213,14 +214,11 @@ def load(path: Path) -> Summary:
     Raises:
         InputError: it is missing or no summary of ours.
     """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Summary)
-    except OSError as problem:
+    if not path.is_file():
         raise InputError(
-            f"cannot read the summary: {problem.strerror}", path=path, todo="name the folder that an earlier run wrote with --out"
-        ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise InputError(f"is no summary of this version of graphlink: {problem}", path=path) from None
+            "cannot read the summary: there is no such file", path=path, todo="name the folder that an earlier run wrote with --out"
+        )
+    return document.load(path, Summary, "summary of this version of graphlink")
 
 
 def table(summary: Summary) -> str:

@@ -45,7 +45,7 @@ def to_int_or_none(value: object) -> int | None:
     return None if number == MISSING else number
 
 
-def loose(raw: msgspec.Raw) -> Any:
+def loose(raw: msgspec.Raw | str) -> Any:
     """Whatever the text says; None where it is empty or not to be decoded."""
     try:
         return msgspec.json.decode(raw)

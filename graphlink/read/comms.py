@@ -13,6 +13,7 @@ from graphlink.model import Comm, ProcessGroup
 from graphlink.read.columns import to_int_or_none
 
 MAX_RANKS = 1 << 20  # a rank or a number of ranks beyond is a damaged number
+_MOST_DIMS = 64  # of a tensor, as PyTorch has it
 _TENSOR_TYPE = re.compile(r"Tensor\(([^()]*)\)")
 # spelling of c10 types in an ET -> Kineto's
 _DTYPES = {
@@ -158,6 +159,6 @@ def dtype_in(types: str) -> str:
 def shape_elements(shapes: object) -> int | None:
     """Elements of the tensors of a shape list ``[[16, 256], ...]``; None where there is no shape."""
     dims = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
-    if not dims or not all(type(size) is int for shape in dims for size in shape):
+    if not dims or max(map(len, dims)) > _MOST_DIMS or not all(type(size) is int for shape in dims for size in shape):
         return None
     return to_int_or_none(sum(math.prod(shape) for shape in dims))

@@ -22,7 +22,7 @@ from graphlink.read import kinds
 from graphlink.read.columns import MISSING, JsonTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
 from graphlink.read.comms import P2P_OPS, backend_ids, process_groups, text_or_none
 from graphlink.read.host_comms import RecordedOp, collective, peer
-from graphlink.read.stream import BLOCK_BYTES, ArrayReader, Block, gc_paused, open_array
+from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _HOST_CATEGORIES = frozenset({"cpu_op", "user_annotation", "Operator"})
@@ -109,6 +109,8 @@ class _Gathered:
         usable = np.array(host, np.bool_) & (ids != MISSING)
         self.device_nodes += host.count(False)
         self.left_out["node without id"] += int((np.array(host, np.bool_) & (ids == MISSING)).sum())
+        if self.left_out["node without id"] > MAX_BAD:
+            raise InputError(f"more than {MAX_BAD:,} of its nodes have no id", path=self.path, todo="check the file, or record it again")
         if not usable.all():
             keep = usable.tolist()
             nodes = [node for node, kept in zip(nodes, keep, strict=True) if kept]

@@ -6,8 +6,8 @@ Time: one pass over the text, a few steps a row, then a sort of each table. Memo
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,7 +57,7 @@ from graphlink.read.kineto_tables import (
     refuse_span,
     sync_rows,
 )
-from graphlink.read.stream import BLOCK_BYTES, ArrayReader, BadRow, Block, gc_paused, open_array
+from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, BadRow, Block, gc_paused, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
@@ -179,6 +179,10 @@ class _Gathered:
         names = {"M": "metadata", "i": "instant", "I": "instant", "C": "counter"}
         for ph, count in Counter(row.ph for row in rows).items():
             self.left_out[names.get(ph or "", f"no category, ph {ph}")] += count
+        if self.left_out["no category, ph None"] > MAX_BAD:
+            raise InputError(
+                f"more than {MAX_BAD:,} of its elements are no events", path=self.path, todo="check the file, or record it again"
+            )
 
     def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
         """Takes up spans that may be of a device, and how processes are called; the other rows are returned."""
@@ -456,4 +460,5 @@ def _words(value: object) -> object:
 
 
 def _is_time(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+    """Whether it is a number that a float64 can hold."""
+    return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)

@@ -6,6 +6,7 @@ A damaged, cut or foreign file is an ``InputError`` that names file, table and r
 from __future__ import annotations
 
 import sqlite3
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ _PROCESS, _CALLS, _RANGES = "globalPid", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EV
 PAGE_ROWS: Final = 1 << 14
 TEXT_ROWS: Final = 1 << 12  # fewer, as names may be long
 MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
+_MOST_ROW_BYTES: Final = 256 << 20  # damaged pages say that a row goes on for gigabytes
 _HEADER_BYTES: Final = 100
 _EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 _ROW_ID_NAMES: Final = ("rowid", "_rowid_", "oid")  # of sqlite; a column of that name hides it
@@ -258,9 +260,12 @@ class Export:
     def _reading(self, table: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError, UnicodeError) as problem:
+        except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as problem:  # the last: a page says that gigabytes follow
             raise InputError(
-                f"the sqlite file is damaged ({problem})", path=self.path, where=f"table {table}", todo=_EXPORT_AGAIN
+                f"the sqlite file is damaged ({str(problem) or 'a row without end'})",
+                path=self.path,
+                where=f"table {table}",
+                todo=_EXPORT_AGAIN,
             ) from None
 
 
@@ -334,10 +339,12 @@ def _connect(path: Path, plain: Path) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         connection.text_factory = bytes  # text that is no UTF-8 must not stop the reader
+        if sys.version_info >= (3, 11):
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_ROW_BYTES)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT count(*) FROM sqlite_master")
-    except (sqlite3.Error, UnicodeError) as problem:
+    except (sqlite3.Error, UnicodeError, MemoryError) as problem:
         raise InputError(f"the sqlite file is damaged ({problem})", path=path, todo=_EXPORT_AGAIN) from None
     return connection
 

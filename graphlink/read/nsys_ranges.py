@@ -171,6 +171,8 @@ def _of_nccl(export: Export, columns: Columns, types: dict[bytes, int]) -> Bool:
 def _texts_at(export: Export, rows: I64) -> list[bytes | None]:
     out: list[bytes | None] = []
     place = 0
+    if not export.has(NVTX, "text"):
+        return [None] * len(rows)
     for page in export.texts(NVTX, "text"):
         out += [page[row - place] for row in rows[(rows >= place) & (rows < place + len(page))].tolist()]
         place += len(page)

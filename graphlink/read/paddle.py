@@ -17,6 +17,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import JobLog
+from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.paddle_lines import MARKER, JobLines, read_job_lines
 from graphlink.read.source import open_source, unreadable
 
@@ -156,6 +157,8 @@ def _log(worker: _Worker, lines: JobLines) -> JobLog:
     columns = [column[order] for column in (start, end, kind, microbatch)]
     again = np.append(np.zeros(min(len(order), 1), np.bool_), np.logical_and.reduce([c[1:] == c[:-1] for c in columns]))
     start, end, kind, microbatch = (column[~again] for column in columns)
+    if len(start) and int(end.max()) - int(start.min()) >= MAX_SPAN_NS:
+        raise InputError("its jobs lie more than 104 days apart", path=path, todo="remove the lines with wrong times, or record again")
     backward_in_time = np.flatnonzero(timed & ~forward)
     warnings = []
     if len(backward_in_time):

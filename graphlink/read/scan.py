@@ -54,8 +54,11 @@ def separator_at(buffer: bytes, cut: int) -> bytes:
     return match[0] if match else b""
 
 
-def scan(buffer: bytes) -> Split:
-    """The last cut and the end of the array, found by counting brackets outside strings. Linear; exact if the text is valid JSON."""
+def scan(buffer: bytes, *, first_cut: bool = False) -> Split:
+    """The last cut and the end of the array, found by counting brackets outside strings. Linear; exact if the text is valid JSON.
+
+    ``first_cut``: the first one instead, and the end only where there is no cut before it.
+    """
     text = np.frombuffer(buffer, np.uint8)
     depth, inside, cut = 0, 0, None
     for first in range(1, len(text), _SLICE):
@@ -70,7 +73,9 @@ def scan(buffer: bytes) -> Split:
         stop = int(closing[0]) if len(closing) else len(marks)
         commas = np.flatnonzero((steps[:stop] == 0) & (depths[:stop] == 0))
         if len(commas):
-            cut = first + int(marks[commas[-1]])
+            cut = first + int(marks[commas[0 if first_cut else -1]])
+            if first_cut:
+                return Split(cut, None)
         if len(closing):
             return Split(cut, first + int(marks[stop]))
         depth = int(depths[-1]) if len(depths) else depth

@@ -26,19 +26,24 @@ else:
     _open_gzip = igzip.open
     _DAMAGED = (*_DAMAGED, cast("type[Exception]", isal_zlib.error))
 
+MOST_RATIO = 256  # unpacked to packed: recordings have 5 to 31; deflate reaches 1,032
+_SURELY_BYTES = 64 << 20  # unpacked, up to which nobody asks
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class Source:
-    """Sequential reader of one file. ``position`` counts the unpacked bytes given out."""
+    """Sequential reader of one file. ``position`` counts the unpacked bytes given out, from ``packed_file`` where it is packed."""
 
-    def __init__(self, path: Path, stream: BinaryIO, packed: str):
-        self.path, self.packed = path, packed
+    def __init__(self, path: Path, stream: BinaryIO, packed: str, packed_file: BinaryIO | None = None):
+        self.path, self.packed, self._packed_file = path, packed, packed_file
         self.position = 0
         self._stream = stream
 
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer only near the end, none at the end. InputError when the packing is cut or damaged."""
+        """Up to ``size`` bytes; fewer only near the end, none at the end.
+
+        InputError when the packing is cut or damaged, or unpacks to far more than recordings do (a "zip bomb").
+        """
         try:
             data = self._stream.read(size)
         except _DAMAGED as error:
@@ -52,6 +57,14 @@ class Source:
         except OSError as error:
             raise unreadable(self.path, error) from None
         self.position += len(data)
+        file = self._packed_file
+        if file is not None and self.position > _SURELY_BYTES and self.position > MOST_RATIO * file.tell():
+            raise InputError(
+                f"the {self.packed} file unpacks to more than {MOST_RATIO} times its size, as no recording does",
+                path=self.path,
+                where=f"after {self.where(self.position)}",
+                todo="unpack it yourself and give the plain file, if it is a recording",
+            )
         return data
 
     def where(self, offset: int) -> str:
@@ -70,10 +83,10 @@ def open_source(path: str | Path) -> Iterator[Source]:
     with file:
         if magic.startswith(_GZIP):
             with _open_gzip(file, "rb") as unpacked:
-                yield Source(path, cast(BinaryIO, unpacked), "gzip")
+                yield Source(path, cast(BinaryIO, unpacked), "gzip", file)
         elif magic == _ZSTD:
             with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-                yield Source(path, cast(BinaryIO, reader), "zstd")
+                yield Source(path, cast(BinaryIO, reader), "zstd", file)
         else:
             yield Source(path, file, "")
 

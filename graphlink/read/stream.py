@@ -27,8 +27,10 @@ from graphlink.read.scan import guess_cut, scan, separator_at
 from graphlink.read.source import Source, open_source
 
 BLOCK_BYTES = 1 << 20  # 4 MB and more cost a third more time in fresh memory pages, and gain nothing
-MAX_ELEMENT_BYTES = 256 << 20
+MAX_ELEMENT_BYTES = 16 << 20  # the longest of all that were seen has 0.1 MB; in memory it takes up to 25 times of it
 MAX_AROUND_BYTES = 64 << 20  # text before or after the array
+MAX_KEYS = 1 << 20  # in that text
+MAX_BAD = 1 << 20  # elements that are none of what is wanted
 _UNFINISHED = 16  # bytes at the end of a buffer that look malformed as the rest of a number is missing
 _MAX_HEADS = 100  # places that look like the array's start and are none
 _OF_TRACES = frozenset({"traceEvents", "nodes"})  # keys that whoever wants a trace looks for
@@ -91,6 +93,7 @@ class ArrayReader:
         self.key: str | None = None
         self.around: _Around = {}
         self._buffer = b""
+        self._pushed_back = b""  # read already
         self._at = 0  # place in the text of what stands first in the buffer
         self._separator = b""  # learned when a guess fails: lists of objects inside elements (attrs of an ET) mislead it
         self._find_array(keys)
@@ -99,17 +102,19 @@ class ArrayReader:
         """The array's elements as ``row_type``, in order.
 
         Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut text, an
-        element above ``max_element_bytes`` (256 MB), too deep nesting.
+        element above ``max_element_bytes`` (16 MB), too deep nesting, more than ``MAX_BAD`` elements that are no ``row_type``.
         """
         decoder = _RowDecoder(row_type, keep_raw)
-        first, buffer = 0, self._buffer
+        first, bad, buffer = 0, 0, self._buffer
         self._buffer = b""
         while True:
-            more = self._source.read(max(self._block_bytes, len(buffer)))
+            more = self._read(max(self._block_bytes, len(buffer)))
             buffer += more
-            cut, block = self._guessed_block(buffer, decoder, first)
+            # an element that made the buffer grow goes alone, since many small ones may follow it there
+            grown = len(buffer) > 4 * self._block_bytes
+            cut, block = (None, None) if grown else self._guessed_block(buffer, decoder, first)
             if block is None:
-                split = scan(buffer)
+                split = scan(buffer, first_cut=grown)
                 if split.end is not None:
                     yield self._last_block(buffer, split.end, decoder, first)
                     return
@@ -122,8 +127,21 @@ class ArrayReader:
             assert cut is not None
             yield block
             first += len(block.rows) + len(block.bad)
-            buffer = b"[" + buffer[cut + 1 :]
+            bad += len(block.bad)
+            if bad > MAX_BAD:
+                raise self._error(f"more than {MAX_BAD:,} of its elements are none of a trace", self._at)
+            if grown:
+                buffer, self._pushed_back = b"[", buffer[cut + 1 :] + self._pushed_back
+            else:
+                buffer = b"[" + buffer[cut + 1 :]
             self._at += cut
+
+    def _read(self, size: int) -> bytes:
+        """As ``Source.read``, after what was read before it was its turn."""
+        if not self._pushed_back:
+            return self._source.read(size)
+        text, self._pushed_back = self._pushed_back[:size], self._pushed_back[size:]
+        return text
 
     def _guessed_block(self, buffer: bytes, decoder: _RowDecoder[T], first: int) -> tuple[int | None, Block[T] | None]:
         cut = guess_cut(buffer, self._separator)
@@ -151,7 +169,7 @@ class ArrayReader:
     def _last_block(self, buffer: bytes, end: int, decoder: _RowDecoder[T], first: int) -> Block[T]:
         block = self._sure_block(buffer[: end + 1], decoder, first, may_be_empty=first == 0)
         tail = buffer[end + 1 :]
-        while more := self._source.read(self._block_bytes):
+        while more := self._read(self._block_bytes):
             tail += more
             if len(tail) > MAX_AROUND_BYTES:
                 raise self._error(f"more than {MAX_AROUND_BYTES >> 20} MB follow the list", self._at + end)
@@ -172,7 +190,7 @@ class ArrayReader:
         start = re.compile(b'"(' + b"|".join(re.escape(key.encode()) for key in keys) + rb')"[ \t\r\n]*:[ \t\r\n]*\[')
         text, skipped = b"", 0
         while True:
-            more = self._source.read(self._block_bytes)
+            more = self._source.read(max(self._block_bytes, len(text)))
             text += more
             if not skipped and text.startswith(_BOM):
                 text, skipped = text[len(_BOM) :], len(_BOM)
@@ -222,6 +240,8 @@ class ArrayReader:
         return InputError(f"has no list {wanted} (its keys: {names})", path=self._source.path, todo="give the file that has it")
 
     def _decode_around(self, text: bytes, at: int) -> _Around:
+        if text.count(b":") > MAX_KEYS:
+            raise self._error(f"more than {MAX_KEYS:,} keys stand around its list", at)
         try:
             return msgspec.json.decode(text, type=_Around)
         except msgspec.ValidationError as error:
@@ -271,9 +291,18 @@ class ArrayReader:
 
 def _try_around(text: bytes) -> _Around | None:
     try:
-        return msgspec.json.decode(text, type=_Around)
+        return msgspec.json.decode(text, type=_Around) if text.count(b":") <= MAX_KEYS else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def utf8(text: bytes) -> bytes:
+    """With U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode("utf-8", "replace").encode()
+    return text
 
 
 class _RowDecoder(Generic[T]):
@@ -313,5 +342,5 @@ class _RowDecoder(Generic[T]):
             rows.append(row)
             index.append(position)
             if self._keep_raw:
-                raws.append(row_text)
+                raws.append(utf8(row_text))
         return Block(first, rows, index, raws, block.bad)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
 from graphlink.read.chakra import read_chakra
+from graphlink.read.document import load as load_document
 from graphlink.replay.workload import RankFile
 
 GROUPS: Final = "comm_group.json"
@@ -67,17 +67,11 @@ def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:
         InputError: it is there and holds something else.
     """
     path = folder / GROUPS
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
-    todo = 'it should be like {"1": [0, 1], "2": [2, 3]}'
-    try:
-        given = json.loads(text)
-        if not isinstance(given, dict):
-            raise InputError("is no table of communicators", path=path, todo=todo)
-        return {int(name): tuple(int(r) for r in ranks) for name, ranks in given.items()}
-    except (ValueError, TypeError, RecursionError):
-        raise InputError("is no table of communicators", path=path, todo=todo) from None
+    what, todo = "table of communicators", 'it should be like {"1": [0, 1], "2": [2, 3]}'
+    given = load_document(path, dict[str, list[int]], what, todo)
+    wrong = next((name for name in given if not (name.isascii() and name.isdecimal() and len(name) < 19)), None)
+    if wrong is not None:
+        raise InputError(f"is no {what}: {wrong[:40]!r} is no number", path=path, todo=todo)
+    return {int(name): tuple(ranks) for name, ranks in given.items()}

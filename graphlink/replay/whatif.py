@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,9 +11,10 @@ import numpy as np
 from graphlink.annotate.latency import delayed, lag_ns
 from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.patterns import UserPattern
 from graphlink.read.chakra import CommType, NodeType
 from graphlink.replay.syncs import Changed, without_syncs
-from graphlink.replay.workload import Slot, Work, Workload, names_found, work_bounds
+from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found, work_bounds
 
 MOST_FACTOR: Final = 1_000_000
 SORTS: Final = {w.name.lower(): w for w in Work}
@@ -25,7 +25,7 @@ class Scale:
     """Nodes of one sort whose name ``pattern`` finds (None = all) take ``factor`` of their time."""
 
     work: Work
-    pattern: re.Pattern[str] | None
+    pattern: UserPattern | None
     factor: float
 
 
@@ -60,10 +60,7 @@ def parse_scale(text: str) -> Scale:
         factor = -1.0
     if not 0 <= factor <= MOST_FACTOR:
         raise UsageError(f"--scale {text!r}: {number!r} is no factor from 0 to {MOST_FACTOR:,}", todo=todo)
-    try:
-        return Scale(SORTS[sort], re.compile(pattern) if colon else None, factor)
-    except re.error as problem:
-        raise UsageError(f"--scale {text!r}: {pattern!r} is no regular expression: {problem}", todo=todo) from None
+    return Scale(SORTS[sort], UserPattern(pattern, f"--scale {sort}:") if colon else None, factor)
 
 
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
@@ -86,6 +83,8 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
             named = _named(work, scale)
             for ns in (launch, stream, explained):
                 ns[named] = _times(ns[named], scale.factor)
+    if float(np.abs(cost, dtype=np.float64).sum()) > MOST_NS:
+        raise UsageError("--scale: the scaled times add up to more than 36 years", todo="choose a smaller factor")
     wake = np.minimum(_wake_ns(work, cost), cost)
     if changes.launch_ns is not None:
         done.append(_launches(work, changes.launch_ns, cost))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
+from graphlink.errors import InputError
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
 
@@ -35,9 +35,17 @@ class Work(IntEnum):
     DELAY = 5  # device delay nodes; ``--scale delay`` takes start delays too
 
 
+MOST_NS: Final = 1 << 60
 GAP_NAME: Final = "host gap"
 DELAY_NAME: Final = "device delay"
 COPY_NAMES: Final = ("memcpy", "memset", "[cuda memcpy", "[cuda memset", "copyhost", "copydevice", "fillbuffer")
+
+
+class Finds(Protocol):
+    """A regular expression."""
+
+    def search(self, string: str, /) -> object:
+        """What is found in a name; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,14 @@ class Workload:
 
 
 def workload(ranks: Sequence[RankFile]) -> Workload:
-    """The table of some ranks. n log n in nodes where ids do not ascend in the file, else linear."""
+    """The table of some ranks. n log n in nodes where ids do not ascend in the file, else linear.
+
+    Raises:
+        InputError: the times of a rank add up to more than int64 ns can be sure to hold.
+    """
     given = tuple(ranks)
+    for one in given:
+        _refuse_long(one.file)
     parts = [_part(r.file) for r in given]
     sizes = [len(p.position) for p in parts]
     offset = np.cumsum([0, *sizes])
@@ -124,12 +138,25 @@ def workload(ranks: Sequence[RankFile]) -> Workload:
     )
 
 
+def _refuse_long(file: ChakraFile) -> None:
+    """Times that a machine adds up, together and since the start of the recording, stay below ``MOST_NS``."""
+    costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, file.duration_micros * 1e3))
+    times = (np.abs(column, dtype=np.float64).max(initial=0) for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns))
+    if max(*costs, *times) < MOST_NS:
+        return
+    raise InputError(
+        "its times are too long: they add up to more than 2**60 ns, 36 years",
+        path=file.path,
+        todo="look for damaged durations in the graph",
+    )
+
+
 def work_bounds(work: Workload) -> list[tuple[int, int]]:
     """First node of each rank, and the first that is not its own."""
     return list(pairwise(work.offset.tolist()))
 
 
-def names_found(work: Workload, pattern: re.Pattern[str]) -> Bool:
+def names_found(work: Workload, pattern: Finds) -> Bool:
     """Nodes in whose name ``pattern`` is found; every name is looked at once."""
     out = np.zeros(len(work), np.bool_)
     for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):

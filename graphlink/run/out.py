@@ -85,10 +85,16 @@ def out_of(name: str) -> Out:
 
 
 class LocalStore:
-    """A folder appears by being renamed."""
+    """A folder appears by being renamed.
+
+    Raises:
+        OutputError: it would lie behind a link.
+    """
 
     def __init__(self, out: Path) -> None:
         self.folder = out / publish.HIDDEN / "ranks"
+        for folder in (self.folder.parent, self.folder):
+            publish.refuse_links(folder)
 
     def exists(self) -> bool:
         return self.folder.is_dir()
@@ -155,12 +161,13 @@ class LocalStore:
         return publish.temporary(self.folder)
 
     def holds(self, name: str, inner: Sequence[str]) -> bool:
-        return all((self.folder / name / one).is_file() for one in inner)
+        return all(publish.is_own(one) and (self.folder / name / one).is_file() for one in inner)
 
     def take(self, name: str, last: str, to: Path) -> None:
         with publish.naming(to):
             for path in sorted((self.folder / name).iterdir()):
                 if path.name != last:
+                    publish.refuse_links(path)  # files are written to where they are taken
                     path.rename(to / path.name)
 
     def clear(self) -> None:
@@ -192,4 +199,4 @@ class LocalOut:
         if not (self.folder / summary.NAME).is_file():
             return None
         whole = summary.load(self.folder / summary.NAME)
-        return whole if all((self.folder / name).is_file() for name in whole.files) else None
+        return whole if all(publish.is_own(name) and (self.folder / name).is_file() for name in whole.files) else None

@@ -138,7 +138,12 @@ def join_ranks(stored: Sequence[Stored], options: job.Options, out: str, folder:
     state = State(out)
     _refuse_same_rank(stored, state)
     keys = [s.key for s in stored]
-    joined = join(state.rows(keys), keep_unmatched=options.keep_unmatched)
+    rows = state.rows(keys)
+    other = next((s for s, row in zip(stored, rows, strict=True) if row.comms.rank != s.manifest.rank), None)
+    if other is not None:
+        what = f"what an earlier job left is not of rank {other.manifest.rank}, as it says"
+        raise InputError(what, path=state.where(other.key), todo="run the job of this rank again")
+    joined = join(rows, keep_unmatched=options.keep_unmatched)
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
     outcomes = run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored])
     results = good(naming_lost(outcomes, [s.manifest.recordings[0].path for s in stored]), len(tasks))

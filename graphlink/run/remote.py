@@ -109,8 +109,8 @@ class RemotePublication:
     def __enter__(self) -> RemotePublication:
         told = _read(f"{self.url}/{publish.HIDDEN}/{JOURNAL}")
         if told is not None:
-            with contextlib.suppress(msgspec.DecodeError):
-                self._cut = msgspec.json.decode(told, type=list[str])
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._cut = list(filter(publish.is_own, msgspec.json.decode(told, type=list[str])))
         listed = _read(f"{self.url}/{summary.NAME}")
         self._old = list(self._cut)
         if listed is not None:

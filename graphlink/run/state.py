@@ -33,6 +33,8 @@ ROWS: Final = "rows.pickle"
 PREPARED: Final = "prepared.pickle"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
+# what a pickle raises that is cut, damaged or of another version
+_DAMAGED: Final = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,7 +211,7 @@ class State:
         try:
             with self._store.opened(name) as stored:
                 return pickle.load(stored)
-        except (OSError, EOFError, pickle.UnpicklingError) as problem:
+        except _DAMAGED as problem:
             raise InputError(
                 f"what an earlier job left cannot be read: {problem}", path=self._store.where(name), todo="run the job of this rank again"
             ) from None
@@ -259,5 +261,5 @@ _Told = TypeVar("_Told", Manifest, Result)
 def _decoded(data: bytes | None, kind: type[_Told]) -> _Told | None:
     try:
         return msgspec.json.decode(data, type=kind) if data is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from graphlink.emit.publish import HIDDEN, Publication, naming, write
+from graphlink.emit.publish import HIDDEN, JOURNAL, OLD, Publication, naming, write
 from graphlink.errors import OutputError
 
 
@@ -64,49 +66,49 @@ def test_a_summary_that_is_not_ours_is_not_touched(tmp_path: Path, text: bytes) 
     (tmp_path / "summary.json").write_bytes(text)
     for force in (False, True):
         with pytest.raises(OutputError):
-            publish(tmp_path, {"a": b""}, force=force)
+            publish(tmp_path, {"a.0.et": b""}, force=force)
     assert tree(tmp_path) == {"summary.json": text}
 
 
 def test_a_summary_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (tmp_path / "other.txt").write_bytes(b"mine")
-    publish(out, {"a": b""}, listed=["../other.txt", str(tmp_path / "other.txt"), "..", ".", "a", "summary.json"])
-    publish(out, {"b": b""}, force=True)
+    publish(out, {"a.0.et": b""}, listed=["../other.txt", str(tmp_path / "other.txt"), "..", ".", "a.0.et", "summary.json"])
+    publish(out, {"b.0.et": b""}, force=True)
     assert (tmp_path / "other.txt").read_bytes() == b"mine"
-    assert set(tree(out)) == {"b", "summary.json"}
+    assert set(tree(out)) == {"b.0.et", "summary.json"}
 
 
 def test_a_failure_while_moving_brings_the_old_files_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path, {"a": b"old", "b": b"old"})
+    publish(tmp_path, {"a.0.et": b"old", "b.0.et": b"old"})
     before = tree(tmp_path)
     rename = Path.rename
 
     def full(self: Path, target: Path) -> Path:
-        if self.name == "b" and self.parent.name.startswith("tmp-"):
+        if self.name == "b.0.et" and self.parent.name.startswith("tmp-"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(OutputError, match="No space left"):
-        publish(tmp_path, {"a": b"new", "b": b"new", "c": b"new"}, force=True)
+        publish(tmp_path, {"a.0.et": b"new", "b.0.et": b"new", "c.0.et": b"new"}, force=True)
     assert tree(tmp_path) == before
 
 
 def test_interrupted_while_moving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(tmp_path, {"a": b"old"})
+    publish(tmp_path, {"a.0.et": b"old"})
     before = tree(tmp_path)
     rename = Path.rename
 
     def interrupted(self: Path, target: Path) -> Path:
         moved = rename(self, target)
-        if self.name == "a" and self.parent.name.startswith("tmp-"):
+        if self.name == "a.0.et" and self.parent.name.startswith("tmp-"):
             raise KeyboardInterrupt
         return moved
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        publish(tmp_path, {"a": b"new"}, force=True)
+        publish(tmp_path, {"a.0.et": b"new"}, force=True)
     assert tree(tmp_path) == before
 
 
@@ -127,16 +129,113 @@ def test_a_full_disk_is_said_in_words(tmp_path: Path) -> None:
 def test_what_others_keep_in_the_hidden_folder_stays(tmp_path: Path) -> None:
     (tmp_path / HIDDEN).mkdir()
     (tmp_path / HIDDEN / "kept").write_bytes(b"mine")
-    publish(tmp_path, {"a": b""})
+    publish(tmp_path, {"a.0.et": b""})
     assert (tmp_path / HIDDEN / "kept").read_bytes() == b"mine"
 
 
 def test_a_failure_after_moving_brings_the_old_files_back(tmp_path: Path) -> None:
-    publish(tmp_path, {"a": b"old", "b": b"old"})
+    publish(tmp_path, {"a.0.et": b"old", "b.0.et": b"old"})
     before = tree(tmp_path)
     with pytest.raises(ZeroDivisionError), Publication(tmp_path, force=True) as publication:
-        write(publication.beside / "a", b"new")
+        write(publication.beside / "a.0.et", b"new")
         write(publication.beside / "summary.json", b"{}")
         publication.publish()
         raise ZeroDivisionError
     assert tree(tmp_path) == before
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A file of the user beside the output folder."""
+    path = tmp_path / "thesis.txt"
+    path.write_bytes(b"mine")
+    return path
+
+
+def planted(out: Path, *, new: Sequence[str] = (), old: Sequence[str] = (), pid: str = "999999999") -> Path:
+    """A temporary folder of a process that does not live, with a journal."""
+    folder = out / HIDDEN / f"tmp-{socket.gethostname().replace('-', '_')}-{pid}-x"
+    (folder / OLD).mkdir(parents=True)
+    (folder / JOURNAL).write_bytes(msgspec.json.encode({"old": old, "new": new}))
+    return folder
+
+
+def test_a_journal_takes_back_what_a_killed_process_had_moved(tmp_path: Path) -> None:
+    (tmp_path / "trace.1.et").write_bytes(b"half of a run")
+    left = planted(tmp_path, new=["trace.1.et"], old=["trace.0.et"])
+    (left / OLD / "trace.0.et").write_bytes(b"before")
+    with Publication(tmp_path, force=False):
+        pass
+    assert tree(tmp_path)["trace.0.et"] == b"before"
+    assert "trace.1.et" not in tree(tmp_path)
+
+
+def test_a_planted_journal_removes_no_file_of_the_user(tmp_path: Path, outside: Path) -> None:
+    out = tmp_path / "out"
+    names = ["../thesis.txt", str(outside), "..", ".", "", "a/../../thesis.txt", "notes.txt", "x\0.0.et", "../.0.et", "\n"]
+    planted(out, new=names, old=names)
+    (out / "notes.txt").write_bytes(b"mine")
+    publish(out, {"a.0.et": b""})
+    assert outside.read_bytes() == (out / "notes.txt").read_bytes() == b"mine"
+
+
+def test_a_planted_journal_overwrites_no_file_of_the_user(tmp_path: Path, outside: Path) -> None:
+    out = tmp_path / "out"
+    left = planted(out, old=["../thesis.txt", str(outside), "notes.txt"])
+    (out / "notes.txt").write_bytes(b"mine")
+    for name in ("thesis.txt", "notes.txt"):
+        (left / OLD / name).write_bytes(b"theirs")
+    (left / "thesis.txt").write_bytes(b"theirs")  # left / OLD / "../thesis.txt"
+    publish(out, {"a.0.et": b""})
+    assert outside.read_bytes() == (out / "notes.txt").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("link", [HIDDEN, "tmp", OLD])
+def test_no_planted_link_is_followed_out_of_the_folder(tmp_path: Path, link: str) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    left = planted(elsewhere if link != OLD else out, new=["trace.0.et"], old=["trace.1.et"])
+    if link == OLD:
+        (left / OLD).rmdir()
+        (elsewhere / "old").mkdir(parents=True)
+        (left / OLD).symlink_to(elsewhere / "old")
+        (elsewhere / "old" / "trace.1.et").write_bytes(b"mine")
+    else:
+        (left / OLD / "trace.1.et").write_bytes(b"mine")
+        out.mkdir()
+        if link == HIDDEN:
+            (out / HIDDEN).symlink_to(elsewhere / HIDDEN)
+        else:
+            (out / HIDDEN).mkdir()
+            (out / HIDDEN / left.name).symlink_to(left)
+    before = tree(elsewhere)
+    with contextlib.suppress(OutputError):
+        publish(out, {"a.0.et": b""})
+    assert tree(elsewhere) == before
+    assert not (out / "trace.1.et").exists()
+
+
+@pytest.mark.parametrize("pid", ["9" * 30, "9" * 200, "0" * 200, "\u0661", "-", "x"])
+def test_a_temporary_folder_of_no_process_number_is_no_matter(tmp_path: Path, pid: str) -> None:
+    planted(tmp_path, pid=pid)
+    publish(tmp_path, {"a.0.et": b""})
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b'{"old": ["\xff"], "new": []}', b"[" * 5000, b'{"old": ' + b"[" * 5000])
+def test_a_journal_that_is_none_is_passed_over(tmp_path: Path, text: bytes) -> None:
+    (planted(tmp_path) / JOURNAL).write_bytes(text)
+    publish(tmp_path, {"a.0.et": b""})
+    assert set(tree(tmp_path)) == {"a.0.et", "summary.json", HIDDEN}
+
+
+def test_force_replaces_no_file_that_only_a_planted_summary_calls_graphlinks(tmp_path: Path) -> None:
+    publish(tmp_path, {"a.0.et": b""}, listed=["a.0.et", "summary.json", "notes.txt", ".bashrc"])
+    for name in ("notes.txt", ".bashrc"):
+        (tmp_path / name).write_bytes(b"mine")
+    publish(tmp_path, {"b.0.et": b""}, force=True)
+    assert set(tree(tmp_path)) == {"b.0.et", "summary.json", "notes.txt", ".bashrc"}
+
+
+def test_what_is_no_name_of_an_output_is_not_published(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"notes\.txt"):
+        publish(tmp_path, {"notes.txt": b""})
+    assert tree(tmp_path) == {}

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.errors import InputError
-from graphlink.read import scan, stream
+from graphlink.read import scan, source, stream
 from graphlink.read.scan import guess_cut, separator_at
 from graphlink.read.stream import open_array
 
@@ -194,3 +194,49 @@ def test_mangled_utf8_in_a_row_is_replaced(tmp_path):
     path.write_bytes(b'[{"a": "x\xffy"}, {"a": "z"}]')
     with open_array(path, ()) as array:
         assert [row.a for block in array.blocks(Row) for row in block.rows] == ["x\ufffdy", "z"]
+
+
+def test_a_file_that_unpacks_to_far_more_than_recordings_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_SURELY_BYTES", 1 << 20)
+    text = b'{"traceEvents":[' + (b'{"name":"' + b"a" * 200 + b'"},') * 20_000 + b"{}]}"
+    for packed in (gzip.compress(text, 9), zstandard.compress(text, 19)):
+        (tmp_path / "bomb").write_bytes(packed)
+        with pytest.raises(InputError, match="256 times its size"):
+            read(tmp_path / "bomb", 1 << 16)
+    (tmp_path / "bomb").write_bytes(text)  # a plain file is as long as it is
+    assert len(read(tmp_path / "bomb", 1 << 16)[0]) == 20_001
+
+
+@given(sizes=st.lists(st.sampled_from([1, 5, 60, 300]), min_size=1, max_size=12))
+def test_a_long_element_among_short_ones_changes_nothing(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
+    elements = [{"a": "x" * size} if size > 5 else {} for size in sizes]
+    path = tmp_path_factory.mktemp("long") / "trace.json"
+    path.write_text(json.dumps({"traceEvents": elements, "after": 1}))
+    rows, around = read(path, 16)
+    assert rows == elements
+    assert around == {"after": 1}
+
+
+def test_what_follows_a_long_element_is_no_block_of_its_length(tmp_path: Path) -> None:
+    long = '{"a": "' + "x" * 100_000 + '"}'
+    (tmp_path / "trace.json").write_text('{"traceEvents": [' + ", ".join(["{}"] * 100 + [long] + ["{}"] * 40_000) + "]}")
+    with open_array(tmp_path / "trace.json", ("traceEvents",), 1 << 10) as array:
+        sizes = [len(block.rows) for block in array.blocks(msgspec.Raw)]
+    assert sum(sizes) == 40_101
+    assert max(sizes) < 2_000
+
+
+def test_more_keys_around_the_list_than_any_recording_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_KEYS", 1_000)
+    keys = b'"a":1,' * 2_000
+    for text in (b"{" + keys + b'"traceEvents":[{}]}', b'{"traceEvents":[{}],' + keys + b'"b":1}'):
+        (tmp_path / "trace.json").write_bytes(text)
+        with pytest.raises(InputError, match="1,000 keys"):
+            read(tmp_path / "trace.json", 1 << 12)
+
+
+def test_elements_without_end_that_are_none_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_BAD", 1_000)
+    (tmp_path / "trace.json").write_bytes(b'{"traceEvents":[' + b"1," * 5_000 + b"{}]}")
+    with pytest.raises(InputError, match="1,000"), open_array(tmp_path / "trace.json", ("traceEvents",), 1 << 10) as array:
+        list(array.blocks(dict))

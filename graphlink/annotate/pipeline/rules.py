@@ -9,13 +9,14 @@ deepseek-ai/profile-data; NVIDIA/Megatron-LM ``nvtx_decorator``; microsoft/DeepS
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphlink.annotate.pipeline.records import Phase
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
+from graphlink.patterns import UserPattern
 
 _PHASES: Final = {
     "f": Phase.F, "fwd": Phase.F, "forward": Phase.F, "b": Phase.B, "bwd": Phase.B, "backward": Phase.B, "i": Phase.I,
@@ -46,7 +47,7 @@ class Rule:
     """
 
     name: str
-    patterns: tuple[str, ...]
+    patterns: tuple[str | UserPattern, ...]
     phases: dict[str, Phase] = field(default_factory=dict)
     other: tuple[str, ...] = ()
     split_b: bool = False
@@ -55,13 +56,12 @@ class Rule:
     def read(self, text: str) -> tuple[Reading, ...]:
         """Empty where no pattern matches; two where one range stands for two phases."""
         for pattern in self.patterns:
-            found = re.fullmatch(pattern, text)
+            found = re.fullmatch(pattern, text) if isinstance(pattern, str) else pattern.fullmatch(text)
             if found:
-                return self._readings(found)
+                return self._readings(found.groupdict())
         return ()
 
-    def _readings(self, found: re.Match[str]) -> tuple[Reading, ...]:
-        said = found.groupdict()
+    def _readings(self, said: Mapping[str, str | None]) -> tuple[Reading, ...]:
         out = []
         for suffix in ("", "2"):
             word = said.get(f"phase{suffix}")
@@ -124,19 +124,16 @@ def user_rules(patterns: Sequence[str]) -> tuple[Rule, ...]:
     """Rules that a user gives as regular expressions with named groups; ``phase`` must be one of them.
 
     Raises:
-        UsageError: no regular expression, no group ``phase``, or a group that means nothing.
+        UsageError: no regular expression, no group ``phase``, or a group that means nothing; later, that matching takes too long.
     """
     rules = []
     for pattern in patterns:
-        try:
-            groups = re.compile(pattern).groupindex
-        except (re.error, RecursionError, OverflowError) as problem:
-            raise UsageError(f"{USER} {pattern!r} is no regular expression: {problem}") from None
-        unknown = sorted(set(groups) - {*_GROUPS})
-        if "phase" not in groups or unknown:
+        compiled = UserPattern(pattern, USER)
+        unknown = sorted(compiled.groups - {*_GROUPS})
+        if "phase" not in compiled.groups or unknown:
             what = f"has a group {unknown[0]!r}" if unknown else "has no group (?P<phase>...)"
             raise UsageError(f"{USER} {pattern!r} {what}", todo=f"name its groups: {', '.join(_GROUPS)}")
-        rules.append(Rule(f"{USER} {pattern}", (pattern,), split_b=True))
+        rules.append(Rule(f"{USER} {pattern}", (compiled,), split_b=True))
     return tuple(rules)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I32, I64, NOWHERE
-from graphlink.read.columns import MISSING, ints, ns_of_us
+from graphlink.read.columns import MAX_NS, MISSING, ints, ns_of_us
 from graphlink.read.nccl.names import element_bytes
 from graphlink.read.nccl.records import Calls, KernelChannels, ProxyOps, Steps
 
@@ -43,11 +43,15 @@ def narrow(numbers: I64) -> I32:
     return np.where((numbers >= 0) & (numbers < 1 << 31), numbers, NOWHERE).astype(np.int32)
 
 
-def times(us: Sequence[object]) -> I64:
+def times(us: Sequence[Any]) -> I64:
     """us -> ns, rounded. What is no time becomes 0, which is also what stands for one that was not recorded."""
     if not set(map(type, us)) <= {float, int}:
         us = [value if type(value) in (float, int) else 0 for value in us]
-    ns = ns_of_us(np.array(us, np.float64))
+    try:
+        column = np.array(us, np.float64)
+    except OverflowError:  # an integer of hundreds of digits
+        column = np.array([value if type(value) is float or abs(value) < MAX_NS else 0 for value in us], np.float64)
+    ns = ns_of_us(column)
     return np.where(ns == MISSING, 0, ns)
 
 

@@ -1,0 +1,69 @@
+"""Regular expressions that users give, matched within a time: a catastrophic one is an error, not an endless run.
+
+``re`` decides what is a regular expression; ``regex`` matches, since it can stop on the way.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+
+import regex
+
+from graphlink.errors import UsageError
+
+MOST_SECONDS: Final = 10.0  # of matching, for a pattern in a process: 1 M names take 1 s
+MOST_CHARACTERS: Final = 10_000
+_MOST_REPEATS: Final = 100_000  # counted ones inside each other; compiling takes 1 kB for each
+_COUNTED: Final = re.compile(r"(\)?)\{(\d{0,20}),?(\d{0,20})\}")
+
+
+class UserPattern:
+    """A compiled expression. ``option``: which one gave it, as messages name it."""
+
+    def __init__(self, text: str, option: str):
+        """Compiles ``text``.
+
+        Raises:
+            UsageError: it is no regular expression, or too large a one.
+        """
+        self.pattern, self._option = text, option
+        self._left_s = MOST_SECONDS
+        what = f"{option} {text!r}"
+        if len(text) > MOST_CHARACTERS or _repeats(text) > _MOST_REPEATS:
+            raise UsageError(f"{what:.200} is too large a regular expression", todo="write a shorter one, with smaller counts")
+        try:
+            self.groups = frozenset(re.compile(text).groupindex)
+            self._compiled = regex.compile(text)
+        except (re.error, regex.error, RecursionError, OverflowError, ValueError) as problem:
+            raise UsageError(f"{what} is no regular expression: {problem}") from None
+
+    def fullmatch(self, name: str) -> regex.Match[str] | None:
+        """As ``re.fullmatch``. Raises UsageError: matching takes too long, over all names so far."""
+        return self._timed(self._compiled.fullmatch, name)
+
+    def search(self, name: str) -> regex.Match[str] | None:
+        """As ``re.search``. Raises UsageError: as ``fullmatch``."""
+        return self._timed(self._compiled.search, name)
+
+    def _timed(self, match: Callable[..., regex.Match[str] | None], name: str) -> regex.Match[str] | None:
+        began = time.monotonic()
+        try:
+            found = match(name, timeout=max(self._left_s, 1e-3))
+        except TimeoutError:
+            raise UsageError(
+                f"{self._option} {self.pattern!r} takes more than {MOST_SECONDS:g} s to match",
+                where=f"the name {name[:80]!r}",
+                todo="write it without repeats inside repeats, such as (a+)+",
+            ) from None
+        self._left_s -= time.monotonic() - began
+        return found
+
+
+def _repeats(text: str) -> int:
+    """At most how often the expression repeats a part of itself by counts: those of groups may lie inside each other."""
+    counts = [(bool(m[1]), int(m[3] or m[2] or 0)) for m in _COUNTED.finditer(text)]
+    return math.prod(n for group, n in counts if group and n) * max((n for group, n in counts if not group), default=1)

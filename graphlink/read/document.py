@@ -1,0 +1,51 @@
+"""JSON documents that are read whole: what graphlink itself wrote, or somebody in its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.read.columns import MAX_NS
+from graphlink.read.source import unreadable
+
+_LONG: Final = re.compile(rb"[0-9]{19}")  # below, a number fits an int64
+T = TypeVar("T")
+
+
+def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
+    """The document at ``path`` as ``kind``, all integers in it within +-2**62, so that sums and floats of them stay finite.
+
+    Raises:
+        InputError: it cannot be read, or is no ``what``.
+    """
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as problem:
+        raise unreadable(path, problem) from None
+    try:
+        document = msgspec.json.decode(data, type=kind)
+        if _LONG.search(data) and _beyond(msgspec.to_builtins(document)):
+            raise InputError(f"is no {what}: a number is beyond 2**62", path=path, todo=todo)
+    except RecursionError:
+        raise InputError(f"is no {what}: it is nested too deeply", path=path, todo=todo) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise InputError(f"is no {what}: {problem}", path=path, todo=todo) from None
+    return document
+
+
+def _beyond(document: Any) -> bool:
+    """Whether any integer in it is."""
+    left = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+        elif isinstance(value, int) and abs(value) >= MAX_NS:
+            return True
+    return False
