@@ -98,16 +98,15 @@ class Launches:
         return np.flatnonzero(chosen if np.count_nonzero(chosen) >= FEWEST else near)
 
 
-def launches_of(trace: Trace, call: I32, mine: Bool) -> Launches:
+def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
+    """Launches of single ops of a device, whose rows are ``own``, in order of start."""
     device, calls = trace.device, trace.calls
     several = np.bincount(call + 1, minlength=len(calls.start_ns) + 1)[call + 1] > 1
-    row = np.flatnonzero(mine & (call != NOWHERE) & ~several)
+    row = own[(call[own] != NOWHERE) & ~several[own]]
     row = row[_brief(trace)[call[row]]]
     by = call[row]
     lag_ns = device.start_ns[row] - calls.start_ns[by]
     worked_ns = np.full(len(call), np.iinfo(np.int64).min // 2)
-    own = np.flatnonzero(mine)
-    own = own[np.argsort(device.start_ns[own], kind="stable")]
     worked_ns[own[1:]] = np.maximum.accumulate(device.end_ns[own])[:-1]
     return Launches(
         row=row,

@@ -3,35 +3,24 @@
 What must hold says where the clock is: no op begins before its launch call, no wait is over before what it waited for, and a kernel that
 finds its stream idle begins a steady time after its launch call returned. That time is counted from the *end* of the call, as the call
 rings the doorbell last: from its start it differs by the length of the call (V100 7 to 13 us), from its end it is the same on all
-recordings of an API (docs/edges.md, "Clocks").
-
-The offset is a step function of time, found as the cheapest path through levels: evidence below a level costs more than above it (nothing
-begins early, much begins late), a change of level costs as much as several launches that disagree. All of it moves with the rows.
+recordings of an API (docs/edges.md, "Clocks"). All of it moves with the rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
+from graphlink.link.clock_evidence import MOST_NS, Launches, Waits, evidence_of, launches_of, waits_of
+from graphlink.link.clock_windows import Windows, of_devices
 from graphlink.link.launch import joined
-from graphlink.model import I32, I64, NOWHERE, Bool, Clocks, CommTable, DeviceClock, DeviceRows, Trace
+from graphlink.model import I32, I64, NOWHERE, Clocks, CommTable, DeviceClock, DeviceRows, Trace
 
-F64 = NDArray[np.float64]
-
-USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
-SOON_NS: Final = 5_250  # a quarter of them by then
-NEAR_NS: Final = 100_000_000  # a wait shows how late it returns beside launches no further off
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
-_LEVEL_NS: Final = 250
-_MOST_LEVELS: Final = 600
-_MOST_BLOCKS: Final = 2_000
-CHANGE: Final = 25.0  # what a change of level costs, in us of disagreement
-_ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = 6.0, 1.5, 8.0, 2.0  # disagreement of one launch or wait counts no more than this
+_EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
 
 
 def on_host_clock(trace: Trace) -> Trace:
@@ -50,206 +39,158 @@ def on_host_clock(trace: Trace) -> Trace:
     return replace(trace, device=DeviceRows(**columns, comm=comm), clocks=Clocks(found.offset_ns[order], found.devices))
 
 
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """Of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at ``by_ns[k]`` (device clock).
-
-    Between the two, nothing shows which of its neighbours an op belongs to. ``cost_us``: how far the evidence disagrees.
-    """
-
-    offset_ns: I64
-    after_ns: I64
-    by_ns: I64
-    cost_us: float
-
-
-_STILL: Final = _Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0.0)
-
-
 def clocks(trace: Trace, call: I32) -> Clocks:
     """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE without one.
 
     O(n log n).
     """
-    device = trace.device
     out = np.zeros(len(call), np.int64)
     waits = waits_of(trace, call)
-    bounds = _bounds(trace, call, waits)
-    devices = [_Device(number, trace, call, bounds, waits) for number in np.unique(device.device).tolist()]
+    devices = [_rows(trace, call, waits, number) for number in np.unique(trace.device.device).tolist()]
+    launches = [launches_of(trace, call, rows.row) for rows in devices]
+    anchored: list[bool] = []
     for idle in (Launches.roughly, Launches.by):
-        evidence = [evidence_of(trace, d.launches, d.launches.of(idle(d.launches, out)), d.waits) for d in devices]
-        for d, windows in zip(devices, _of_devices(evidence, trace.resolution_ns), strict=True):
-            out[d.row] = d.offsets(windows)
-    return Clocks(out, tuple(d.described(out, anchored=e.anchored) for d, e in zip(devices, evidence, strict=True)))
+        evidence = [
+            evidence_of(trace, one, one.of(idle(one, out)), waits.of(trace.device.device == rows.number))
+            for one, rows in zip(launches, devices, strict=True)
+        ]
+        anchored = [e.anchored for e in evidence]
+        for rows, windows in zip(devices, of_devices(evidence, trace.resolution_ns), strict=True):
+            out[rows.row] = _offsets(windows, rows)
+    return Clocks(out, tuple(_described(rows, out[rows.row], known) for rows, known in zip(devices, anchored, strict=True)))
 
 
-class _Device:
-    """The rows of one device in order of start, what they show, and between what their clock must be."""
-
-    def __init__(self, number: int, trace: Trace, call: I32, bounds: tuple[I64, I64], waits: Waits) -> None:
-        mine = trace.device.device == number
-        row = np.flatnonzero(mine)
-        self.number = number
-        self.row = row[np.argsort(trace.device.start_ns[row], kind="stable")]
-        self.start_ns = trace.device.start_ns[self.row]
-        self.least_ns, self.most_ns = (bound[self.row] for bound in bounds)
-        self.launches, self.waits = launches_of(trace, call, mine), waits.of(mine)
-
-    def offsets(self, windows: _Windows) -> I64:
-        window = _window_of(windows, self.start_ns, self.least_ns, self.most_ns)
-        return _bounded(windows.offset_ns[window], window, self.least_ns, self.most_ns)
-
-    def described(self, offset_ns: I64, *, anchored: bool) -> DeviceClock:
-        mine = offset_ns[self.row]
-        jumps = np.abs(np.diff(mine))
-        return DeviceClock(
-            device=self.number,
-            windows=int(np.count_nonzero(jumps)) + 1,
-            offset_ns=(int(mine.min()), int(mine.max())),
-            steps=int(np.count_nonzero(jumps >= STEP_NS)),
-            anchored=anchored,
-        )
+def _described(rows: _Rows, offset_ns: I64, anchored: bool) -> DeviceClock:
+    jumps = np.abs(np.diff(offset_ns))
+    return DeviceClock(
+        device=rows.number,
+        windows=int(np.count_nonzero(jumps)) + 1,
+        offset_ns=(int(offset_ns.min()), int(offset_ns.max())),
+        steps=int(np.count_nonzero(jumps >= STEP_NS)),
+        anchored=anchored,
+    )
 
 
-def _of_devices(evidence: list[Evidence], resolution_ns: int) -> list[_Windows]:
-    """The windows of each device. Devices whose evidence one clock explains as well have one: what they did together stays together."""
-    apart = [_windows(e, resolution_ns) if e.anchored else _STILL for e in evidence]
-    anchored = [e for e in evidence if e.anchored]
-    if len(anchored) > 1:
-        one = _windows(Evidence.joined(anchored), resolution_ns)
-        if one.cost_us <= sum(w.cost_us for w in apart) + CHANGE * (len(anchored) - 1):
-            return [one if e.anchored else w for e, w in zip(evidence, apart, strict=True)]
-    return apart
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of one device in order of start, on its clock.
+
+    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``gap_ns``: the
+    device had been idle for that long when it started; ``overlap_ns``: its stream was still at work for so long, which only a clock that
+    was set back shows.
+    """
+
+    number: int
+    row: I64
+    start_ns: I64
+    least_ns: I64
+    most_ns: I64
+    gap_ns: I64
+    overlap_ns: I64
 
 
-def _bounds(trace: Trace, call: I32, waits: Waits) -> tuple[I64, I64]:
-    """The least and the most that the clock can be ahead at each device row, by exact waits for it and by its launch call."""
+def _rows(trace: Trace, call: I32, waits: Waits, number: int) -> _Rows:
     device = trace.device
-    least_ns = np.full(len(call), np.iinfo(np.int64).min // 2)
+    row = np.flatnonzero(device.device == number)
+    row = row[np.argsort(device.start_ns[row], kind="stable")]
+    start_ns, end_ns = device.start_ns[row], device.end_ns[row]
+    least_ns = np.full(len(call), _NEVER)
     np.maximum.at(least_ns, waits.op[waits.exact], waits.least_ns[waits.exact])
-    most_ns = np.full(len(call), np.iinfo(np.int64).max // 2)
-    has = call != NOWHERE
-    most_ns[has] = device.start_ns[has] - trace.calls.start_ns[call[has]]
-    return least_ns, most_ns
+    most_ns = np.full(len(row), _EVER)
+    has = call[row] != NOWHERE
+    most_ns[has] = start_ns[has] - trace.calls.start_ns[call[row[has]]]
+    gap_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
+    by_stream = np.argsort(device.stream[row], kind="stable")
+    a, b = by_stream[:-1], by_stream[1:]
+    same = device.stream[row[a]] == device.stream[row[b]]
+    overlap_ns = np.zeros(len(row), np.int64)
+    overlap_ns[b[same]] = np.maximum(end_ns[a[same]] - start_ns[b[same]], 0)
+    return _Rows(number, row, start_ns, least_ns[row], most_ns, gap_ns, overlap_ns)
 
 
-def _off_ns(offset_ns: I64 | int, least_ns: I64, most_ns: I64) -> I64:
+def _offsets(windows: Windows, rows: _Rows) -> I64:
+    """The offset of each row: that of its window, within the bounds of all rows of the window.
+
+    Bounds that contradict each other are of two windows, though nothing else shows the step.
+    """
+    windows = _split(windows, _placed(windows, rows), rows)
+    window = _placed(windows, rows)
+    offset_ns = windows.offset_ns[window]
+    least, most = np.full(len(windows.offset_ns), _NEVER), np.full(len(windows.offset_ns), _EVER)
+    few = rows.least_ns - offset_ns <= MOST_NS
+    np.maximum.at(least, window[few], rows.least_ns[few])
+    few = offset_ns - rows.most_ns <= MOST_NS
+    np.minimum.at(most, window[few], rows.most_ns[few])
+    out: I64 = np.minimum(np.maximum(offset_ns, least[window]), most[window])  # where they still contradict each other, the launch's
+    return out
+
+
+def _placed(windows: Windows, rows: _Rows) -> I64:
+    """The window of each row. A change stands where it breaks least: bounds of the rows between, and what came after what."""
+    begins = np.zeros(len(windows.offset_ns), np.int64)
+    for k in range(1, len(begins)):
+        low = int(np.searchsorted(rows.start_ns, windows.after_ns[k], side="right"))
+        high = max(low, int(np.searchsorted(rows.start_ns, windows.by_ns[k], side="left")))
+        old, new = int(windows.offset_ns[k - 1]), int(windows.offset_ns[k])
+        before, after = (np.cumsum(np.append(0, _off_ns(rows, slice(low, high), offset))) for offset in (old, new))
+        at = slice(low, high + 1)
+        step = np.maximum(new - old - rows.gap_ns[at], 0) if new > old else -np.minimum(rows.overlap_ns[at], old - new)
+        cost = (before + after[-1] - after)[: len(step)] + step
+        begins[k] = low + len(cost) - 1 - int(cost[::-1].argmin()) if len(cost) else low
+    out: I64 = np.searchsorted(np.maximum.accumulate(begins), np.arange(len(rows.start_ns)), side="right") - 1
+    return out
+
+
+def _off_ns(rows: _Rows, part: slice, offset_ns: int) -> I64:
     """By how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
-    off = np.maximum(np.maximum(least_ns - offset_ns, offset_ns - most_ns), 0)
+    off = np.maximum(np.maximum(rows.least_ns[part] - offset_ns, offset_ns - rows.most_ns[part]), 0)
     out: I64 = np.where(off > MOST_NS, 0, off)
     return out
 
 
-def _window_of(windows: _Windows, start_ns: I64, least_ns: I64, most_ns: I64) -> I64:
-    """The window of each row, in order of start: changes stand where the bounds of the rows between are broken least."""
-    begins = np.zeros(len(windows.offset_ns), np.int64)
-    for k in range(1, len(begins)):
-        low = int(np.searchsorted(start_ns, windows.after_ns[k], side="right"))
-        part = slice(low, int(np.searchsorted(start_ns, windows.by_ns[k], side="left")))
-        before = np.cumsum(np.append(0, _off_ns(int(windows.offset_ns[k - 1]), least_ns[part], most_ns[part])))
-        after = np.cumsum(np.append(0, _off_ns(int(windows.offset_ns[k]), least_ns[part], most_ns[part])))
-        cost = before + after[-1] - after
-        begins[k] = low + len(cost) - 1 - int(cost[::-1].argmin())
-    out: I64 = np.searchsorted(begins, np.arange(len(start_ns)), side="right") - 1
-    return out
+def _split(windows: Windows, window: I64, rows: _Rows) -> Windows:
+    """Windows whose rows all agree: where bounds contradict those before them, another begins."""
+    offset_ns = windows.offset_ns[window]
+    least = np.where(rows.least_ns - offset_ns <= MOST_NS, rows.least_ns, _NEVER)
+    most = np.where(offset_ns - rows.most_ns <= MOST_NS, rows.most_ns, _EVER)
+    least = np.where(least > most, _NEVER, least)  # a launch contradicts the wait for its own op: no clock does that
+    firsts = np.searchsorted(window, np.arange(len(windows.offset_ns) + 1)).tolist()
+    found: list[tuple[int, int, int]] = []
+    for k, level in enumerate(windows.offset_ns.tolist()):
+        after_ns, by_ns = int(windows.after_ns[k]), int(windows.by_ns[k])
+        for piece in _agreeing(least, most, firsts[k], firsts[k + 1]):
+            found.append((min(max(level, piece.least), piece.most), after_ns, by_ns))
+            after_ns, by_ns = int(rows.start_ns[piece.binding]), int(rows.start_ns[min(piece.end, len(rows.start_ns) - 1)])
+    table = np.array(found, np.int64).reshape(-1, 3)
+    return Windows(table[:, 0], table[:, 1], table[:, 2], windows.cost_us)
 
 
-def _bounded(offset_ns: I64, window: I64, least_ns: I64, most_ns: I64) -> I64:
-    """Offsets that keep the bounds of all rows of their window; where a wait and a launch contradict each other, the launch's."""
-    count = int(window[-1]) + 1
-    least, most = np.full(count, np.iinfo(np.int64).min // 2), np.full(count, np.iinfo(np.int64).max // 2)
-    few = least_ns - offset_ns <= MOST_NS
-    np.maximum.at(least, window[few], least_ns[few])
-    few = offset_ns - most_ns <= MOST_NS
-    np.minimum.at(most, window[few], most_ns[few])
-    out: I64 = np.minimum(np.maximum(offset_ns, least[window]), most[window])
-    return out
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows up to ``end`` that agree; row ``binding`` is the last of them that contradicts row ``end``."""
+
+    least: int
+    most: int
+    binding: int
+    end: int
 
 
-def _windows(evidence: Evidence, resolution_ns: int) -> _Windows:
-    """The cheapest step function through the evidence.
-
-    How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where the quicker
-    ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies between.
-    """
-    block = np.arange(len(evidence.at_ns)) * min(_MOST_BLOCKS, len(evidence.at_ns)) // len(evidence.at_ns)
-    shown, return_ns, soon_ns, blocked = evidence.ahead_ns[evidence.launch], USUAL_RETURN_NS, SOON_NS, evidence.blocked
-    if len(shown):
-        levels = _levels(shown)
-        ahead_ns = levels[cheapest(_costs(evidence, block, levels, None))[block]]
-        blocked = blocked & (evidence.begun_ns > ahead_ns + NOISE_NS)
-        near = blocked & _near(evidence)
-        if near.any():
-            soon_ns, return_ns = (round(ns) for ns in np.percentile((ahead_ns - evidence.ahead_ns)[near], (25, 50)))
-    evidence = replace(evidence, blocked=blocked)
-    waited = evidence.ahead_ns[blocked] + return_ns
-    if len(shown):
-        waited = np.clip(waited, np.percentile(shown, 1) - STEPS_NS, np.percentile(shown, 95) + STEPS_NS)
-    levels = _levels(np.concatenate([shown, waited]))
-    costs = _costs(evidence, block, levels, return_ns)
-    level = cheapest(costs)
-    changes = np.flatnonzero(np.diff(level)) + 1
-    first = np.searchsorted(block, changes)
-    begins = np.concatenate([[0], changes])
-    between_ns = min(max((soon_ns - SOON_NS) / 2, -NOISE_NS), NOISE_NS)
-    return _Windows(
-        offset_ns=np.array([round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
-        after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
-        by_ns=np.concatenate([[0], evidence.at_ns[first]]).astype(np.int64),
-        cost_us=float(costs[np.arange(len(level)), level].sum()) + CHANGE * len(changes),
-    )
-
-
-def _levels(shown_ns: I64) -> F64:
-    low, high = np.percentile(shown_ns, (1, 95))
-    wide = min(high - low + 2_000, _LEVEL_NS * _MOST_LEVELS)
-    out: F64 = low - 1_000 + np.arange(int(wide / _LEVEL_NS) + 2) * float(_LEVEL_NS)
-    return out
-
-
-def _near(evidence: Evidence) -> Bool:
-    """Evidence with a launch close enough in time for both to be on one clock."""
-    at = np.flatnonzero(evidence.launch)
-    if not len(at):
-        return np.zeros(len(evidence.at_ns), np.bool_)
-    after = np.searchsorted(at, np.arange(len(evidence.at_ns)))
-    before_ns = evidence.at_ns - evidence.at_ns[at[np.maximum(after - 1, 0)]]
-    after_ns = evidence.at_ns[at[np.minimum(after, len(at) - 1)]] - evidence.at_ns
-    out: Bool = np.minimum(np.abs(before_ns), np.abs(after_ns)) <= NEAR_NS
-    return out
-
-
-def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -> F64:
-    """What each level costs in each block of evidence, in us; shape (blocks, levels). Waits only bound it where ``return_ns`` is None."""
-    out = np.zeros((int(block[-1]) + 1, len(levels)))
-    step = max(1, 4_000_000 // len(levels))
-    for low in range(0, len(block), step):
-        part = slice(low, low + step)
-        over_us = (evidence.ahead_ns[part, None] - levels) / 1_000
-        launch, exact, blocked = evidence.launch[part], evidence.exact[part], evidence.blocked[part]
-        cost = np.zeros(over_us.shape)
-        most_us = np.where(evidence.warm[part], _ABOVE_US, _COLD_US)[launch, None]
-        cost[launch] = np.where(over_us[launch] > 0, np.minimum(over_us[launch], most_us), np.minimum(-2 * over_us[launch], _BELOW_US))
-        cost[exact] = np.clip(2 * over_us[exact], 0, _BELOW_US)
-        if return_ns is not None:
-            cost[blocked] += np.minimum(np.abs(over_us[blocked] + return_ns / 1_000) / 2, _WAIT_US)
-        np.add.at(out, block[part], cost)
-    return out
-
-
-def cheapest(costs: F64) -> I64:
-    """The level of each block on the cheapest path, a change costing ``CHANGE`` (Viterbi)."""
-    total, best = costs[0], np.zeros(len(costs), np.int64)
-    changed = np.zeros(costs.shape, np.bool_)
-    for k in range(1, len(costs)):
-        best[k] = int(total.argmin())
-        jump = total[best[k]] + CHANGE
-        changed[k] = jump < total
-        total = np.minimum(total, jump) + costs[k]
-    at = int(total.argmin())
-    out = np.zeros(len(costs), np.int64)
-    for k in range(len(costs) - 1, -1, -1):
-        out[k] = at
-        if changed[k, at]:
-            at = int(best[k])
-    return out
+def _agreeing(least: I64, most: I64, first: int, last: int) -> Iterator[_Piece]:
+    """The fewest pieces of rows [first, last) in which no least is above a most; linear but for the pieces' last blocks."""
+    at, low, high, low_at, high_at, size = first, _NEVER, _EVER, first, first, 1_024
+    while at < last:
+        part = slice(at, min(at + size, last))
+        lows, highs = np.maximum(np.maximum.accumulate(least[part]), low), np.minimum(np.minimum.accumulate(most[part]), high)
+        bad = np.flatnonzero(lows > highs)
+        n = int(bad[0]) if len(bad) else len(lows)
+        if n:
+            low_at = at + int(np.flatnonzero(least[part][:n] == lows[n - 1])[-1]) if (least[part][:n] == lows[n - 1]).any() else low_at
+            high_at = at + int(np.flatnonzero(most[part][:n] == highs[n - 1])[-1]) if (most[part][:n] == highs[n - 1]).any() else high_at
+            low, high = int(lows[n - 1]), int(highs[n - 1])
+        at += n
+        if len(bad):
+            yield _Piece(low, high, low_at if most[at] < low else high_at, at)
+            low, high, low_at, high_at, size = _NEVER, _EVER, at, at, 1_024
+        else:
+            size *= 2
+    yield _Piece(low, high, max(last - 1, 0), last)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.clocks import CHANGE, cheapest, on_host_clock
+from graphlink.link.clock_windows import CHANGE, cheapest
+from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import joined, link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, DeviceClock, DeviceKind, SyncKind, Trace
