@@ -314,7 +314,7 @@ class _Machine:
 
     @property
     def slack_ns(self) -> int:
-        return rounding_ns(self.trace)
+        return rounding_ns(self.trace) + (NOISE_NS if self.trace.clocks else 0)
 
     def result(self) -> CudaWaits:
         call_rank = call_order(self.linked)

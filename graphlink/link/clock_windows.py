@@ -23,7 +23,8 @@ NEAR_NS: Final = 100_000_000  # a wait shows how late it returns beside launches
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000
-CHANGE: Final = 25.0  # what a change of level costs, in us of disagreement
+CHANGE_US: Final = 25.0  # what a change of level costs, in us of disagreement, where launches differ from each other by 1 us or less
+_MOST_NOISE: Final = 2.0
 _ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = 6.0, 1.5, 8.0, 2.0  # disagreement of one launch or wait counts no more than this
 
 
@@ -43,15 +44,15 @@ class Windows:
 STILL: Final = Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0.0)
 
 
-def of_devices(evidence: list[Evidence], resolution_ns: int) -> list[Windows]:
-    """The windows of each device. Devices whose evidence one clock explains as well have one: what they did together stays together."""
-    apart = [_windows(e, resolution_ns) if e.anchored else STILL for e in evidence]
-    anchored = [e for e in evidence if e.anchored]
+def of_devices(evidence: dict[int, Evidence], resolution_ns: int) -> list[tuple[tuple[int, ...], Windows]]:
+    """Devices with the windows of their clock. Those that one clock explains as well have one: what they did together stays together."""
+    apart = {device: _windows(e, resolution_ns) if e.anchored else STILL for device, e in evidence.items()}
+    anchored = tuple(device for device, e in evidence.items() if e.anchored)
     if len(anchored) > 1:
-        one = _windows(Evidence.joined(anchored), resolution_ns)
-        if one.cost_us <= sum(w.cost_us for w in apart) + CHANGE * (len(anchored) - 1):
-            return [one if e.anchored else w for e, w in zip(evidence, apart, strict=True)]
-    return apart
+        one = _windows(Evidence.joined([evidence[device] for device in anchored]), resolution_ns)
+        if one.cost_us <= sum(w.cost_us for w in apart.values()) + CHANGE_US * (len(anchored) - 1):
+            return [(anchored, one), *(((device,), w) for device, w in apart.items() if device not in anchored)]
+    return [((device,), windows) for device, windows in apart.items()]
 
 
 def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
@@ -61,10 +62,13 @@ def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
     ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies between.
     """
     block = np.arange(len(evidence.at_ns)) * min(_MOST_BLOCKS, len(evidence.at_ns)) // len(evidence.at_ns)
-    shown, return_ns, soon_ns, blocked = evidence.ahead_ns[evidence.launch], USUAL_RETURN_NS, SOON_NS, evidence.blocked
+    shown = evidence.ahead_ns[evidence.launch]
+    noise_us = float(np.median(np.abs(np.diff(shown)))) / 1_000 if len(shown) > 1 else 1.0
+    change_us = CHANGE_US * min(max(noise_us, 1.0), _MOST_NOISE)
+    return_ns, soon_ns, blocked = USUAL_RETURN_NS, SOON_NS, evidence.blocked
     if len(shown):
         levels = _levels(shown)
-        ahead_ns = levels[cheapest(_costs(evidence, block, levels, None))[block]]
+        ahead_ns = levels[cheapest(_costs(evidence, block, levels, None), change_us)[block]]
         blocked = blocked & (evidence.begun_ns > ahead_ns + NOISE_NS)
         near = blocked & _near(evidence)
         if near.any():
@@ -75,7 +79,7 @@ def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
         waited = np.clip(waited, np.percentile(shown, 1) - STEPS_NS, np.percentile(shown, 95) + STEPS_NS)
     levels = _levels(np.concatenate([shown, waited]))
     costs = _costs(evidence, block, levels, return_ns)
-    level = cheapest(costs)
+    level = cheapest(costs, change_us)
     changes = np.flatnonzero(np.diff(level)) + 1
     first = np.searchsorted(block, changes)
     begins = np.concatenate([[0], changes])
@@ -84,7 +88,7 @@ def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
         offset_ns=np.array([round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
         after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
         by_ns=np.concatenate([[0], evidence.at_ns[first]]).astype(np.int64),
-        cost_us=float(costs[np.arange(len(level)), level].sum()) + CHANGE * len(changes),
+        cost_us=float(costs[np.arange(len(level)), level].sum()) + change_us * len(changes),
     )
 
 
@@ -125,13 +129,13 @@ def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -
     return out
 
 
-def cheapest(costs: F64) -> I64:
-    """The level of each block on the cheapest path, a change costing ``CHANGE`` (Viterbi)."""
+def cheapest(costs: F64, change_us: float) -> I64:
+    """The level of each block on the cheapest path, a change costing ``change_us`` (Viterbi)."""
     total, best = costs[0], np.zeros(len(costs), np.int64)
     changed = np.zeros(costs.shape, np.bool_)
     for k in range(1, len(costs)):
         best[k] = int(total.argmin())
-        jump = total[best[k]] + CHANGE
+        jump = total[best[k]] + change_us
         changed[k] = jump < total
         total = np.minimum(total, jump) + costs[k]
     at = int(total.argmin())

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, Launches, Waits, evidence_of, launches_of, waits_of
+from graphlink.link.clock_evidence import MOST_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
 from graphlink.link.clock_windows import Windows, of_devices
 from graphlink.link.launch import joined
 from graphlink.model import I32, I64, NOWHERE, Clocks, CommTable, DeviceClock, DeviceRows, Trace
@@ -46,24 +46,24 @@ def clocks(trace: Trace, call: I32) -> Clocks:
     """
     out = np.zeros(len(call), np.int64)
     waits = waits_of(trace, call)
-    devices = [_rows(trace, call, waits, number) for number in np.unique(trace.device.device).tolist()]
-    launches = [launches_of(trace, call, rows.row) for rows in devices]
-    anchored: list[bool] = []
+    numbers = np.unique(trace.device.device).tolist()
+    launches = {number: launches_of(trace, call, _in_order(trace, (number,))) for number in numbers}
+    evidence: dict[int, Evidence] = {}
     for idle in (Launches.roughly, Launches.by):
-        evidence = [
-            evidence_of(trace, one, one.of(idle(one, out)), waits.of(trace.device.device == rows.number))
-            for one, rows in zip(launches, devices, strict=True)
-        ]
-        anchored = [e.anchored for e in evidence]
-        for rows, windows in zip(devices, of_devices(evidence, trace.resolution_ns), strict=True):
+        evidence = {
+            number: evidence_of(trace, one, one.of(idle(one, out)), waits.of(trace.device.device == number))
+            for number, one in launches.items()
+        }
+        for devices, windows in of_devices(evidence, trace.resolution_ns):
+            rows = _rows(trace, call, waits, devices)
             out[rows.row] = _offsets(windows, rows)
-    return Clocks(out, tuple(_described(rows, out[rows.row], known) for rows, known in zip(devices, anchored, strict=True)))
+    return Clocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=evidence[n].anchored) for n in numbers))
 
 
-def _described(rows: _Rows, offset_ns: I64, anchored: bool) -> DeviceClock:
+def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
     jumps = np.abs(np.diff(offset_ns))
     return DeviceClock(
-        device=rows.number,
+        device=device,
         windows=int(np.count_nonzero(jumps)) + 1,
         offset_ns=(int(offset_ns.min()), int(offset_ns.max())),
         steps=int(np.count_nonzero(jumps >= STEP_NS)),
@@ -71,16 +71,22 @@ def _described(rows: _Rows, offset_ns: I64, anchored: bool) -> DeviceClock:
     )
 
 
+def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
+    """The rows of some devices in order of start."""
+    row = np.flatnonzero(np.isin(trace.device.device, devices))
+    out: I64 = row[np.argsort(trace.device.start_ns[row], kind="stable")]
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of one device in order of start, on its clock.
+    """The rows of devices with one clock, in order of start, on that clock.
 
-    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``gap_ns``: the
-    device had been idle for that long when it started; ``overlap_ns``: its stream was still at work for so long, which only a clock that
+    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``gap_ns``: they
+    had been idle for that long when it started; ``overlap_ns``: its stream was still at work for so long, which only a clock that
     was set back shows.
     """
 
-    number: int
     row: I64
     start_ns: I64
     least_ns: I64
@@ -89,10 +95,8 @@ class _Rows:
     overlap_ns: I64
 
 
-def _rows(trace: Trace, call: I32, waits: Waits, number: int) -> _Rows:
-    device = trace.device
-    row = np.flatnonzero(device.device == number)
-    row = row[np.argsort(device.start_ns[row], kind="stable")]
+def _rows(trace: Trace, call: I32, waits: Waits, devices: tuple[int, ...]) -> _Rows:
+    device, row = trace.device, _in_order(trace, devices)
     start_ns, end_ns = device.start_ns[row], device.end_ns[row]
     least_ns = np.full(len(call), _NEVER)
     np.maximum.at(least_ns, waits.op[waits.exact], waits.least_ns[waits.exact])
@@ -100,12 +104,12 @@ def _rows(trace: Trace, call: I32, waits: Waits, number: int) -> _Rows:
     has = call[row] != NOWHERE
     most_ns[has] = start_ns[has] - trace.calls.start_ns[call[row[has]]]
     gap_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
-    by_stream = np.argsort(device.stream[row], kind="stable")
+    by_stream = np.lexsort((device.stream[row], device.device[row]))
     a, b = by_stream[:-1], by_stream[1:]
-    same = device.stream[row[a]] == device.stream[row[b]]
+    same = (device.stream[row[a]] == device.stream[row[b]]) & (device.device[row[a]] == device.device[row[b]])
     overlap_ns = np.zeros(len(row), np.int64)
     overlap_ns[b[same]] = np.maximum(end_ns[a[same]] - start_ns[b[same]], 0)
-    return _Rows(number, row, start_ns, least_ns[row], most_ns, gap_ns, overlap_ns)
+    return _Rows(row, start_ns, least_ns[row], most_ns, gap_ns, overlap_ns)
 
 
 def _offsets(windows: Windows, rows: _Rows) -> I64:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.link.clock_windows import CHANGE, cheapest
+from graphlink.link.clock_windows import CHANGE_US, cheapest
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import joined, link
 from graphlink.link.match import match_hosts
@@ -157,13 +157,13 @@ def cheapest_of_all(costs: list[list[float]]) -> float:
 def price(costs: list[list[float]], path: Iterable[int]) -> float:
     steps = list(path)
     changes = sum(a != b for a, b in itertools.pairwise(steps))
-    return sum(row[level] for row, level in zip(costs, steps, strict=True)) + CHANGE * changes
+    return sum(row[level] for row, level in zip(costs, steps, strict=True)) + CHANGE_US * changes
 
 
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.floats(0, 40), min_size=n, max_size=n), min_size=1, max_size=6)))
 @settings(max_examples=100, deadline=None)
 def test_no_path_through_the_levels_is_cheaper(costs: list[list[float]]) -> None:
-    assert price(costs, cheapest(np.array(costs)).tolist()) == pytest.approx(cheapest_of_all(costs))
+    assert price(costs, cheapest(np.array(costs), CHANGE_US).tolist()) == pytest.approx(cheapest_of_all(costs))
 
 
 def test_a_recording_without_device_rows_stays_as_it_is() -> None:
