@@ -50,7 +50,7 @@ def of_devices(evidence: dict[int, Evidence], resolution_ns: int) -> list[tuple[
     anchored = tuple(device for device, e in evidence.items() if e.anchored)
     if len(anchored) > 1:
         one = _windows(Evidence.joined([evidence[device] for device in anchored]), resolution_ns)
-        if one.cost_us <= sum(w.cost_us for w in apart.values()) + CHANGE_US * (len(anchored) - 1):
+        if one.cost_us <= sum(w.cost_us for w in apart.values()) + _MOST_NOISE * CHANGE_US * (len(anchored) - 1):
             return [(anchored, one), *(((device,), w) for device, w in apart.items() if device not in anchored)]
     return [((device,), windows) for device, windows in apart.items()]
 

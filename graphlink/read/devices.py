@@ -50,7 +50,8 @@ def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices:
     """Puts each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
 
     ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What is of no device
-    is left out by category, what is of a device but does not say on which stream with a warning: both are returned. A row of a call's
+    is left out by category, what is of a device but does not say on which stream with a warning: both are returned. Where no category
+    says which rows are calls, they are those that share a correlation with rows that name device and stream. A row of a call's
     category around other rows of its thread, that launched nothing, is a range: it is not the call that took the time. What a device's
     queue waits for another stream is no work: such a row is of no length where the wait ended. O(n log n).
     """
@@ -58,10 +59,12 @@ def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices:
     texts = tuple(strings)
     call_like = _fits(_CALLS, texts)[rows.category]
     on_device = np.isin(rows.pid, np.array(sorted(of_devices), np.int64))
-    calls = call_like & ~on_device & (rows.tid != MISSING)
+    placed = (rows.stream != MISSING) & (rows.device != MISSING) & (rows.correlation > 0)
+    paired = ~placed & np.isin(rows.correlation, rows.correlation[placed & ~call_like]) & (rows.correlation > 0)
+    calls = (call_like | paired) & ~on_device & (rows.tid != MISSING)
     call_ids = np.concatenate([tables["call"].seen("correlation"), rows.correlation[calls]])
     of_call = (rows.correlation > 0) & np.isin(rows.correlation, call_ids)
-    related = ~call_like & (on_device | of_call)
+    related = ~call_like & ~calls & (on_device | of_call)
     stream = np.where((rows.stream == MISSING) & on_device, rows.tid, rows.stream)
     device = np.where((rows.device == MISSING) & on_device, rows.pid, rows.device)
     told = (stream != MISSING) & (device != MISSING)

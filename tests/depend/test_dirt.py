@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from graphlink.annotate.communication import communication
-from graphlink.model import EdgeKind, Graph, NodeKind
+from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind, SyncKind
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import (
     Api,
@@ -58,7 +58,9 @@ CLOCKS = {"offset": offset, "drift": drift, "steps": steps}
 
 
 def uncertain(x: Case) -> Pairs:
-    """Queries, with what they ask for, that came so near to its end that nobody can say whether they found it over."""
+    """Queries, with what they ask for, that came so near to its end that nobody can say whether they found it over; and calls whose row
+    does not name the record, which are inferred.
+    """
     execution, ends = x.execution, x.execution.device
     row_of = {int(c): i for i, c in enumerate(x.trace.device.correlation)}
     out: Pairs = set()
@@ -68,7 +70,9 @@ def uncertain(x: Case) -> Pairs:
         for op in execution.calls[call.record].sources:
             if abs(ends[op].end_ns - call.end_ns) <= UNCERTAIN_NS:
                 out.add((row_of[x.ids.device_correlation[op]], x.call_of[x.ids.call_correlation[i]]))
-    return out
+    syncs = x.trace.syncs
+    unnamed = syncs.correlation[(syncs.kind == SyncKind.EVENT) & ~syncs.record_known].tolist()
+    return out | {(NOWHERE, x.call_of[c]) for c in unnamed if c in x.call_of}
 
 
 @dataclass

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
 from graphlink.model import Graph, NodeKind, SyncKind
+from graphlink.read import read_kineto
 from graphlink.testing import Api, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, build_trace
-from tests.depend.programs import built, linked_of
+from tests.depend.programs import built
 from tests.depend.test_host import graph_of
 from tests.replay.test_what_if import program_shape
 
@@ -60,7 +63,8 @@ def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> Non
     for seed in range(12):
         execution = run(random_program(seed, program_shape(seed)))
         write_kineto(execution, tmp_path / "kineto.json", dialect="2024", cuda_sync=True)
-        graph = built(linked_of(tmp_path / "kineto.json"), sync="cuda").graph
+        trace = read_kineto(tmp_path / "kineto.json")
+        graph = built(link(trace, None, match_hosts(trace, None)), sync="cuda").graph  # its device is on the host's clock
         origin = min(row.start_ns for rows in (execution.host, execution.calls, execution.device) for row in rows)
         syncs = [c for c in execution.calls if c.blocked_ns and c.call.api in (Api.STREAM_SYNC, Api.EVENT_SYNC)]
         calls = {c.start_ns + c.blocked_ns - origin: c for c in syncs}
