@@ -15,6 +15,7 @@ BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
 MOST_RETURN_NS: Final = 300_000  # a wait that returns later than this after what it waited for tells nothing
 MOST_NS: Final = 100_000  # clocks are tens of us apart: what is later than this has another cause
 FEWEST: Final = 5  # launches on an idle stream that make a clock known
+NEAR_NS: Final = 50_000  # what comes later than this after the first launch could begin has waited for something
 STEPS_NS: Final = 20_000  # what a clock may step by
 NOISE_NS: Final = 2_000
 WARM_NS: Final = 100_000  # a device that idled for longer sleeps deeper: an MI300 then takes 9 us longer to begin
@@ -93,7 +94,7 @@ class Launches:
 
     def of(self, idle: Bool) -> I64:
         """Positions of those that tell: kernels, where there are enough of them."""
-        near = idle & (np.abs(self.ahead_ns) <= MOST_NS)
+        near = idle & (np.abs(self.ahead_ns - self.first_ns) <= NEAR_NS) & (abs(self.first_ns) <= MOST_NS)
         chosen = near & self.kernel
         return np.flatnonzero(chosen if np.count_nonzero(chosen) >= FEWEST else near)
 
@@ -103,7 +104,7 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
     device, calls = trace.device, trace.calls
     several = np.bincount(call + 1, minlength=len(calls.start_ns) + 1)[call + 1] > 1
     row = own[(call[own] != NOWHERE) & ~several[own]]
-    row = row[_brief(trace)[call[row]]]
+    row = row[(_brief(trace) & ~_behind_waits(trace, call))[call[row]]]
     by = call[row]
     lag_ns = device.start_ns[row] - calls.start_ns[by]
     worked_ns = np.full(len(call), np.iinfo(np.int64).min // 2)
@@ -150,6 +151,21 @@ def _brief(trace: Trace) -> Bool:
     if len(names):
         median_ns[names] = took_ns[order][first + count // 2]
     out: Bool = took_ns <= 4 * median_ns[calls.name]
+    return out
+
+
+def _behind_waits(trace: Trace, call: I32) -> Bool:
+    """Calls before which their thread made a stream wait since it launched last: what they launch may begin when that is over."""
+    calls = trace.calls
+    order = np.lexsort((calls.start_ns, calls.tid))
+    launches = np.zeros(len(order), np.bool_)
+    launches[call[call != NOWHERE]] = True
+    waits = np.cumsum(roles(calls, trace.strings)[order] == Role.STREAM_WAIT)
+    at = np.flatnonzero(launches[order])
+    tid = calls.tid[order]
+    before = np.where(np.append(False, tid[at[1:]] == tid[at[:-1]]), np.append(0, waits[at[:-1]]), waits[np.searchsorted(tid, tid[at])])
+    out = np.zeros(len(order), np.bool_)
+    out[order[at]] = waits[at] > before
     return out
 
 
