@@ -223,7 +223,11 @@ def test_a_switch_where_something_goes_further_than_to_a_neighbour(
     assert ran.status == 0
     (topology,) = assert_astra_sim_takes(tmp_path / "astra-sim", world)["topology"]
     assert topology == ("Switch" if told else "Ring")
-    assert f"messages pay the latency of each hop: those of {told}" in ran.out if told else "nothing goes further than to a neighbour" in ran.out
+    assert (
+        f"messages pay the latency of each hop: those of {told}" in ran.out
+        if told
+        else "nothing goes further than to a neighbour" in ran.out
+    )
     given = graphlink("astra", tmp_path, "--force", "--topology", "ring")
     assert "topology ring: as given with --topology; " in given.out
     assert ("pay the latency of each hop" in given.out) == bool(told)
