@@ -365,6 +365,12 @@ def test_what_only_network_mode_refuses_may_be_replayed(graphlink: Run, tmp_path
     assert "warning: collective that the network model lacks" in ran.out
 
 
+def test_ranks_that_do_not_meet_may_be_replayed(graphlink: Run, tmp_path: Path) -> None:
+    written(tmp_path, chained(coll(0)), chained(recv(0)))
+    assert graphlink("astra", tmp_path).status == 1
+    assert graphlink("astra", tmp_path, "--replay-only").status == 0
+
+
 def test_paths_with_spaces_and_empty_run(graphlink: Run, tmp_path: Path) -> None:
     """ASTRA-sim ignores a groups file whose path contains "empty"."""
     folder = tmp_path / "it's empty $HOME"

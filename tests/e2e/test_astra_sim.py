@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_recordings_run_and_replay_to_the_ns(tmp_path: Path, reader: str, name: 
 
 
 def chain(*nodes: Any) -> list[Any]:
-    for before, after in zip(nodes, nodes[1:], strict=False):
+    for before, after in pairwise(nodes):
         after.data_deps.append(before.id)
     return [*nodes, node(len(nodes), data=[len(nodes) - 1])]
 
