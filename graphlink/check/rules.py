@@ -43,16 +43,14 @@ _DERIVED: Final = frozenset(
         "unchained",
         "no-groups",
         "groups-file",
-        "negative-size",
         "small-gather",
         "rank-circle",
-        "group-beyond",
-        "group-twice",
     ]
 )
 _SAME: Final = "the same"
 _NO_MATTER: Final = ""
 _NETWORK: Final = " (network mode)"
+_THROWS: Final = "abort at tick 0, later hang"
 
 _FRAMING: Final = (
     Rule(
@@ -80,7 +78,7 @@ _FRAMING: Final = (
 _DEPENDENCIES: Final = (
     Rule("dangling-data", ERROR, "data_deps names an id that no node has", "abort: throws at load", "hang: the node is never released"),
     Rule("dangling-ctrl", ERROR, "ctrl_deps names an id that no node has", "abort: throws at load", _NO_MATTER),
-    Rule("duplicate-id", ERROR, "two nodes have one id", "skipped: the later one wins, with the dependencies of both", _SAME),
+    Rule("duplicate-id", ERROR, "two nodes have one id", "skipped: the later one wins, with the dependencies of both", "hang"),
     Rule("duplicate-data", ERROR, "data_deps names a node twice", _NO_MATTER, "hang: the node is never released"),
     Rule("self-data", ERROR, "node depends on itself in data_deps", "skipped, the rank counts as finished: time too short", "hang"),
     Rule("self-ctrl", ERROR, "node depends on itself in ctrl_deps", "skipped, the rank counts as finished: time too short", _NO_MATTER),
@@ -101,13 +99,13 @@ _NODES: Final = (
     Rule("metadata-node", ERROR, "METADATA_NODE", "abort, in every mode", "hang" + _NETWORK),
     Rule("memory-node", ERROR, "MEM_LOAD_NODE or MEM_STORE_NODE", "exit 1 with NO_MEMORY_EXPANSION", _SAME),
     Rule("invalid-node", ERROR, "INVALID_NODE", "skipped; what follows waits for another event, as a first node: hang", _SAME),
-    Rule("unknown-type", ERROR, "node type that Chakra does not have", "abort", _SAME),
+    Rule("unknown-type", ERROR, "node type that Chakra does not have", "abort", "hang" + _NETWORK),
     Rule(
         "comm-on-cpu",
         ERROR,
         "communication with is_cpu_op true",
-        "abort: throws" + _NETWORK,
-        "wrong: runs as computation (read)" + _NETWORK,
+        _THROWS + _NETWORK,
+        "wrong: runs as computation" + _NETWORK,
     ),
     Rule(
         "cpu-statistics", WARNING, "CPU nodes", "the statistics at a rank's end throw: their lines are missing, times are right", _NO_MATTER
@@ -122,7 +120,7 @@ _NODES: Final = (
 )
 
 _ATTRIBUTES: Final = (
-    Rule("kind-throws", ERROR, "attribute of a kind that cannot be converted", "abort: std::bad_cast", "wrong: reads 0"),
+    Rule("kind-throws", ERROR, "attribute of a kind that cannot be converted", _THROWS, "wrong: reads 0"),
     Rule("kind-zero", ERROR, "attribute of another integer kind", "converts it", "wrong: reads 0 (is_cpu_op: GPU, comm_size: 0 bytes)"),
     Rule(
         "attribute-twice",
@@ -131,50 +129,48 @@ _ATTRIBUTES: Final = (
         "wrong: reads the first (read)",
         "wrong: reads the last (read)",
     ),
-    Rule("no-comm-type", ERROR, "collective without comm_type", "abort: throws", "wrong: 0 (ALL_REDUCE) or garbage"),
-    Rule("no-comm-size", ERROR, "communication without comm_size", "abort: throws", "wrong: 0 bytes"),
-    Rule("no-peer", ERROR, "SEND without comm_dst or RECV without comm_src", "abort: throws", _SAME),
-    Rule("no-tag", ERROR, "SEND or RECV without comm_tag", "abort: throws", "tag 0"),
-    Rule("foreign-end", ERROR, "comm_src of a SEND, or comm_dst of a RECV, is another rank", "abort: throws", _NO_MATTER),
-    Rule("involved-dim", ERROR, "involved_dim is no bool_list, or all false", "exit 1; all false: hang", _SAME),
+    Rule("no-comm-type", ERROR, "collective without comm_type", _THROWS + _NETWORK, "wrong: 0 (ALL_REDUCE) or garbage"),
+    Rule("no-comm-size", ERROR, "communication without comm_size", _THROWS + _NETWORK, "wrong: 0 bytes"),
+    Rule("no-peer", ERROR, "SEND without comm_dst or RECV without comm_src", _THROWS + _NETWORK, "abort: throws" + _NETWORK),
+    Rule("no-tag", ERROR, "SEND or RECV without comm_tag", _THROWS + _NETWORK, "tag 0"),
+    Rule("foreign-end", ERROR, "comm_src of a SEND, or comm_dst of a RECV, is another rank", _THROWS + _NETWORK, _NO_MATTER),
+    Rule("involved-dim", ERROR, "involved_dim is no bool_list, or all false", "exit 1; all false and no pg_name: hang", _SAME),
 )
 
 _COLLECTIVES: Final = (
-    Rule("unsupported", ERROR, "collective that the network model lacks", "abort at tick 0, later hang" + _NETWORK, "hang" + _NETWORK),
+    Rule("unsupported", ERROR, "collective that the network model lacks", _THROWS + _NETWORK, "hang" + _NETWORK),
     Rule("broadcast", WARNING, "BROADCAST", "lasts its duration_micros, ranks are not coupled" + _NETWORK, _SAME),
     Rule("empty-gather", ERROR, "ALL_GATHER of size 0", "hang" + _NETWORK, _SAME),
     Rule(
         "tiny-gather",
         ERROR,
         "ALL_GATHER of less than 4 bytes a rank",
-        "endless loop, growing memory: below preferred-dataset-splits",
+        "endless loop, growing memory: below preferred-dataset-splits" + _NETWORK,
         _SAME,
     ),
     Rule("small-gather", WARNING, "ALL_GATHER of less than 64 bytes a rank", "endless loop if preferred-dataset-splits is larger", _SAME),
-    Rule("size-zero", WARNING, "collective of size 0", "padded if ALL_REDUCE, else not known" + _NETWORK, _SAME),
-    Rule("negative-size", ERROR, "comm_size below 0", "not tried", _SAME),
+    Rule("size-zero", WARNING, "collective of size 0", "takes its steps, an ALL_GATHER hangs" + _NETWORK, _SAME),
+    Rule("negative-size", ERROR, "comm_size below 0", "hang" + _NETWORK, _SAME),
     Rule("group-of-one", ERROR, "collective in a group of one", "hang" + _NETWORK, _SAME),
-    Rule("group-text", ERROR, "pg_name is no number", "abort: throws", "ignores it"),
+    Rule("group-text", ERROR, "pg_name is no number", _THROWS + _NETWORK, "ignores it"),
     Rule("group-prefix", ERROR, "pg_name begins with a number and goes on", "wrong group: the number alone is read", "ignores it"),
-    Rule("group-huge", ERROR, "pg_name above 2^31 - 1", "abort", "ignores it"),
+    Rule("group-huge", ERROR, "pg_name above 2^31 - 1", "abort" + _NETWORK, "ignores it"),
     Rule("group-zero", WARNING, 'pg_name "0" or empty', "all ranks", "ignores it"),
-    Rule("group-unknown", ERROR, "pg_name that the groups file lacks", "exit 1", "ignores it"),
+    Rule("group-unknown", ERROR, "pg_name that the groups file lacks", "exit 1" + _NETWORK, "ignores it"),
     Rule("no-groups", ERROR, "collective names a group and there is no groups file", "exit 1", "ignores it"),
-    Rule("outside-group", ERROR, "rank is not in the group of its collective", "abort", "takes another group"),
+    Rule("outside-group", ERROR, "rank is not in the group of its collective", "abort" + _NETWORK, "takes another group"),
     Rule("groups-path", ERROR, 'path of the groups file contains "empty"', "the file is ignored: exit 1 at the first group", _SAME),
     Rule("groups-file", ERROR, "groups file cannot be used", "abort", _SAME),
-    Rule("groups-key", ERROR, "key in the groups file is no number above 0", 'abort ("0" asserts)', _SAME),
+    Rule("groups-key", ERROR, "key in the groups file is no number above 0", 'abort ("0" asserts)', 'abort; "0" runs'),
     Rule("groups-high", WARNING, "key in the groups file above 499", "ids are meant to stay within 1..499 (read)", _SAME),
     Rule(
         "group-beyond",
         ERROR,
         "group of a collective names a rank that the run does not have",
-        "hang, or abort: that rank never takes part; not tried",
+        "abort" + _NETWORK,
         _SAME,
     ),
-    Rule(
-        "group-twice", ERROR, "group of a collective lists a rank twice", "abort: its ring sends from the rank to itself; not tried", _SAME
-    ),
+    Rule("group-twice", ERROR, "group of a collective lists a rank twice", "hang" + _NETWORK, _SAME),
     Rule("same-type", WARNING, "two groups with one collective type on a rank", "abort at exit after all ran: finished lines are lost", ""),
     Rule(
         "unchained",
@@ -183,15 +179,17 @@ _COLLECTIVES: Final = (
         "hang if the ranks start them in different orders: the lower id goes first only where both are ready",
         _SAME,
     ),
-    Rule("legacy-group", WARNING, "rank uses several groups", _NO_MATTER, "wrong time: takes one group that holds the rank for all"),
+    Rule(
+        "legacy-group", WARNING, "rank uses several groups", _NO_MATTER, "wrong time: takes one group that holds the rank for all; may hang"
+    ),
 )
 
 _MESSAGES: Final = (
-    Rule("to-itself", ERROR, "SEND or RECV with the own rank at both ends", "abort: asserts", _SAME),
-    Rule("no-such-rank", ERROR, "peer is no rank of the run", "abort: asserts", _SAME),
-    Rule("negative-tag", ERROR, "comm_tag below 0", "abort: asserts", _SAME),
-    Rule("empty-send", ERROR, "SEND of size 0", "abort: asserts", _SAME),
-    Rule("no-send", ERROR, "RECV without SEND of its tag, source, size and count", "hang of the receiver, exit status 0", _SAME),
+    Rule("to-itself", ERROR, "SEND or RECV with the own rank at both ends", "abort: asserts" + _NETWORK, _SAME),
+    Rule("no-such-rank", ERROR, "peer is no rank of the run", "abort: asserts" + _NETWORK, _SAME),
+    Rule("negative-tag", ERROR, "comm_tag below 0", "abort: asserts" + _NETWORK, _SAME),
+    Rule("empty-send", ERROR, "SEND of size 0", "abort: asserts" + _NETWORK, _SAME),
+    Rule("no-send", ERROR, "RECV without SEND of its tag, source, size and count", "hang of the receiver, exit status 0" + _NETWORK, _SAME),
     Rule("no-recv", WARNING, "SEND without RECV of its tag, target, size and count", "goes unnoticed: ends after the transfer", _SAME),
 )
 
@@ -203,7 +201,7 @@ _RANKS: Final = (
         "order-differs",
         ERROR,
         "ranks of a group run other collectives or other sizes at one place",
-        "hang of both sides, exit status 0",
+        "hang of both sides, exit status 0" + _NETWORK,
         _SAME,
     ),
     Rule(
@@ -213,7 +211,9 @@ _RANKS: Final = (
         "hang of all ranks in it whatever the timing, exit status 0" + _NETWORK,
         "hang, unless the circle needs ctrl_deps or several groups of a rank" + _NETWORK,
     ),
-    Rule("misses-one", ERROR, "ranks of a group run different numbers of collectives", "hang of the others, exit status 0", _SAME),
+    Rule(
+        "misses-one", ERROR, "ranks of a group run different numbers of collectives", "hang of the others, exit status 0" + _NETWORK, _SAME
+    ),
     Rule(
         "slot-deadlock",
         WARNING,

@@ -36,7 +36,11 @@ def astra_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
     parser.add_argument("--out", metavar="FOLDER", help="where to (default DIR/astra-sim)")
-    parser.add_argument("--topology", choices=tuple(TOPOLOGIES), default="ring", help="of each dimension (default ring)")
+    parser.add_argument(
+        "--topology",
+        choices=tuple(TOPOLOGIES),
+        help="of each dimension (default ring, or switch where something goes further than to a neighbour)",
+    )
     parser.add_argument(
         "--bandwidth", type=_positive, metavar="GB/S", help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)"
     )
@@ -83,7 +87,7 @@ class _Plan:
 def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     from graphlink.emit.astra_files import Run
     from graphlink.replay.folder import GROUPS, graph_files, load, load_groups
-    from graphlink.replay.wire import named_groups, network, transfers
+    from graphlink.replay.wire import far, named_groups, network, transfers
     from graphlink.replay.workload import workload
 
     if not folder.is_dir():
@@ -94,8 +98,8 @@ def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     warnings = _checked(folder, replay_only=arguments.replay_only)
     groups = load_groups(folder)
     work = workload(files)
-    found = transfers(work, groups)
-    dimensions = network(found, groups, max(world, 2), TOPOLOGIES[arguments.topology])
+    measured = network(transfers(work, groups), groups, max(world, 2))
+    rings = _given(measured, max(world, 2), arguments.bandwidth, arguments.latency)
     prefix = "../trace" if world == 1 else _relative(folder, out) + "/" + paths[0].name.removesuffix(".0.et")
     named = named_groups(work)
     beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
@@ -104,7 +108,7 @@ def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     return _Plan(
         folder=folder,
         run=run,
-        network=_given(dimensions, max(world, 2), arguments.bandwidth, arguments.latency),
+        network=_laid_out(rings, far(work, groups, [d.npus for d in rings]), arguments.topology),
         replay_only=arguments.replay_only,
         alone=paths[0] if world == 1 else None,
         groups=bool(readers),
@@ -192,6 +196,18 @@ def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float |
             replace(d, step_ns=latency_ns, evidence=(*(e for e in d.evidence if not e.startswith("latency")), told)) for d in dimensions
         )
     return dimensions
+
+
+def _laid_out(rings: tuple[Dimension, ...], far: Sequence[str], given: str | None) -> tuple[Dimension, ...]:
+    """As ``given``, else rings, or switches where a transfer is ``far``: on a ring ASTRA-sim charges it the latency of every hop."""
+    topology = given or ("switch" if far else "ring")
+    told = f"topology {topology}" + (": as given with --topology" if given else "")
+    if not far:
+        told += "; nothing goes further than to a neighbour"
+    elif topology == "ring" or not given:
+        others = f" and {len(far) - 3} more" if len(far) > 3 else ""
+        told += f"; on a ring messages pay the latency of each hop: those of {', '.join(far[:3])}{others}"
+    return tuple(replace(d, topology=TOPOLOGIES[topology], evidence=(told, *d.evidence)) for d in rings)
 
 
 def _relative(folder: Path, out: Path) -> str:

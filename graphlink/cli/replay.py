@@ -54,7 +54,7 @@ def replay_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write what is printed, and more, as data")
+    parser.add_argument("--json", metavar="FILE", help="also write what is printed, and more, as data; - prints the data alone")
     change = parser.add_argument_group("what if")
     change.add_argument("--scale", action="append", default=[], metavar="SORT[:REGEX]=FACTOR", help="other durations, repeatable")
     change.add_argument("--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable")
@@ -69,7 +69,9 @@ def replay(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
-    from graphlink.cli.out import say
+    import msgspec
+
+    from graphlink.cli.out import STDOUT, put, say
     from graphlink.replay.folder import graph_files, load_groups
 
     what = Path(arguments.what)
@@ -79,8 +81,9 @@ def replay(arguments: argparse.Namespace) -> int:
     groups = load_groups(what if what.is_dir() else what.parent)
     report = _report(arguments, files, groups)
     if arguments.json:
-        _write(Path(arguments.json), report)
-    say(text(report, str(what)))
+        put(msgspec.json.format(msgspec.json.encode(report), indent=1), arguments.json)
+    if arguments.json != STDOUT:
+        say(text(report, str(what)))
     return int(any(r.stuck for r in report.runs) or any(w.stuck for w in report.what_if))
 
 
@@ -114,14 +117,6 @@ def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[
             what_ifs.append(played.what_if)
     refuse_unfit(refused, changes)
     return Report(machine=arguments.machine, runs=runs, what_if=what_ifs, cannot=limits)
-
-
-def _write(path: Path, report: Report) -> None:
-    import msgspec
-
-    from graphlink.emit import publish
-
-    publish.write(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
 
 
 def text(report: Report, what: str) -> str:

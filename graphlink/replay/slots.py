@@ -1,8 +1,9 @@
 """ASTRA-sim's machine: of each rank one CPU slot, one slot for GPU computation, one for communication; receives need none.
 
-Among the nodes of a slot that are ready the lowest id starts first. All that ends at one instant has ended before anything starts.
-A node takes at least 1 ns, as in ASTRA-sim. Over several ranks, collectives and messages may be coupled (``meetings``).
-Source of the rules: the scheduler of ASTRA-sim's feeder as run (docs/replay.md).
+What ends at one instant ends one by one, in the order in which it was started, and after each whatever is ready and has a free slot starts,
+lowest id first. A node takes at least 1 ns. Over several ranks, collectives and messages may be coupled (``meetings``).
+Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, held against two versions as run
+(tests/e2e/test_astra_sim.py).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class _Run:
         self.before, self.joined = [NOWHERE] * n, [NOWHERE] * n
         lane = work.member.astype(np.int64) * len(Slot) + work.slot
         self._lane: list[int] = [*lane.tolist(), *range(int(Slot.NONE), members * len(Slot), len(Slot))]
-        self._lanes = len(work.ranks) * len(Slot)
+        self._lanes = members * len(Slot)
         costs = None if meetings is None else meeting_costs(work, meetings)
         self._cost: list[int] = np.maximum(work.micros_ns if costs is None else costs.node_ns, 1).tolist()
         left = np.diff(work.first)
@@ -97,58 +98,58 @@ class _Run:
         self._present: list[list[int]] = [[] for _ in self._missing]
         self._posted: dict[int, int] = {}  # a send that has not ended -> the receive that waits for it
         # a rank begins when an event of its own, numbered after the nodes, releases what depends on nothing
-        begins = [0] * len(work.ranks) if meetings is None else meetings.begin_ns.tolist()
-        self._events = sorted((at, n + i) for i, at in enumerate(begins))
+        begins = [0] * members if meetings is None else meetings.begin_ns.tolist()
+        self._events = sorted((at, i, n + i) for i, at in enumerate(begins))  # when, how many were scheduled before, node
+        self._scheduled = members
 
     def simulate(self) -> None:
         events, lane_of, left = self._events, self._lane, self._left
         first, target, end, before = self._first, self._target, self.end, self.before
         push, pop = heapq.heappush, heapq.heappop
-        ready: list[list[int]] = [[] for _ in range(self._lanes)]
+        ready: list[list[int]] = [[] for _ in range(self._lanes)]  # of a lane without slots always empty
         free = [True] * self._lanes
         last = [NOWHERE] * self._lanes
         slotless = [lane % len(Slot) == Slot.NONE for lane in range(self._lanes)]
-        touched: set[int] = set()
-        now = 0
-        while True:
-            for lane in sorted(touched):
-                waiting = ready[lane]
-                while waiting and free[lane]:
-                    node = pop(waiting)
+        while events:
+            now, _, node = pop(events)
+            end[node] = now
+            lane = lane_of[node]
+            last[lane] = node
+            free[lane] = True
+            touched = [lane]
+            starting: list[int] = []
+            for after in target[first[node] : first[node + 1]]:
+                left[after] -= 1
+                if left[after]:
+                    continue
+                lane = lane_of[after]
+                if slotless[lane]:
+                    starting.append(after)
+                else:
+                    push(ready[lane], after)
+                    touched.append(lane)
+            for lane in touched:
+                if free[lane] and ready[lane]:
                     free[lane] = False
-                    before[node] = last[lane]
-                    self._start(node, now)
-            if not events:
-                return
-            touched.clear()
-            now = events[0][0]
-            while events and events[0][0] == now:
-                node = pop(events)[1]
-                end[node] = now
-                lane = lane_of[node]
-                last[lane] = node
-                free[lane] = True
-                touched.add(lane)
-                for after in target[first[node] : first[node + 1]]:
-                    left[after] -= 1
-                    if left[after]:
-                        continue
-                    lane = lane_of[after]
-                    if slotless[lane]:
-                        self._start(after, now)  # and may end at this instant
-                    else:
-                        push(ready[lane], after)
-                        touched.add(lane)
-                if node in self._posted:
-                    self._deliver(self._posted.pop(node), node, now)
+                    before[ready[lane][0]] = last[lane]
+                    starting.append(pop(ready[lane]))
+            starting.sort()
+            for after in starting:
+                self._start(after, now)
+            if node in self._posted:
+                self._deliver(self._posted.pop(node), node, now)
 
     def _start(self, node: int, now: int) -> None:
         self.start[node] = now
         if self._code[node] == PLAIN:
             self.begin[node] = now
-            heapq.heappush(self._events, (now + self._cost[node], node))
+            self._end_at(now + self._cost[node], node)
         else:
             self._meet(node, now)
+
+    def _end_at(self, at: int, node: int) -> None:
+        heapq.heappush(self._events, (at, self._scheduled, node))
+        self._scheduled += 1
 
     def _meet(self, node: int, now: int) -> None:
         other = self._partner[node]
@@ -161,7 +162,7 @@ class _Run:
                 self.begin[member] = now
                 if self.start[member] < now:
                     self.joined[member] = node
-                heapq.heappush(self._events, (now + self._took[other], member))
+                self._end_at(now + self._took[other], member)
         elif self._code[node] == RECEIVE:
             if other == NOWHERE:
                 return  # for ever: its send is not there
@@ -169,13 +170,13 @@ class _Run:
                 self._posted[other] = node
             else:
                 self.begin[node] = now
-                heapq.heappush(self._events, (now + self._cost_after(node), node))
+                self._end_at(now + self._cost_after(node), node)
 
     def _deliver(self, receive: int, send: int, now: int) -> None:
         self.begin[receive] = now
         if self.start[receive] < now:
             self.joined[receive] = send
-        heapq.heappush(self._events, (now + self._cost_after(receive), receive))
+        self._end_at(now + self._cost_after(receive), receive)
 
     def _cost_after(self, receive: int) -> int:
         """What a receive takes once its send has ended; none of the 1 ns that ASTRA-sim adds."""

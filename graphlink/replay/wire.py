@@ -7,6 +7,8 @@ less their latency.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +17,7 @@ import numpy as np
 
 from graphlink.emit.astra_files import Dimension
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.read.chakra import NO_GROUP, CommType
+from graphlink.read.chakra import NO_GROUP, CommType, NodeType
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
 from graphlink.replay.slots import meeting_costs
 from graphlink.replay.whatif import wire_share
@@ -69,17 +71,47 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
     return _joined(_collectives(work, met), _messages(work, met))
 
 
-def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int, topology: str) -> tuple[Dimension, ...]:
-    """One dimension of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across blocks."""
+def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
+    """A ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across blocks."""
     block = _block(found, groups, world)
     if block is None:
-        return (_dimension(topology, world, _fitted(found, np.ones(len(found), np.bool_)), ()),)
+        return (_dimension(world, _fitted(found, np.ones(len(found), np.bool_)), ()),)
     inside, across = (_within(found, groups, block, inside=inside) for inside in (True, False))
     why = (f"communicators of {block} neighbouring ranks got more bandwidth than those across them",)
     return (
-        _dimension(topology, block, _fitted(found, inside), why),
-        _dimension(topology, world // block, _fitted(found, across), why),
+        _dimension(block, _fitted(found, inside), why),
+        _dimension(world // block, _fitted(found, across), why),
     )
+
+
+def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]) -> tuple[str, ...]:
+    """What sends further than to a neighbour on rings of ``npus`` ranks (inner dimension first), counted, in words. Linear in nodes.
+
+    Members of a communicator send to the next of its list and the last to the first, in an ALL_TO_ALL all to all.
+    """
+    found: Counter[str] = Counter()
+    kind, group = _column(work, "comm_type"), _column(work, "group")
+    node = np.flatnonzero(np.isin(kind, _SIMULATED))
+    used, nodes = np.unique(np.stack([kind[node], group[node]]), axis=1, return_counts=True)
+    for (what, id_), count in zip(used.T.tolist(), nodes.tolist(), strict=True):
+        members = np.array(groups.get(id_, range(math.prod(npus))), np.int64)
+        turns = range(1, len(members) if what == CommType.ALL_TO_ALL else 2)
+        if any((_hops(members, np.roll(members, turn), npus) > 1).any() for turn in turns):
+            found[f"{_type(what)} over {len(members)} ranks"] += count // len(members)
+    send = np.flatnonzero(_column(work, "type") == NodeType.COMM_SEND)
+    rank = np.array([r.rank for r in work.ranks], np.int64)[work.member[send]]
+    found["messages"] += int(np.count_nonzero(_hops(rank, _column(work, "comm_dst")[send], npus) > 1))
+    return tuple(f"{count:,} {what}" for what, count in found.most_common() if count)
+
+
+def _hops(one: I64, other: I64, npus: Sequence[int]) -> I64:
+    """Links between ranks on rings, both ways round, as ASTRA-sim counts: in the first dimension in which they differ."""
+    hops, inner = np.zeros(len(one), np.int64), 1
+    for n in npus:
+        apart = np.abs(one // inner % n - other // inner % n)
+        hops = np.where(hops == 0, np.minimum(apart, n - apart), hops)
+        inner *= n
+    return hops
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +123,10 @@ class _Link:
     evidence: tuple[str, ...]
 
 
-def _dimension(topology: str, npus: int, link: _Link, why: tuple[str, ...]) -> Dimension:
+def _dimension(npus: int, link: _Link, why: tuple[str, ...]) -> Dimension:
     rate = DEFAULT_BYTES_PER_S if link.bytes_per_s is None else link.bytes_per_s
     step = DEFAULT_STEP_NS if link.step_ns is None else link.step_ns
-    return Dimension(topology, npus, rate, step, (*why, *link.evidence))
+    return Dimension("Ring", npus, rate, step, (*why, *link.evidence))
 
 
 def _fitted(found: Transfers, which: Bool) -> _Link:

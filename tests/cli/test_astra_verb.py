@@ -185,13 +185,52 @@ def test_bandwidth_and_latency_are_those_of_the_transfers(graphlink: Run, tmp_pa
         assert (network["topology"], network["latency"]) == ([name], [round(latency, 1)])
 
 
-@pytest.mark.parametrize(("kind", "share", "steps"), [("ALL_GATHER", 3, 3), ("ALL_TO_ALL", 0.75, 3)])
-def test_each_type_has_its_share_of_bytes_and_its_steps(graphlink: Run, tmp_path: Path, kind: str, share: float, steps: int) -> None:
+@pytest.mark.parametrize(("kind", "share", "hops"), [("ALL_GATHER", 3, 1), ("ALL_TO_ALL", 0.75, 2)])
+def test_each_type_has_its_share_of_bytes_and_its_steps(graphlink: Run, tmp_path: Path, kind: str, share: float, hops: int) -> None:
+    steps = 3
     size = 4_000_000
     nodes = chained(collective(0, kind, 64, 5 * steps), collective(1, kind, size, 5 * steps + round(size * share / 1000)))
     assert graphlink("astra", written(tmp_path, *[nodes] * 4)).status == 0
     network = assert_astra_sim_takes(tmp_path / "astra-sim", 4)
-    assert (network["bandwidth"], network["latency"]) == ([round(1e9 / GIB, 3)], [4990])
+    assert (network["bandwidth"], network["latency"]) == ([round(1e9 / GIB, 3)], [4990 / hops])
+
+
+@pytest.mark.parametrize(
+    ("world", "kind", "members", "told"),
+    [
+        (4, "ALL_REDUCE", [0, 1, 2, 3], None),
+        (4, "ALL_TO_ALL", [0, 1, 2, 3], "1 ALL_TO_ALL over 4 ranks"),
+        (3, "ALL_TO_ALL", [0, 1, 2], None),  # on a ring of three all are neighbours
+        (4, "ALL_GATHER", [2, 3], None),
+        (4, "ALL_GATHER", [0, 2], "1 ALL_GATHER over 2 ranks"),
+        (4, "ALL_REDUCE", [0, 1, 2], "1 ALL_REDUCE over 3 ranks"),  # from the last to the first
+        (4, "ALL_REDUCE", [0, 2, 1, 3], "1 ALL_REDUCE over 4 ranks"),  # in list order
+        (5, "message", [0, 4], None),
+        (5, "message", [1, 3], "1 messages"),
+    ],
+)
+def test_a_switch_where_something_goes_further_than_to_a_neighbour(
+    graphlink: Run, tmp_path: Path, world: int, kind: str, members: list[int], told: str | None
+) -> None:
+    own: dict[int, Any]
+    if kind == "message":
+        ends = {"comm_src": members[0], "comm_dst": members[1]}
+        own = {members[0]: send(0, **ends), members[1]: recv(0, **ends)}
+    else:
+        own = {rank: collective(0, kind, 4096, 50, "1") for rank in members}
+    written(tmp_path, *(chained(own[r]) if r in own else [node(0)] for r in range(world)), groups={"1": members})
+    ran = graphlink("astra", tmp_path)
+    assert ran.status == 0
+    (topology,) = assert_astra_sim_takes(tmp_path / "astra-sim", world)["topology"]
+    assert topology == ("Switch" if told else "Ring")
+    assert (
+        f"messages pay the latency of each hop: those of {told}" in ran.out
+        if told
+        else "nothing goes further than to a neighbour" in ran.out
+    )
+    given = graphlink("astra", tmp_path, "--force", "--topology", "ring")
+    assert "topology ring: as given with --topology; " in given.out
+    assert ("pay the latency of each hop" in given.out) == bool(told)
 
 
 def test_messages_alone_show_a_network_too(graphlink: Run, tmp_path: Path) -> None:
@@ -223,7 +262,7 @@ def test_a_second_dimension_where_the_data_show_it(graphlink: Run, tmp_path: Pat
     ran = graphlink("astra", written(tmp_path, *ranks, groups=groups))
     assert ran.status == 0
     network = assert_astra_sim_takes(tmp_path / "astra-sim", 4)
-    assert network["npus_count"] == [2, 2]
+    assert (network["npus_count"], network["topology"]) == ([2, 2], ["Ring", "Ring"])  # 0 and 2 are neighbours in the second one
     assert network["bandwidth"] == [round(100e9 / GIB, 3), round(10e9 / GIB, 3)]
     assert "congestion-unaware binary" in ran.out
     script = (tmp_path / "astra-sim/run.sh").read_text()
@@ -324,6 +363,12 @@ def test_what_only_network_mode_refuses_may_be_replayed(graphlink: Run, tmp_path
     ran = graphlink("astra", folder, "--replay-only")
     assert ran.status == 0
     assert "warning: collective that the network model lacks" in ran.out
+
+
+def test_ranks_that_do_not_meet_may_be_replayed(graphlink: Run, tmp_path: Path) -> None:
+    written(tmp_path, chained(coll(0)), chained(recv(0)))
+    assert graphlink("astra", tmp_path).status == 1
+    assert graphlink("astra", tmp_path, "--replay-only").status == 0
 
 
 def test_paths_with_spaces_and_empty_run(graphlink: Run, tmp_path: Path) -> None:

@@ -75,33 +75,41 @@ Key = tuple[int, int]  # rank, id
 
 
 def plain(ranks: Sequence[Sequence[N]], groups: Mapping[int, Sequence[int]] | None) -> dict[Key, tuple[int, int]]:
-    """Start and end (ns) of each node on ASTRA-sim's slots, instant by instant; with ``groups`` ranks are coupled."""
+    """Start and end (ns) of each node on ASTRA-sim's slots, one end after the other; with ``groups`` ranks are coupled."""
     nodes = {(r, n.id): n for r, given in enumerate(ranks) for n in given}
     met = {k: partners(nodes, k, groups) for k, n in nodes.items() if groups is not None and n.sort in (COLL, RECV, SEND)}
-    start: dict[Key, int] = {}
-    end: dict[Key, int] = {}
+    start: dict[Key, int] = {}  # in order of start
+    end: dict[Key, int] = {}  # in the order in which ends became known
+    over: set[Key] = set()
     now = 0
 
     def can_start(k: Key) -> bool:
         n, slot = nodes[k], _slot(nodes[k])
-        if k in start or any(end.get((k[0], d), now + 1) > now for d, _ in n.deps):
+        if k in start or any((k[0], d) not in over for d, _ in n.deps):
             return False
-        return slot is None or not any(j[0] == k[0] and _slot(nodes[j]) == slot and end.get(j, now + 1) > now for j in start)
+        return slot is None or not any(j[0] == k[0] and _slot(nodes[j]) == slot and j not in over for j in start)
 
-    while True:
-        able = [k for k in sorted(nodes) if can_start(k)]
-        if able:
-            start[able[0]] = now
+    def start_what_can(rank: int) -> None:
+        for k in sorted(k for k in nodes if k[0] == rank):
+            if can_start(k):
+                start[k] = now
+                tell_ends()
+
+    def tell_ends() -> None:
         for k in start:
-            ended = None if k in end else _end(nodes, k, start, end, met.get(k))
-            if ended is not None:
-                end[k] = ended
-        if able or any(can_start(k) for k in nodes):
-            continue
-        later = [e for e in end.values() if e > now]
-        if not later:
-            return {k: (start[k], end[k]) for k in end}
-        now = min(later)
+            told = None if k in end else _end(nodes, k, start, {j: end[j] for j in over}, met.get(k))
+            if told is not None:
+                end[k] = told
+
+    for rank in range(len(ranks)):
+        start_what_can(rank)
+    while set(end) - over:
+        k = min((k for k in end if k not in over), key=lambda k: end[k])  # of equal ones the first
+        now = end[k]
+        over.add(k)
+        start_what_can(k[0])
+        tell_ends()
+    return {k: (start[k], end[k]) for k in end}
 
 
 def _slot(n: N) -> str | None:

@@ -101,6 +101,14 @@ def test_a_slot_is_given_to_the_lowest_id_and_held_by_the_one_before() -> None:
     )
 
 
+def test_what_ends_at_one_instant_ends_in_the_order_of_its_start() -> None:
+    """The kernel behind the first of two ends has the slot before one of a lower id is ready: 61 us, as two versions of ASTRA-sim said."""
+    nodes = [N(0, CPU, 10), N(1, COLL, 10), N(2, GPU, 1, ((1, S),)), N(3, GPU, 10, ((0, L),)), N(4, CPU, 40, ((2, Y),))]
+    played = play_slots(load(nodes))
+    assert played.start_ns.tolist() == [0, 0, 20_000, 10_000, 21_000]
+    assert played.total_ns == 61_000
+
+
 def test_a_collective_waits_for_the_last_and_takes_the_shortest_time() -> None:
     first = [N(0, CPU, 10), N(1, COLL, 5, ((0, L),), group=1), N(2, CPU, 1, ((1, Y),))]
     second = [N(0, CPU, 2), N(1, COLL, 13, ((0, L),), group=1), N(2, CPU, 7, ((1, Y),))]

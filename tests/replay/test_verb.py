@@ -49,6 +49,17 @@ def test_what_if_as_text_and_data(out: Path, tmp_path: Path, capsys: pytest.Capt
     assert sum(what_if["path"]["work_ns"].values()) == what_if["path"]["length_ns"]
 
 
+def test_data_on_standard_output_stands_alone(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", str(out), "--json", "-"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["replay", str(out), "--json", "r.json"]) == 0
+    assert json.loads(printed)["runs"] and printed == Path("r.json").read_text()
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["r.json"]
+
+
 @pytest.mark.parametrize("machine", ["ideal", "astra-sim", "ranks", "coupled"])
 def test_a_graph_without_times_is_compared_with_nothing(tmp_path: Path, machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "r.json"
