@@ -252,6 +252,7 @@ class Trace:
     left_out: dict[str, int]  # rows that are no nodes or could not be read, by reason ("python_function", "dur < 0 taken as 0", ...)
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
+    job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
     clocks: Clocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 

@@ -83,10 +83,10 @@ def _given(names: Sequence[str], scratch: Path) -> Given:
     folders = {path: _inside(path) for path in paths if path.is_dir()}
     files = _by_kind([path for path in paths if path not in folders])
     searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
-    parts = [of_folders(searched, None)] if searched else []
+    parts = [of_folders(searched, None, same_run=True)] if searched else []
     bare = tuple(path for inside in folders.values() for path in inside.hosts)
     if files.devices:  # a single pair is one as given; more are paired by rank
-        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None))
+        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None, same_run=True))
     else:
         bare = (*bare, *files.hosts)
     ranks = [one for part in parts for one in part.ranks]

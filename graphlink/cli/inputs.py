@@ -8,16 +8,16 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from graphlink.cli.names import is_named_as_recording, is_trace_name, named_rank
-from graphlink.cli.pairing import few, holes, pair
+from graphlink.cli.pairing import few, holes, pair, refuse_world
 from graphlink.cli.side_files import heads_of, may_be_side_file
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
-from graphlink.read.heads import Head, read_heads
+from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.nccl.heads import DumpHead
 from graphlink.read.nccl.names import is_named_so
@@ -66,34 +66,37 @@ class _Folder:
         return bool(self.devices or self.hosts or self.exports(needed=False))
 
 
-def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None) -> Found:
+def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same_run: bool = False) -> Found:
     """The ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair is one as given.
 
     Raises:
-        InputError: a glob has no match, a file cannot be read, two files are of one rank.
+        InputError: a glob has no match, a file cannot be read, two files are of one rank, or of two runs without ``same_run``.
         UsageError: files cannot be paired.
     """
     devices, hosts = unfold(kineto), unfold(et)
     if len(devices) == 1 and len(hosts) <= 1:
         one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))
         if not any(map(glob.has_magic, kineto)):  # a name is for this file alone, which may be a pipe and must not be read twice
+            if rank is None and devices[0].is_file():
+                refuse_world(read_head(devices[0]), None)
             return Found((one,))
         (head,) = read_heads(devices)
-        one = replace(one, expected_rank=_told_rank(head))
+        one = _single(head, one.et, rank)
         return Found((one,), missing=_holes(one, head))
     if rank is not None:
         raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
-    paired = pair(read_heads(devices), read_heads(hosts))
+    paired = pair(read_heads(devices), read_heads(hosts), same_run=same_run)
     return Found(paired.ranks, (), paired.warnings, paired.missing)
 
 
-def of_folders(names: Sequence[str], rank: int | None) -> Found:
+def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False) -> Found:
     """The recordings in folders, told by content and paired by rank over all of them; side files of NCCL are not paired yet.
 
     A folder that holds none itself is taken as a folder of folders, of a rank or host each.
 
     Raises:
-        InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank.
+        InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank, or of two runs
+            without ``same_run``.
         UsageError: files cannot be paired; execution traces beside nsys exports.
     """
     folders = _contents(_folders(names))
@@ -112,11 +115,11 @@ def of_folders(names: Sequence[str], rank: int | None) -> Found:
         return Found((), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing)
     warnings = (*_left_aside(folders, "Kineto traces", exports_too=True), *foreign)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
-        one = Inputs(kineto=devices[0].path, et=hosts[0].path if hosts else None, rank=rank, expected_rank=_told_rank(devices[0]))
+        one = _single(devices[0], hosts[0].path if hosts else None, rank)
         return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])), dumps)
     if rank is not None:
         raise UsageError("--rank is for a single pair, and the folder holds more", path=folders[0].path)
-    paired = pair(devices, hosts)
+    paired = pair(devices, hosts, same_run=same_run)
     return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing), dumps)
 
 
@@ -158,6 +161,13 @@ def _at_odds(device: Head, host: Head) -> bool:
 
 def _told_rank(head: Head) -> int | None:
     return head.rank if head.rank is not None else named_rank(head.path)
+
+
+def _single(head: Head, et: Path | None, rank: int | None) -> Inputs:
+    told = _told_rank(head)
+    if rank is None:
+        refuse_world(head, told)
+    return Inputs(kineto=head.path, et=et, rank=rank, expected_rank=told)
 
 
 def _holes(one: Inputs, head: Head) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def join(arguments: argparse.Namespace) -> int:
     with out.publication(force=arguments.force) as publication:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose), session(_runs_on(arguments)):
             missing = _missing(stored, strict=arguments.strict)
-            joined = join_ranks(stored, options, arguments.out, publication.beside, _runs_on(arguments))
+            joined = join_ranks(stored, options, arguments.out, publication.beside, _runs_on(arguments), same_run=arguments.same_run)
             told = run_told(joined.run, joined.path, [], joined.result.ranks)
             whole = _summarised(joined.result, options, told, (*missing, *joined.run.warnings, *cut_short(joined.run)), publication.beside)
             publication.publish()
@@ -213,9 +213,9 @@ def _found(arguments: argparse.Namespace) -> Found:
     if arguments.nsys:
         found = Found(exports=tuple(unfold(arguments.nsys)))
     elif arguments.folder:
-        found = of_folders(arguments.folder, rank)
+        found = of_folders(arguments.folder, rank, same_run=arguments.same_run)
     else:
-        found = of_files(arguments.kineto, arguments.et, rank)
+        found = of_files(arguments.kineto, arguments.et, rank, same_run=arguments.same_run)
     if found.ranks:
         names = unfold(arguments.nccl)
         dumps = given(names)
@@ -268,7 +268,7 @@ def _write(arguments: argparse.Namespace, options: job.Options, folder: Path) ->
         jobs = rank_jobs(inputs, options, out, runs_on, resume=arguments.resume)
         if jobs.failed and not (jobs.done and arguments.partial):
             raise _failed(jobs, len(inputs), out_of(out))
-        joined = join_ranks(jobs.done, options, out, folder, runs_on)
+        joined = join_ranks(jobs.done, options, out, folder, runs_on, same_run=arguments.same_run)
     warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
     standins = Standins(folder / "graphs")
     with standins.telling():

@@ -1,15 +1,30 @@
-"""What the name of a file says of its rank."""
+"""What the names of files say of their ranks.
+
+A number is a rank only where the name says so: after ``rank`` (of the run: not after ``local_rank``, ``tp_rank`` and the like), ``et``,
+``kineto`` or ``trace.``, or where the numbers of all files are 0 to n - 1. Others are processes (PyTorch's own ``host_pid.time``), steps,
+devices (``mi250``) or dates.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 _SUFFIX: Final = re.compile(r"(?:\.(?:pt|trace|json|gz|zst|pytorch))+$", re.IGNORECASE)
-_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?(\d{1,9})(?!\d)", re.IGNORECASE)
-_KIND: Final = re.compile(r"(?<![a-z])(?:et|kineto)[_.-]?(\d{1,9})(?!\d)", re.IGNORECASE)
+# Ranks inside a part of the run, or of its machines: "tp_rank_0"
+_OTHERS: Final = "step|iter|epoch|pid|host|node|gpu|local"  # what is counted, where numbers are no ranks
+_INNER: Final = r"(?:(?P<inner>local|node|group|tp|pp|dp|ep|cp|sp|mp|dcp|etp|edp)[_.-]?)?"
+_RANK: Final = re.compile(
+    rf"(?<![a-z]){_INNER}rank[_.-]?(?P<rank>\d{{1,9}})(?!\d)(?:[_.-]?of[_.-]?(?P<world>\d{{1,9}})(?!\d))?", re.IGNORECASE
+)
+# et_0, et_plus_0, kineto0, trace.0
+_KIND: Final = re.compile(
+    rf"(?<![a-z])(?:(?:et|kineto)(?:(?:[_.-](?!{_OTHERS})[a-z]+)*[_.-])?|trace\.)(?P<rank>\d{{1,9}})(?!\d)", re.IGNORECASE
+)
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,9}(?!\d)")  # longer ones are times
+_DIGITS: Final = re.compile(r"\d+")
 
 
 def is_trace_name(name: str) -> bool:
@@ -19,31 +34,45 @@ def is_trace_name(name: str) -> bool:
 
 def is_named_as_recording(path: Path) -> bool:
     """Whether the file's own name has a rank where recordings have theirs."""
-    stem = _stem(path)
-    return (_RANK.search(stem) or _KIND.search(stem)) is not None
+    return _told(_stem(path)) is not None
 
 
 def named_rank(path: Path) -> int | None:
-    """The number after ``rank``, ``et`` or ``kineto`` in the file's name, else after ``rank`` in its folder's."""
-    stem = _stem(path)
-    found = _RANK.search(stem) or _KIND.search(stem) or _RANK.search(path.parent.name)
-    return int(found[1]) if found else None
+    """The number after ``rank``, ``et``, ``kineto`` or ``trace.`` in the file's name, else after ``rank`` in its folder's."""
+    found = _told(_stem(path)) or _rank_in(path.parent.name)
+    return int(found["rank"]) if found else None
 
 
-def number(path: Path) -> int | None:
-    """``named_rank``, else the last number of the file's name, else a folder's name that is a number."""
-    named = named_rank(path)
-    if named is not None:
-        return named
-    last = _last_number(_stem(path)) or _NUMBER.fullmatch(path.parent.name)
-    return int(last[0]) if last else None
+def named_world(path: Path) -> int | None:
+    """The number of ranks in ``rank0of8``."""
+    found = _rank_in(_stem(path)) or _rank_in(path.parent.name)
+    return int(found["world"]) if found and found["world"] else None
+
+
+def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int] | None:
+    """The numbers in the names of all files of a run that are 0 to n - 1, each once, and no other than what is ``told`` of any.
+
+    That is the last number of each, or where names are alike but for numbers any of them, or the name of its folder. None where
+    there is no such number, or two that differ.
+    """
+    full = [
+        numbers
+        for numbers in _columns(paths)
+        if sorted(numbers) == list(range(len(paths))) and all(t in (None, n) for t, n in zip(told, numbers, strict=True))
+    ]
+    return full[0] if full and all(numbers == full[0] for numbers in full) else None
+
+
+def natural_order(path: Path) -> list[tuple[int, str]]:
+    """trace_2 before trace_10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", str(path))]
 
 
 def without_number(path: Path) -> str:
     """The file's name without its rank: the same for the files of a run, as a rule."""
     stem = _stem(path)
-    found = _RANK.search(stem) or _KIND.search(stem)
-    start, end = found.span(1) if found else last.span() if (last := _last_number(stem)) else (0, 0)
+    found = _told(stem)
+    start, end = found.span("rank") if found else last.span() if (last := _last_number(stem)) else (0, 0)
     return f"{stem[:start]}*{stem[end:]}" if end else stem
 
 
@@ -51,5 +80,23 @@ def _stem(path: Path) -> str:
     return _SUFFIX.sub("", path.name)
 
 
+def _rank_in(text: str) -> re.Match[str] | None:
+    return next((found for found in _RANK.finditer(text) if not found["inner"]), None)
+
+
+def _told(stem: str) -> re.Match[str] | None:
+    return _rank_in(stem) or _KIND.search(stem)
+
+
 def _last_number(stem: str) -> re.Match[str] | None:
     return max(_NUMBER.finditer(stem), key=re.Match.start, default=None)
+
+
+def _columns(paths: Sequence[Path]) -> Iterator[list[int]]:
+    """Numbers that each of ``paths`` has."""
+    for texts in ([_stem(path) for path in paths], [path.parent.name for path in paths]):
+        numbers = [[int(found) for found in _NUMBER.findall(text)] for text in texts]
+        if all(numbers):
+            yield [row[-1] for row in numbers]
+        if len({_DIGITS.sub("0", text) for text in texts}) == 1:
+            yield from (list(column) for column in zip(*numbers, strict=True))

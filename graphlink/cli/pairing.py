@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.names import named_rank, number
-from graphlink.cli.same_rank import refuse_same_rank
+from graphlink.cli.names import counted_ranks, named_rank, named_world, natural_order
+from graphlink.cli.same_rank import of_other_runs, refuse_copies, refuse_same_rank
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import Head, deep_ranks
 from graphlink.read.source import open_source
@@ -39,39 +39,68 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
+    """``by``: what told the rank, one of the words below."""
+
     head: Head
     rank: int
-    by_content: bool
+    by: str
 
 
-def pair(devices: Sequence[Head], hosts: Sequence[Head]) -> Paired:
+_CONTENT: Final = "content"
+_NAME: Final = "name"
+_ORDER: Final = "order"
+
+
+def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = False) -> Paired:
     """The ranks of Kineto traces ``devices`` and execution traces ``hosts``, in the order of their numbers.
 
     Raises:
-        InputError: two traces of one kind are of one rank; of two runs.
-        UsageError: a file's rank cannot be told; no execution trace has the rank of a Kineto trace.
+        InputError: two traces of one kind are of one rank; of two runs, unless ``same_run`` insists on one.
+        UsageError: no execution trace has the rank of a Kineto trace.
     """
-    device_of = [_ranked(head, head.rank) for head in devices]
+    device_of = _ranked(devices, [head.rank for head in devices], ())
+    refuse_copies([one.head for one in device_of if one.by == _ORDER])
     refuse_same_rank("Kineto traces", [(one.rank, one.head) for one in device_of])
     host_of, left_aside = _without_merged(_ranked_hosts(device_of, hosts))
     refuse_same_rank("execution traces", [(one.rank, one.head) for one in host_of])
+    apart = [found for heads in (devices, [one.head for one in host_of]) if (found := of_other_runs(heads)) is not None]
+    if apart and not same_run:
+        raise apart[0]
+    for one in (*device_of, *host_of):
+        refuse_world(one.head, one.rank)
     et = {one.rank: one.head.path for one in host_of}
     ranks = tuple(
         Inputs(kineto=one.head.path, et=et.get(one.rank), expected_rank=one.rank) for one in sorted(device_of, key=lambda one: one.rank)
     )
-    warnings = (*left_aside, *_named_otherwise([*device_of, *host_of]), *_different_worlds(devices))
+    both = [*device_of, *host_of]
+    warnings = (*left_aside, *_named_otherwise(both), *_by_order(both), *(f"{found.path}: {found.what}" for found in apart))
     return Paired(ranks, warnings, (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices)))
+
+
+def refuse_world(head: Head, rank: int | None) -> None:
+    """Raises InputError where the file's ``rank``, or the number of ranks in its name, cannot be of a run as large as it says."""
+    named = named_world(head.path)
+    world, told = (head.world_size, "it records") if head.world_size is not None else (named, "its name says")
+    if world is None:
+        return
+    if named is not None and named != world:
+        what = f"its name says {named:,} ranks, and it records {world:,}"
+    elif rank is not None and rank >= world:
+        what = f"is of rank {rank}, and {told} {world:,} ranks"
+    else:
+        return
+    raise InputError(what, path=head.path, todo="rename the file, or give it alone with --rank")
 
 
 def holes(present: Collection[int], heads: Iterable[Head]) -> tuple[str, ...]:
     """The ranks that are not there of those that the recordings say there were."""
-    count = max((head.world_size for head in heads if head.world_size), default=0)
-    absent = count - sum(rank < count for rank in present)
+    world = max((head.world_size for head in heads if head.world_size), default=0)
+    absent = world - sum(rank < world for rank in present)
     if not absent:
         return ()
-    first = islice((rank for rank in range(count) if rank not in present), _MOST_RANKS)
+    first = islice((rank for rank in range(world) if rank not in present), _MOST_RANKS)
     listed = ", ".join(map(str, first)) + (f", ... ({absent:,} in all)" if absent > _MOST_RANKS else "")
-    return (f"rank{'s' * (absent > 1)} {listed} of {count:,} {'were' if absent > 1 else 'was'} {NOT_RECORDED}",)
+    return (f"rank{'s' * (absent > 1)} {listed} of {world:,} {'were' if absent > 1 else 'was'} {NOT_RECORDED}",)
 
 
 def few(texts: Sequence[str], most: int = _MOST_FILES) -> str:
@@ -79,12 +108,23 @@ def few(texts: Sequence[str], most: int = _MOST_FILES) -> str:
     return ", ".join(texts[:most]) + (f", ... ({len(texts):,} in all)" if len(texts) > most else "")
 
 
-def _ranked(head: Head, recorded: int | None) -> _Ranked:
-    rank = recorded if recorded is not None else number(head.path)
-    if rank is None:
-        todo = "give this rank alone, with --rank"
-        raise UsageError("cannot tell its rank: neither recorded nor in the file name", path=head.path, todo=todo)
-    return _Ranked(head, rank, recorded is not None)
+def _ranked(heads: Sequence[Head], recorded: Sequence[int | None], wanted: Sequence[int]) -> list[_Ranked]:
+    """By content, else by name, else in order of names: ranks that are ``wanted`` first, then those that are free."""
+    paths = [head.path for head in heads]
+    by_name = [None if rank is not None else named_rank(path) for path, rank in zip(paths, recorded, strict=True)]
+    told = [rank if rank is not None else name for rank, name in zip(recorded, by_name, strict=True)]
+    if None in told and (counted := counted_ranks(paths, told)) is not None:
+        by_name = told = list(counted)
+    taken = set(told)
+    first = dict.fromkeys(wanted)
+    free = (rank for rank in chain(first, (k for k in count() if k not in first)) if rank not in taken)
+    untold = sorted((k for k, rank in enumerate(told) if rank is None), key=lambda k: natural_order(paths[k]))
+    by_order = dict(zip(untold, free, strict=False))
+    out = []
+    for k, (head, rank) in enumerate(zip(heads, told, strict=True)):
+        by = _CONTENT if recorded[k] is not None else _NAME
+        out.append(_Ranked(head, by_order[k], _ORDER) if rank is None else _Ranked(head, rank, by))
+    return out
 
 
 def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ranked]:
@@ -94,7 +134,7 @@ def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ra
     untold = [k for k, rank in enumerate(recorded) if rank is None]
     for k, rank in zip(untold, deep_ranks([hosts[k].path for k in untold]), strict=True):
         recorded[k] = rank
-    return [_ranked(head, rank) for head, rank in zip(hosts, recorded, strict=True)]
+    return _ranked(hosts, recorded, sorted(one.rank for one in devices))
 
 
 def _of_same_process(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[int | None]:
@@ -129,21 +169,18 @@ def _named_otherwise(files: Sequence[_Ranked]) -> list[str]:
     other = [
         f"{one.head.path} (rank {one.rank})"
         for one in files
-        if one.by_content and (named := named_rank(one.head.path)) is not None and named != one.rank
+        if one.by == _CONTENT and (named := named_rank(one.head.path)) is not None and named != one.rank
     ]
     if not other:
         return []
     return [f"named as of another rank than recorded, the recorded one is taken: {few(other)}"]
 
 
-def _different_worlds(devices: Sequence[Head]) -> list[str]:
-    files: dict[int, list[str]] = defaultdict(list)
-    for head in devices:
-        if head.world_size:
-            files[head.world_size].append(str(head.path))
-    if len(files) < 2:
+def _by_order(files: Sequence[_Ranked]) -> list[str]:
+    listed = [f"{one.head.path} (rank {one.rank})" for one in sorted(files, key=lambda one: one.rank) if one.by == _ORDER]
+    if not listed:
         return []
-    return [f"the recordings say different numbers of ranks: {'; '.join(f'{size:,} in {few(files[size], 2)}' for size in sorted(files))}"]
+    return [f"neither content nor name tells the rank: in order of names {few(listed)}; name them kineto_R, et_R or with rank_R"]
 
 
 def _half_pairs(devices: Sequence[_Ranked], hosts: Sequence[_Ranked]) -> list[str]:

@@ -203,6 +203,9 @@ def _add_joining(parser: _Options) -> None:
     parser.add_argument(
         "--keep-unmatched", action="store_true", help="communication that other ranks lack stays communication, not computation"
     )
+    parser.add_argument(
+        "--same-run", action="store_true", help="recordings that differ in number of ranks, job or time are of one run all the same"
+    )
 
 
 def _add_running(parser: _Options) -> None:

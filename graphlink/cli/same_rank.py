@@ -1,4 +1,4 @@
-"""Several recordings of one rank where one is wanted: of several runs, or one twice."""
+"""Recordings that are not of one run: several of one rank where one is wanted, or other sizes, jobs and times."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graphlink.cli.names import without_number
+from graphlink.cli.names import named_world, without_number
 from graphlink.errors import InputError
 from graphlink.read.heads import Head
+from graphlink.read.kinds import KINETO
+from graphlink.run.one_run import APART_NS
 
-APART_NS: Final = 600 * 10**9  # recordings of one run begin nearer to each other
+_DATED_NS: Final = 10**18  # 2001; what is less counts from Kineto's base date or from when a machine started
 _MOST_RANKS: Final = 5  # that a message lists
 _MOST_FILES: Final = 2
 
@@ -53,6 +55,42 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
     )
 
 
+def refuse_copies(heads: Sequence[Head]) -> None:
+    """Raises InputError where two recordings of whose ranks nothing tells are of one process and begin at one moment."""
+    first: dict[tuple[int, int], Head] = {}
+    for head in heads:
+        if head.pid is not None and head.start_ns is not None:
+            other = first.setdefault((head.pid, head.start_ns), head)
+            if other is not head:
+                what = f"is of the process and the moment of {other.path}, and nothing tells their ranks"
+                raise InputError(what, path=head.path, todo="give it once, or name the files kineto_R, or with rank_R")
+
+
+def of_other_runs(heads: Sequence[Head]) -> InputError | None:
+    """What to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the time."""
+    for apart_by, labels in _common(heads):
+        sets: dict[str, list[Head]] = defaultdict(list)
+        for head, label in zip(heads, labels, strict=True):
+            if label is not None:
+                sets[label].append(head)
+        if len(sets) > 1:
+            (one, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
+            return InputError(
+                f"is of another run than {ones[0].path}: they differ by {apart_by}, {one} and {other}",
+                path=others[0].path,
+                where=f"{_few(ones)} against {_few(others)}",
+                todo="give the recordings of one run, or insist with --same-run",
+            )
+    return None
+
+
+def _common(heads: Sequence[Head]) -> Iterator[tuple[str, list[str | None]]]:
+    worlds = [head.world_size or named_world(head.path) for head in heads]
+    yield "the number of ranks", [f"{world:,}" if world else None for world in worlds]
+    yield "the job", [head.job or None for head in heads]
+    yield "the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]
+
+
 def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> _Sets | None:
     """The runs that the files fall into: as many as there are recordings of one rank at ``most``, and each rank once in a run."""
     for apart_by, labels in _labels([head for _, head in files], several):
@@ -82,12 +120,18 @@ def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[st
 
 
 def _times(heads: Sequence[Head]) -> list[str | None]:
-    """When the recordings of which each began less than ``APART_NS`` after another one began, in minutes since the first."""
-    starts = sorted({head.start_ns for head in heads if head.start_ns is not None})
+    """In minutes since the first when the first of those began that began less than ``APART_NS`` apart.
+
+    Recordings whose base date is only said at their end do not compare with others.
+    """
+    known = [head.start_ns for head in heads if head.start_ns is not None]
+    dated = any(start >= _DATED_NS for start in known)
+    starts = sorted({start for start in known if not dated or start >= _DATED_NS})
     begin: dict[int, int] = {}
     for k, start in enumerate(starts):
-        begin[start] = begin[starts[k - 1]] if k and start - starts[k - 1] <= APART_NS else start
-    return [None if head.start_ns is None else f"{(begin[head.start_ns] - starts[0]) / 60e9:,.0f} min" for head in heads]
+        before = begin[starts[k - 1]] if k else start
+        begin[start] = before if start - before <= APART_NS else start
+    return [None if head.start_ns not in begin else f"{(begin[head.start_ns] - starts[0]) / 60e9:,.0f} min" for head in heads]
 
 
 def _few(heads: Sequence[Head]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.link.roles import Role
+from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 
 
@@ -120,17 +120,38 @@ def elements(linked: Linked, role: U8) -> Elements:
 
 
 def behind_rows(linked: Linked) -> Bool:
-    """Calls that begin after the last row has ended, where ops are recorded: the profiler's own, which synchronises as it stops.
+    """Calls that are the profiler's own, where ops are recorded: those that begin after the last row, and its last synchronisation.
 
     Nothing in the graph comes after them, and they would stretch the run by the time that profiling took to end (in real traces up to
-    1.6 s of 16 s).
+    1.6 s of 16 s). ``torch.profiler`` synchronises the device as it stops: on its thread, outside any row and behind all that the thread
+    ran. Whether device work or the row of another thread then goes on differs by rank, so neither decides.
     """
     rows, device, calls = linked.trace.host, linked.trace.device, linked.trace.calls
+    out = np.zeros(len(calls.start_ns), np.bool_)
     if not len(rows.start_ns):
-        return np.zeros(len(calls.start_ns), np.bool_)
+        return out
     last_ns = max(int(c.max()) for c in (rows.end_ns, device.end_ns) if len(c))
-    out: Bool = calls.start_ns >= last_ns
+    out |= calls.start_ns >= last_ns
+    if linked.match.method == "nsys":  # it does not synchronise
+        return out
+    last = _last_synchronisation(linked)
+    if last != NOWHERE:
+        out[last] = True
     return out
+
+
+def _last_synchronisation(linked: Linked) -> int:
+    """The last call that waits for a device, if it is outside any row and nothing begins after it on its thread, nor is launched by any."""
+    rows, calls = linked.trace.host, linked.trace.calls
+    outside = np.flatnonzero((roles(calls, linked.trace.strings) == Role.DEVICE_SYNC) & (linked.call_op == NOWHERE))
+    if not len(outside):
+        return NOWHERE
+    last = int(outside[np.argmax(calls.start_ns[outside])])
+    tid, start_ns = calls.tid[last], calls.start_ns[last]
+    mine = rows.start_ns[rows.tid == tid]
+    launched = calls.start_ns[linked.device_call[linked.device_call != NOWHERE]]
+    later = [calls.start_ns[calls.tid == tid] > start_ns, mine >= start_ns, launched > start_ns]
+    return last if len(mine) and not any(found.any() for found in later) else NOWHERE
 
 
 def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:

@@ -52,6 +52,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     meetings: int
     wait_share: float
     lateness_median_ns: int
+    chance: float  # of any member of the group to be last so often, were all alike
     evidence: str
 
 
@@ -178,6 +179,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     waits: list[RankWait]
     set_apart: list[SetApart]
     straggler: Straggler | None
+    suspect: Straggler | None = None  # where meetings are too few to tell a straggler
     replay: RunReplay | None = None
     compared: list[Compared] = []
     nccl: NcclRun | UnsetType = UNSET  # absent where no rank has side files of NCCL
@@ -197,7 +199,8 @@ def run_table(run: Run) -> str:
         "set apart", len(run.set_apart), "of them"
     )
     if run.groups:
-        rows.append(("straggler", run.straggler.evidence if run.straggler else "no rank stands out"))
+        stands_out = run.straggler or run.suspect
+        rows.append(("straggler", stands_out.evidence if stands_out else "no rank stands out"))
     if run.nccl is not UNSET:
         rows += run_rows(run.nccl)
     if run.replay:

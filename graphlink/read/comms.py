@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import msgspec
@@ -14,6 +14,7 @@ from graphlink.read.columns import to_int_or_none
 
 MAX_RANKS = 1 << 20  # a rank or a number of ranks beyond is a damaged number
 _MOST_DIMS = 64  # of a tensor, as PyTorch has it
+JOB_KEY = re.compile(r"(?:^|_)job_?id$", re.IGNORECASE)  # job_id, SLURM_JOB_ID: what users and launchers add to a trace
 _TENSOR_TYPE = re.compile(r"Tensor\(([^()]*)\)")
 # spelling of c10 types in an ET -> Kineto's
 _DTYPES = {
@@ -62,6 +63,16 @@ def count_or_none(value: object) -> int | None:
     """Of ranks."""
     count = to_int_or_none(value)
     return count if count is not None and 0 < count <= MAX_RANKS else None
+
+
+def job_of(around: Mapping[str, Any]) -> str:
+    """The job that a recording says it is of, in itself or in its ``distributedInfo``; "" where it says none."""
+    info = around.get("distributedInfo")
+    for told in (around, info if isinstance(info, dict) else {}):
+        for key, value in told.items():
+            if JOB_KEY.search(key) and isinstance(value, (str, int)) and str(value):
+                return str(value)
+    return ""
 
 
 def spread_ranks(start: object, stride: object, size: object) -> tuple[int, ...] | None:

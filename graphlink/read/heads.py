@@ -19,7 +19,7 @@ import msgspec
 
 from graphlink.errors import InputError
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
-from graphlink.read.comms import count_or_none, process_groups, rank_or_none
+from graphlink.read.comms import count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.kinds import ET, KINETO, is_jax
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
@@ -49,7 +49,7 @@ _Result = TypeVar("_Result")
 class Head:
     """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank. ``start_ns``: of the first
     host row of a Kineto trace, since the epoch or since Kineto's base date where that is only said at the end; of an ET its local time,
-    which has no zone.
+    which has no zone. ``job``: its id, "" where none is told.
     """
 
     path: Path
@@ -60,6 +60,7 @@ class Head:
     group_count: int | None = None
     pid: int | None = None
     start_ns: int | None = None
+    job: str = ""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -146,6 +147,7 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
         group_count=to_int_or_none(info.get("pg_count")),
         pid=to_int_or_none(first.pid) if first else None,
         start_ns=base_ns + round(first.ts * 1000) if first and _is_time(first.ts) else None,
+        job=job_of(around),
     )
 
 

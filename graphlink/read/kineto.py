@@ -21,7 +21,7 @@ from graphlink.errors import InputError
 from graphlink.model import I64, Comm, SyncKind, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
-from graphlink.read.comms import MAX_RANKS, P2P_OPS, count_or_none, process_groups, rank_or_none
+from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.devices import Labels, is_call, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
@@ -397,7 +397,7 @@ class _Gathered:
 
     def trace(self, array: ArrayReader) -> Trace:
         """Everything read, sorted, on the recording's clock."""
-        around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND}
+        around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
         base = to_int(around.get("baseTimeNanoseconds", 0), 0)
         if abs(base) >= MAX_NS:
             raise InputError(f"baseTimeNanoseconds {base} is no time", path=self.path, todo="record again, or remove it")
@@ -435,6 +435,7 @@ class _Gathered:
             left_out={reason: count for reason, count in self.left_out.items() if count},
             warnings=tuple(warnings),
             host_name=_host_name(around, pid),
+            job=job_of(around),
         )
         lanes = sum(len(np.unique(column)) for column in (trace.host.tid, trace.calls.tid, trace.device.stream))
         refuse_span(self.path, (trace.host, trace.calls, trace.device, trace.syncs), lanes)

@@ -38,7 +38,7 @@ from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
 from graphlink.emit.target import ASTRA_SIM
 from graphlink.engine.files import Remote
-from graphlink.errors import GraphlinkError
+from graphlink.errors import GraphlinkError, InputError
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
@@ -221,7 +221,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     """Reads and links one rank and builds its graph.
 
     Raises:
-        InputError: a file cannot be read, is of another kind, or the two are of different runs.
+        InputError: a file cannot be read, is of another kind, is of a rank that its run has not, or the two are of different runs.
         UsageError: there is no such step.
     """
     steps = parse_steps(options.step)
@@ -251,6 +251,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     findings = check(built.graph, rounding_ns(trace))
     _refuse_errors(findings, inputs.recording)
     rank = _rank(inputs, trace.rank)
+    _refuse_world(inputs, rank, trace.world_size)
     plan = chakra.plan(built.graph, comm, rank, options.target)
     files = nccl.joined(dumps, linked, comm, rank)
     log.info("looking for pipeline ranges")
@@ -265,7 +266,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         *nccl.warnings(files),
         *staged.warnings,
         *(f"check: {finding}" for finding in findings),
-        *_rank_warnings(rank, trace.rank),
+        *_rank_warnings(inputs, rank, trace.rank),
     )
     return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings)))
 
@@ -394,9 +395,18 @@ def _device(trace: Trace) -> int | None:
     return int(trace.device.device[0]) if len(trace.device.device) else None
 
 
-def _rank_warnings(rank: int, recorded: int | None) -> list[str]:
-    if recorded is not None and recorded != rank:
-        return [f"the recording says rank {recorded}; written as rank {rank}, as --rank says"]
+def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
+    """What ``--rank`` says overrules what the recording says of its run, too."""
+    if world_size is not None and rank >= world_size and inputs.rank is None:
+        raise InputError(f"is of rank {rank}, and it records {world_size:,} ranks", path=inputs.name, todo="give its rank with --rank")
+
+
+def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
+    if inputs.rank is None:
+        return []
+    for who, told in (("the recording", recorded), ("the name of the file", inputs.expected_rank)):
+        if told is not None and told != rank:
+            return [f"{who} says rank {told}; written as rank {rank}, as --rank says"]
     return []
 
 

@@ -24,6 +24,7 @@ from graphlink.run import job
 from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.job import RunResult
 from graphlink.run.join import Run, join
+from graphlink.run.one_run import Told, of_other_runs, of_other_times
 from graphlink.run.state import RankRows, Result, State, Stored, digest
 
 log: Final = logging.getLogger("graphlink")
@@ -128,22 +129,33 @@ class JoinedRanks:
     path: CriticalAcross | None
 
 
-def join_ranks(stored: Sequence[Stored], options: job.Options, out: str, folder: Path, runs_on: RunsOn) -> JoinedRanks:
+def join_ranks(
+    stored: Sequence[Stored], options: job.Options, out: str, folder: Path, runs_on: RunsOn, *, same_run: bool = False
+) -> JoinedRanks:
     """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
 
     Raises:
-        InputError: two jobs are of one rank, the ranks contradict each other, or what a job left cannot be read.
+        InputError: two jobs are of one rank, the ranks contradict each other or are of several runs (unless ``same_run`` insists on one),
+            or what a job left cannot be read.
         SomeRanksFailed: the files of some ranks cannot be written.
     """
     state = State(out)
     _refuse_same_rank(stored, state)
+    stored = sorted(stored, key=lambda s: s.manifest.rank)
     keys = [s.key for s in stored]
     rows = state.rows(keys)
     other = next((s for s, row in zip(stored, rows, strict=True) if row.comms.rank != s.manifest.rank), None)
     if other is not None:
         what = f"what an earlier job left is not of rank {other.manifest.rank}, as it says"
         raise InputError(what, path=state.where(other.key), todo="run the job of this rank again")
-    joined = join(rows, keep_unmatched=options.keep_unmatched)
+    told = [Told(s.manifest.recordings[0].path, s.manifest.recorded_world_size, s.manifest.job) for s in stored]
+    apart = of_other_runs(told, [row.comms for row in rows])
+    if apart is None or same_run:
+        joined = join(rows, keep_unmatched=options.keep_unmatched)
+        apart = apart or of_other_times(told, [row.comms for row in rows], joined.clocks)
+    if apart is not None and not same_run:
+        raise apart
+    joined = replace(joined, warnings=(*joined.warnings, *([f"{apart.path}: {apart.what}"] if apart else [])))
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
     outcomes = run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored])
     results = good(naming_lost(outcomes, [s.manifest.recordings[0].path for s in stored]), len(tasks))

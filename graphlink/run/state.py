@@ -53,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     rank: int
     world_size: int
+    recorded_world_size: int | None = None
+    job: str = ""  # "" where the recording tells none
     unpacked_bytes: int  # of the recordings
     recordings: list[Recording]
     options: dict[str, Any]
@@ -144,6 +146,8 @@ class State:
         manifest = Manifest(
             rank=prepared.rank,
             world_size=prepared.world_size,
+            recorded_world_size=prepared.linked.trace.world_size,
+            job=prepared.linked.trace.job,
             unpacked_bytes=unpacked_size(inputs),
             recordings=recordings(inputs),
             options=plain(options),

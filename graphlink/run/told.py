@@ -61,7 +61,8 @@ def run_told(run: Run, path: CriticalAcross | None, compared: list[told.Compared
         clocks=told.Clocks(residual_ns=run.clocks.residual_ns, ranks=[_clock(c, run.hosts[c.rank]) for c in run.clocks.clocks]),
         waits=_waits(figures.rank_total),
         set_apart=_set_apart(run, ids),
-        straggler=_straggler(figures.straggler),
+        straggler=_straggler(figures.straggler, suspected=False),
+        suspect=_straggler(figures.straggler, suspected=True),
         replay=_replay(path),
         compared=compared,
         nccl=over_ranks(side_files) if side_files else UNSET,
@@ -114,7 +115,7 @@ def _group(run: Run, number: int, key: GroupKey, id_: int | None, recorded: set[
         recorded=len(recorded.intersection(members)),
         collectives=[_collectives(figures.by_type, row, len(members), measured=measured(row)) for row in rows.tolist()],
         last={str(rank): late for rank, late in zip(ranks.rank[mine].tolist(), ranks.late[mine].tolist(), strict=True)},
-        straggler=_straggler(figures.stragglers[number]),
+        straggler=_straggler(figures.stragglers[number], suspected=False),
     )
 
 
@@ -165,8 +166,8 @@ def _set_apart(run: Run, ids: dict[GroupKey, int]) -> list[told.SetApart]:
     return out
 
 
-def _straggler(found: Straggler | None) -> told.Straggler | None:
-    if found is None:
+def _straggler(found: Straggler | None, *, suspected: bool) -> told.Straggler | None:
+    if found is None or found.suspected != suspected:
         return None
     return told.Straggler(
         rank=found.rank,
@@ -174,6 +175,7 @@ def _straggler(found: Straggler | None) -> told.Straggler | None:
         meetings=found.meetings,
         wait_share=round(found.share, 6),
         lateness_median_ns=found.lateness_ns,
+        chance=float(f"{found.chance:.3g}"),
         evidence=found.words,
     )
 

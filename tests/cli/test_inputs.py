@@ -33,6 +33,12 @@ def pairs(found: Found) -> list[tuple[int | None, str, str | None]]:
     return [(one.expected_rank, one.kineto.name if one.kineto else "", one.et.name if one.et else None) for one in found.ranks]
 
 
+def packed(path: Path) -> None:
+    kineto(path, us=len(list(path.parent.glob("*"))))
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+
 def refused(kind: type[GraphlinkError], *folders: Path) -> str:
     with pytest.raises(kind) as problem:
         of_folders([str(path) for path in folders], None)
@@ -131,15 +137,161 @@ def test_what_an_et_records_comes_before_its_process_id(tmp_path: Path) -> None:
     ("names", "rank"),
     [
         (("resnet50_rank3.json", "resnet50_rank1.json"), 3),
-        (("dataset7_3.pt.trace.json", "dataset7_1.pt.trace.json"), 3),
-        (("worker3.1694128201545.pt.trace.json", "worker1.1694128201545.pt.trace.json"), 3),
         (("et_20_rank_3.json", "et_20_rank_1.json"), 3),
+        (("rank-3.json.gz", "rank-1.json.gz"), 3),  # HTA
+        (("trace_rank_3_step_5.json", "trace_rank_1_step_5.json"), 3),
+        (("rank3_trace.json", "rank1_trace.json"), 3),  # torchtitan
+        (("h_17-rank-3.1694128201545.pt.trace.json.gz", "h_18-rank-1.1694128201546.pt.trace.json.gz"), 3),  # vLLM
+        (("dp0_pp0_tp3_rank3.1694128201545.pt.trace.json", "dp0_pp0_tp1_rank1.1694128201545.pt.trace.json"), 3),
+        (("tp_rank_0_rank_3.json", "tp_rank_0_rank_1.json"), 3),
+        (("rank3of8.json", "rank1of8.json"), 3),
+        (("rank_3_of_8.json", "rank_1_of_8.json"), 3),
+        (("kineto.3.json", "kineto.1.json"), 3),
+        (("trace.3.json.gz", "trace.1.json.gz"), 3),
     ],
 )
 def test_names_tell_where_content_does_not(tmp_path: Path, names: tuple[str, str], rank: int) -> None:
     for name in names:
-        kineto(tmp_path / name)
-    assert pairs(folder(tmp_path)) == [(1, names[1], None), (rank, names[0], None)]
+        packed(tmp_path / name)
+    found = folder(tmp_path)
+    assert pairs(found) == [(1, names[1], None), (rank, names[0], None)]
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("run7_0.json", "run7_1.json", "run7_2.json"),
+        ("worker0_step_12.1694128201545.pt.trace.json", "worker1_step_12.1694128201600.pt.trace.json"),
+        ("1694128201.545-TP-0.trace.json.gz", "1694128201.545-TP-1.trace.json.gz"),  # SGLang
+        ("local_rank_0.json", "local_rank_1.json"),
+        ("hostA_0.json", "hostB_1.json"),
+        ("mi250_0.json", "mi250_1.json"),
+    ],
+)
+def test_numbers_of_a_full_set_are_ranks(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in reversed(names):
+        packed(tmp_path / name)
+    found = folder(tmp_path)
+    assert pairs(found) == [(rank, name, None) for rank, name in enumerate(names)]
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("node01_1375.1724066820235157909.pt.trace.json", "node01_1376.1724066820235157900.pt.trace.json"),  # PyTorch's own
+        (
+            "node01_994.1724066820235.pt.trace.json.gz",
+            "node01_1001.1724066820235.pt.trace.json.gz",
+            "node02_17.1724066820235.pt.trace.json.gz",
+        ),
+        ("worker1_step_12.1694128201545.pt.trace.json", "worker3_step_12.1694128201600.pt.trace.json"),
+        ("mi250_minitoy.json", "mi300_resnet.json"),
+        ("dataset7_1.pt.trace.json", "dataset7_3.pt.trace.json"),
+        ("tp_rank_0_pp_rank_0.json", "tp_rank_0_pp_rank_1.json", "tp_rank_1_pp_rank_0.json", "tp_rank_1_pp_rank_1.json"),
+        ("kineto_step_5.json", "kineto_step_7.json"),
+        ("a.json", "b.json"),
+    ],
+)
+def test_numbers_that_no_name_calls_a_rank_are_none(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in reversed(names):
+        packed(tmp_path / name)
+    found = folder(tmp_path)
+    assert pairs(found) == [(rank, name, None) for rank, name in enumerate(names)]
+    (warning,) = found.warnings
+    assert f"in order of names {tmp_path / names[0]} (rank 0), {tmp_path / names[1]} (rank 1)" in warning
+
+
+def test_one_file_is_of_rank_0_whatever_numbers_its_name_has(tmp_path: Path) -> None:
+    for name in ("mi250_minitoy.json", "host_1375.1724066820235157909.pt.trace.json", "worker3_step_12.1694128201545.pt.trace.json"):
+        path = kineto(tmp_path / name / name)
+        for found in (folder(path.parent), of_files([str(path)], [], None), of_files([f"{path.parent}/*.json"], [], None)):
+            assert [one.expected_rank for one in found.ranks] == [None]
+            assert found.warnings == ()
+
+
+def test_numbers_of_a_full_set_that_the_recordings_contradict_are_no_ranks(tmp_path: Path) -> None:
+    kineto(tmp_path / "step_0.json", info(1))
+    kineto(tmp_path / "step_1.json")
+    kineto(tmp_path / "step_2.json", pid=2)
+    found = folder(tmp_path)
+    assert pairs(found) == [(0, "step_1.json", None), (1, "step_0.json", None), (2, "step_2.json", None)]
+    assert f"{tmp_path}/step_1.json (rank 0), {tmp_path}/step_2.json (rank 2)" in found.warnings[0]
+
+
+def test_ets_that_nothing_tells_apart_are_of_the_kineto_traces_in_order(tmp_path: Path) -> None:
+    for rank, name in ((4, "x"), (6, "y")):
+        kineto(tmp_path / f"{name}.json", info(rank))
+        et(tmp_path / f"host_{rank * 100}.json", pid=9)
+    found = folder(tmp_path)
+    assert pairs(found) == [(4, "x.json", "host_400.json"), (6, "y.json", "host_600.json")]
+    (warning,) = found.warnings
+    assert "host_400.json (rank 4)" in warning
+
+
+def test_a_file_that_contradicts_the_number_of_ranks_is_named(tmp_path: Path) -> None:
+    for case, name, head, words in (
+        ("a", "rank0of8.json", info(0, 4), "its name says 8 ranks, and it records 4"),
+        ("b", "rank5.json", info(None, 4), "is of rank 5, and it records 4 ranks"),
+        ("c", "kineto_0.json", info(4, 4), "is of rank 4, and it records 4 ranks"),
+        ("d", "rank_9_of_8.json", None, "is of rank 9, and its name says 8 ranks"),
+    ):
+        path = kineto(tmp_path / case / name, head)
+        assert f"{path}: {words}" in refused(InputError, tmp_path / case)
+        assert folder(tmp_path / case, 0).ranks[0].rank == 0  # --rank overrules
+        kineto(tmp_path / case / "rank1.json")
+        assert f"{path}: {words}" in refused(InputError, tmp_path / case)
+
+
+def test_a_single_file_that_contradicts_itself_is_named(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+    document = json.loads((traces / "kineto_0.json").read_text())
+    path = written(tmp_path / "rank0of9.json", document | {"distributedInfo": {"rank": 0, "world_size": 4}})
+    is_said(graphlink("--kineto", path, "--out", tmp_path / "out"), 1, f"{path}: its name says 9 ranks", "--rank")
+    path = written(tmp_path / "one.json", document | {"distributedInfo": {"rank": 4, "world_size": 4}})
+    is_said(graphlink("--kineto", path, "--out", tmp_path / "out"), 1, f"{path}: is of rank 4, and it records 4 ranks", "--rank")
+    assert graphlink("--kineto", path, "--rank", "3", "--out", tmp_path / "out").status == 0
+    named = written(tmp_path / "rank7.json", document | {"distributedInfo": {}})
+    assert graphlink("--kineto", named, "--rank", "3", "--out", tmp_path / "named").status == 0
+    (summed,) = json.loads((tmp_path / "named" / "summary.json").read_text())["ranks"]
+    assert summed["rank"] == 3
+    assert "the name of the file says rank 7; written as rank 3, as --rank says" in summed["warnings"]
+
+
+def test_a_copy_is_no_rank_of_its_own(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        kineto(tmp_path / f"{name}.json", us=5)
+    assert f"{tmp_path}/b.json: is of the process and the moment of {tmp_path}/a.json" in refused(InputError, tmp_path)
+    kineto(tmp_path / "b.json", us=6)
+    assert len(folder(tmp_path).ranks) == 2
+
+
+# recordings of several runs
+
+
+@pytest.mark.parametrize(
+    ("other", "us", "words"),
+    [
+        ({"distributedInfo": info(2, 4)}, 0, "the number of ranks, 3 and 4"),
+        ({"SLURM_JOB_ID": "78"}, 0, "the job, 77 and 78"),
+        ({"distributedInfo": info(2, 3, job_id=78)}, 0, "the job, 77 and 78"),
+        ({}, 10.1 * MINUTE_US, "the time, 0 min and 10 min"),
+    ],
+)
+def test_recordings_of_two_runs_are_refused(tmp_path: Path, other: dict[str, Any], us: float, words: str) -> None:
+    for rank in range(3):
+        path = kineto(tmp_path / f"kineto_{rank}.json", info(rank, 3), us=us if rank == 2 else rank)
+        document = {"SLURM_JOB_ID": "77", **json.loads(path.read_text())}
+        written(path, document | (other if rank == 2 else {}))
+        if rank == 2 and "job_id" in str(other):
+            document.pop("SLURM_JOB_ID")
+            written(path, document | other)
+    text = refused(InputError, tmp_path)
+    assert text.startswith(f"{tmp_path}/kineto_2.json: is of another run than {tmp_path}/kineto_0.json: they differ by {words}")
+    assert "--same-run" in text
+    insisted = of_folders([str(tmp_path)], None, same_run=True)
+    assert len(insisted.ranks) == 3
+    assert any(words in warning for warning in insisted.warnings)
 
 
 def test_content_holds_where_the_name_says_another_rank(tmp_path: Path) -> None:
@@ -150,12 +302,6 @@ def test_content_holds_where_the_name_says_another_rank(tmp_path: Path) -> None:
     assert pairs(found) == [(1, "host_1375.json", None), (2, "trace_rank5.json", "et_4.json")]
     (warning,) = found.warnings
     assert f"{tmp_path}/trace_rank5.json (rank 2), {tmp_path}/et_4.json (rank 2)" in warning
-
-
-def test_a_file_whose_rank_nothing_tells(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        kineto(tmp_path / f"{name}.json")
-    assert f"{tmp_path}/a.json: cannot tell its rank" in refused(UsageError, tmp_path)
 
 
 # what is too much
@@ -220,7 +366,7 @@ def test_two_runs_are_told_by_their_names_and_folders(tmp_path: Path) -> None:
 
 def test_recordings_of_one_run_that_begin_minutes_apart_are_one(tmp_path: Path) -> None:
     for rank in range(6):
-        kineto(tmp_path / f"kineto_{rank}.json", info(rank, 6), us=rank * 9 * MINUTE_US)
+        kineto(tmp_path / f"kineto_{rank}.json", info(rank, 6), us=rank * 1.9 * MINUTE_US)
     assert len(folder(tmp_path).ranks) == 6
 
 
@@ -242,13 +388,9 @@ def test_ranks_that_were_not_recorded(tmp_path: Path) -> None:
     for rank in (0, 1, 3, 4, 6, 7):
         kineto(tmp_path / f"kineto_{rank}.json", info(rank, 8))
     assert folder(tmp_path).missing == ("ranks 2, 5 of 8 were not recorded",)
-    (tmp_path / "kineto_7.json").unlink()
-    kineto(tmp_path / "kineto_7.json", info(7, 300))
-    found = folder(tmp_path)
-    assert found.missing == ("ranks 2, 5, 8, 9, 10, 11, 12, 13, ... (294 in all) of 300 were not recorded",)
-    (warning,) = found.warnings
-    assert "8 in " in warning
-    assert f"300 in {tmp_path}/kineto_7.json" in warning
+    for rank in (0, 1, 3, 4, 6, 7):
+        kineto(tmp_path / f"kineto_{rank}.json", info(rank, 300))
+    assert folder(tmp_path).missing == ("ranks 2, 5, 8, 9, 10, 11, 12, 13, ... (294 in all) of 300 were not recorded",)
 
 
 def test_a_single_trace_of_many_ranks(tmp_path: Path) -> None:
@@ -320,7 +462,7 @@ def test_what_is_missing_is_published_and_strict_refuses_it(graphlink: Run, trac
     [("3", 3), ("three", None), (-1, None), (10**12, None), (1.5, None), (None, None), ([3], None), ({"rank": 3}, None)],
 )
 def test_a_rank_that_is_no_number(tmp_path: Path, rank: object, told: int | None) -> None:
-    assert read_head(kineto(tmp_path / "kineto_7.json", info(rank, rank))).rank == told
+    assert read_head(kineto(tmp_path / "kineto_7.json", info(rank, None if told else rank))).rank == told
     kineto(tmp_path / "kineto_5.json", info(5))
     assert [one.expected_rank for one in folder(tmp_path).ranks] == sorted([5, 7 if told is None else told])
 

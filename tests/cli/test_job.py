@@ -148,8 +148,8 @@ def test_a_node_is_shown_with_its_edges_both_ways(graphlink: Run, traces: Path, 
 
 LINK_OPTIONS = """-h --help --version --et --kineto --nsys --nccl --paddle-logs --rank --strict --step --sync --hta-limit --gap-us --host
 --target --out --range-rule --name --linked --timeline --no-timeline --force --jobs --engine --comm-time
---keep-unmatched --rank-job --resume --partial -q --quiet -v --verbose"""
-JOIN_OPTIONS = "-h --help --strict --force --comm-time --keep-unmatched --jobs --engine -q --quiet -v --verbose"
+--keep-unmatched --same-run --rank-job --resume --partial -q --quiet -v --verbose"""
+JOIN_OPTIONS = "-h --help --strict --force --comm-time --keep-unmatched --same-run --jobs --engine -q --quiet -v --verbose"
 
 
 def test_the_options_are_these() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from graphlink.annotate.communication import communication
 from graphlink.depend.build import BuildOptions, find
 from graphlink.depend.host import host_side
+from graphlink.depend.timeline import behind_rows
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import EdgeKind, Graph, NodeKind, SyncKind, Trace
@@ -256,6 +259,36 @@ def test_calls_behind_the_rows_are_left_out_and_told() -> None:
     made = built(link(trace, None, match_hosts(trace, None)), sync="cuda")
     assert not (made.graph.kind == NodeKind.HOST_CALL).any()
     assert any("profiler's own" in w for w in made.warnings)
+
+
+STOPS = Call("cudaDeviceSynchronize", 120, 200, 9)
+
+
+@pytest.mark.parametrize(
+    ("more", "left_out"),
+    [
+        ({}, True),
+        ({"device": [Device("k", 15, 195, 1)]}, True),  # device work goes on
+        ({"host": [Host("on another thread", 5, 300, tid=2, annotation=True)]}, True),
+        ({"calls": [Call("cudaEventQuery", 150, 151, 8, tid=3)]}, True),  # a watchdog
+        ({"host": [Host("next", 210, 220)]}, False),
+        ({"host": [Host("around", 110, 230, annotation=True)]}, False),
+        ({"calls": [Call("cudaEventRecord", 205, 206, 8)], "host": [Host("on another thread", 5, 300, tid=2)]}, False),
+        ({"calls": [Call("cudaLaunchKernel", 130, 140, 8, tid=2)], "host": [Host("on another thread", 5, 300, tid=2)]}, False),
+    ],
+)
+def test_the_last_synchronisation_is_the_profilers_whatever_goes_on_elsewhere(more: dict[str, Any], left_out: bool) -> None:
+    trace = build_trace(
+        host=[Host("op", 0, 100), *more.get("host", [])],
+        calls=[Call("cudaLaunchKernel", 2, 10, 1), STOPS, *more.get("calls", [])],
+        device=more.get("device", [Device("k", 15, 85, 1)]) + [Device("k", 215, 218, 8)] * (len(more.get("calls", [])) and not left_out),
+    )
+    linked = link(trace, None, match_hosts(trace, None))
+    own = trace.strings.index("cudaDeviceSynchronize")
+    assert behind_rows(linked)[linked.trace.calls.name == own].tolist() == [left_out]
+    nsys = replace(linked, match=replace(linked.match, method="nsys"))  # it does not synchronise
+    late = trace.device.end_ns.max() <= 120_000 and trace.host.end_ns.max() <= 120_000
+    assert behind_rows(nsys)[linked.trace.calls.name == own].tolist() == [late]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from math import comb
 from statistics import median
@@ -285,12 +286,15 @@ def run(seed: int, slow: dict[int, int]) -> Figures:
 
 def test_nobody_is_named_in_a_fair_run() -> None:
     fair = [run(seed, {}) for seed in range(100)]
-    assert sum(f.straggler is None for f in fair) >= 98
-    assert sum(not any(f.stragglers) for f in fair) >= 98
+    named = [[s is not None and not s.suspected for s in (f.straggler, *f.stragglers)] for f in fair]
+    assert sum(of_run for of_run, *_ in named) <= 2
+    groups = [one for _, *of_groups in named for one in of_groups]
+    assert sum(groups) <= 0.01 * len(groups)
     assert NOBODY == "no rank stands out"
 
 
 def test_a_straggler_is_named_with_evidence() -> None:
+    others = 0
     for seed in range(30):
         found = run(seed, {1: 500 * US})
         named = found.straggler
@@ -300,7 +304,9 @@ def test_a_straggler_is_named_with_evidence() -> None:
         mine = found.rank_total.rank == 1
         assert named.share == found.rank_total.caused_ns[mine][0] / found.total.wait_ns[0]
         assert named.words.startswith(f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own")
-        assert {s.rank for s in found.stragglers if s} == {1}
+        assert 1 in {s.rank for s in found.stragglers if s}
+        others += sum(s is not None and s.rank != 1 for s in found.stragglers)
+    assert others <= 1  # of 300 groups
 
 
 def test_a_rank_that_few_wait_for_but_long_is_named() -> None:
@@ -327,10 +333,54 @@ def test_lateness_below_the_tolerance_of_the_clocks_is_no_evidence() -> None:
 
 
 @given(st.integers(1, 60), st.data())
-def test_the_bound_of_the_chance_is_no_less_than_the_chance(count: int, data: st.DataObject) -> None:
+def test_the_chance_is_that_of_the_binomial(count: int, data: st.DataObject) -> None:
     k, p = data.draw(st.integers(0, count)), data.draw(st.floats(0.01, 0.99))
-    exact = sum(comb(count, i) * p**i * (1 - p) ** (count - i) for i in range(k, count + 1))
-    assert _tail(np.array([k / count]), np.array([p]), np.array([count]))[0] >= exact * (1 - 1e-9)
+    exact = sum(comb(count, i) * p**i * (1 - p) ** (count - i) for i in range(k, count + 1)) if k > p * count else 1.0
+    assert _tail(np.array([k]), np.array([p]), np.array([count]))[0] == pytest.approx(exact, rel=1e-9)
+
+
+def test_the_chance_of_many_meetings_is_found_in_a_few_steps() -> None:
+    count = 10**7
+    late = np.array([count // 2 + k * 1_581 for k in (1, 2, 3)])  # 1, 2, 3 standard deviations
+    assert _tail(late, np.full(3, 0.5), np.full(3, count)) == pytest.approx([0.1587, 0.02275, 0.00135], rel=2e-3)
+
+
+def outcomes(late: Sequence[int], members: int) -> Figures:
+    """Meetings of ``members`` ranks, in each of which that one is late."""
+    ranks = tuple(range(members))
+    meets = [
+        Meet((ranks, "g"), ranks, tuple((100 * k + (20 if r == who else 0)) * US for r in ranks), ((100 * k + 60) * US,) * members)
+        for k, who in enumerate(late, 1)
+    ]
+    ranks_, meetings = Simulated(members, meets).record()
+    return figures(ranks_, meetings, as_recorded(ranks_))
+
+
+@pytest.mark.parametrize(
+    ("late", "members", "told"),
+    [
+        ([1] * 9, 2, "straggler"),
+        ([1] * 14 + [0], 2, "straggler"),
+        ([1] * 8, 2, "suspect"),
+        ([1] * 2, 2, "suspect"),
+        ([1], 2, None),
+        ([1, 1, 0], 2, None),
+        ([1] * 13 + [0] * 2, 2, None),
+        ([3] * 5, 4, "straggler"),
+        ([3] * 4, 4, "suspect"),
+        ([3] * 3, 8, "suspect"),
+        ([3] * 4, 8, "straggler"),
+        ([0, 1, 2, 3] * 6, 4, None),
+    ],
+)
+def test_who_stands_out_is_told_by_the_chance_of_any_member(late: list[int], members: int, told: str | None) -> None:
+    found = outcomes(late, members)
+    for named in (found.straggler, *found.stragglers):
+        assert (named and ("suspect" if named.suspected else "straggler")) == told
+        if named is not None:
+            assert (named.rank, named.times_late, named.meetings) == (late[0], late.count(late[0]), len(late))
+            assert named.words.startswith("too few meetings to tell") == named.suspected
+            assert (named.chance < 1 / 200) != named.suspected
 
 
 # quantiles, and nothing at all

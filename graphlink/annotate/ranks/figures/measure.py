@@ -62,7 +62,7 @@ class RankTotals:
 class Figures:
     """``apart``: an ``Apart`` a meeting. ``algbw`` and ``busbw``: of each meeting, bytes per s.
 
-    ``straggler`` of the whole run, ``stragglers`` of each group of ``Meetings``; None: no rank stands out.
+    ``straggler`` of the whole run, ``stragglers`` of each group of ``Meetings``, or who is suspected; None: no rank stands out.
     """
 
     times: Times
