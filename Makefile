@@ -19,11 +19,12 @@ capture: $(VENV)/.installed-dev
 	$(BIN)/graphlink graphlink-capture/recorded --out graphlink-capture/out
 
 # without sweeps and large recordings, which are marked long; test-all has them
+test: MARKED := -m "not long"
 test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest -n $(WORKERS) $(if $(filter test,$@),-m "not long")
+	$(BIN)/python -m pytest -n $(WORKERS) $(MARKED)
 
 # FUZZ="--first 10000 --count 50000" for other hostile inputs; a failure is printed with its case and seed
 fuzz: $(VENV)/.installed-dev

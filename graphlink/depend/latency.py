@@ -51,6 +51,8 @@ def _usual_ns(after_ns: I64) -> int | None:
     if len(after_ns) < FEW:
         return None
     around = after_ns[np.abs(after_ns - _mode(np.sort(after_ns))) <= NEAR_NS]
+    if not len(around):  # the last three that the mode came to lie far apart
+        return None
     usual = int(np.median(around))
     return max(usual, 0) if usual <= MOST_NS else None
 

@@ -201,7 +201,7 @@ def test_what_an_event_edge_takes_off_a_late_op_is_explained() -> None:
     )
     found = of(host=host, calls=calls, device=device)
     assert rest(found.streams) == 2_000
-    assert found.streams.ns == 962_000
+    assert found.streams.ns == 960_000  # less the latency of a launch, 2 us where few show it
     assert found.path.pinned_ns <= found.path.ns
 
 

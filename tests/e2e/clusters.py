@@ -114,7 +114,7 @@ def written(run: ClusterRun, done: Done) -> dict[int, list[Written]]:
     for rank, file in done.graphs.items():
         c = run.ranks[rank]
         at = {
-            (a["start_ns"] + file.head["epoch_ns"], a["stream"]): (node, a)
+            (a["start_ns"] + a.get("device_clock_ns", 0) + file.head["epoch_ns"], a["stream"]): (node, a)
             for node, a in zip(file.nodes, file.attributes, strict=True)
             if "correlation" in a
         }
