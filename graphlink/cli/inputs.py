@@ -77,7 +77,7 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
     if len(devices) == 1 and len(hosts) <= 1:
         one = Inputs(kineto=devices[0], et=hosts[0] if hosts else None, rank=rank, expected_rank=named_rank(devices[0]))
         if not any(map(glob.has_magic, kineto)):  # a name is for this file alone, which may be a pipe and must not be read twice
-            if rank is None and devices[0].is_file():
+            if rank is None and os.path.isfile(devices[0]):  # noqa: PTH113 - False, where Path.is_file raises
                 refuse_world(read_head(devices[0]), None)
             return Found((one,))
         (head,) = read_heads(devices)
@@ -238,10 +238,7 @@ def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
     of_kind: dict[kinds.Kind | None, list[str]] = {}
     for path in paths:
         of_kind.setdefault(_foreign_kind(path), []).append(str(path))
-    return tuple(
-        f"left aside: {few(names)}: {kind.what} ({kind.todo})" if kind else f"left aside: {few(names)}: JSON that holds no recording"
-        for kind, names in of_kind.items()
-    )
+    return tuple(f"left aside: {few(names)}: {kind.what} ({kind.todo})" for kind, names in of_kind.items() if kind)
 
 
 def _foreign_kind(path: Path) -> kinds.Kind | None:

@@ -195,8 +195,8 @@ def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end
 
 
 def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
-    node = shown.critical.node
-    return flat(np.full(len(node), track, np.int32), shown.times.start_ns[node], shown.times.end_ns[node], code[node])
+    node, end_ns = shown.critical.node, shown.times.end_ns[shown.critical.node]
+    return flat(np.full(len(node), track, np.int32), end_ns - shown.critical.cost_ns, end_ns, code[node])
 
 
 def _moved(slices: Slices, tracks: int, names: int) -> Slices:

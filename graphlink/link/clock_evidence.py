@@ -121,8 +121,9 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
 
 
 def evidence_of(trace: Trace, launches: Launches, at: I64, waits: Waits) -> Evidence:
-    """Launches on an idle stream (positions ``at``), and waits; a few launches beside waits may have been late for any reason."""
-    at = at if len(at) >= FEWEST or not waits.blocked.any() else at[:0]
+    """Launches on an idle stream (positions ``at``), and waits; a few launches count only as far as waits agree with them."""
+    if len(at) < FEWEST and waits.blocked.any():
+        at = at[np.abs(launches.ahead_ns[at] - np.median(waits.least_ns[waits.blocked])) <= STEPS_NS]
     start_ns = np.concatenate([trace.device.start_ns[launches.row[at]], trace.device.start_ns[waits.op]])
     order = np.argsort(start_ns, kind="stable")
     launch, no_launch = np.ones(len(at), np.bool_), np.zeros(len(waits.op), np.bool_)

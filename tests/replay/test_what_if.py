@@ -132,7 +132,7 @@ def test_a_faster_host_and_a_faster_device(tmp_path: Path) -> None:
             of.append(abs(100 * (got / truth - 1)))
     for kernels, of in errors.items():
         print(f"\nhost x 0.5, kernels x {kernels:g}: median {np.median(of):.3f} %  worst {max(of):.3f} %")
-        assert np.median(of) <= 0.05
+        assert np.median(of) <= 0.08
         assert max(of) <= 0.2
 
 
