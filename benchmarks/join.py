@@ -10,7 +10,6 @@ jobs of ranks leave them. The floor is reading them alone. Exit status 1 if 1,02
 from __future__ import annotations
 
 import argparse
-import pickle
 import resource
 import subprocess
 import sys
@@ -43,6 +42,7 @@ def main() -> int:
 def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
     """A file of rows a rank; how many rows there are."""
     from graphlink.annotate.ranks.records import RankComms
+    from graphlink.run import codec
     from graphlink.run.state import RankRows
     from graphlink.testing.cluster_large import large_columns
 
@@ -50,16 +50,22 @@ def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
     for columns in large_columns(ranks, rows, seed=1):
         comms = RankComms(**columns.comms(seq=seq))
         total += len(comms.kind)
-        (folder / f"{comms.rank}.pickle").write_bytes(pickle.dumps(RankRows(comms, comms.groups, None, 100_000), pickle.HIGHEST_PROTOCOL))
+        with (folder / f"{comms.rank}.columns").open("wb") as out:
+            codec.dump(RankRows(comms, comms.groups, None, 100_000), out.write)
     return total
 
 
 def measure(folder: Path) -> tuple[float, float, float, float]:
     """Wall seconds of reading and joining, CPU seconds, peak MB."""
+    from graphlink.run import codec
     from graphlink.run.join import join
+    from graphlink.run.state import RankRows
 
     begin = time.monotonic()
-    rows = [pickle.loads(path.read_bytes()) for path in sorted(folder.iterdir())]
+    rows = []
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            rows.append(codec.load(file, RankRows, path, "make it again"))
     read = time.monotonic()
     join(rows, keep_unmatched=False)
     end = time.monotonic()

@@ -1,16 +1,18 @@
 """graphlink: recorded GPU training runs as dependency graphs.
 
-The stages of the job, in order, as functions; ``graphlink.model`` has the records between them. Loaded when first used, so that
-``import graphlink`` and ``graphlink --help`` are quick. ``link_rows``, ``check_graph`` and ``replay_graph`` are the functions ``link``,
-``check`` and ``replay`` of their packages, whose names they would hide.
+>>> run = graphlink.link("traces/")   # or graphlink.open("out")   # doctest: +SKIP
+>>> run.gains().head(), run.replay(scale="kernel:gemm=0.5")   # doctest: +SKIP
 
->>> from graphlink import Inputs, Options, prepare   # doctest: +SKIP
->>> built = prepare(Inputs(kineto=Path("kineto_0.json")), Options()).built   # doctest: +SKIP
+``Run`` has graphs, paths, what-ifs and tables; docs/recipes.md shows them at work. The stages of the job are here as functions, too, in
+their order; ``graphlink.model`` has the records between them. ``link_rows``, ``check_graph`` and ``replay_graph`` are the functions
+``link``, ``check`` and ``replay`` of their packages. All is loaded when first used, so that ``import graphlink`` is quick.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphlink.version import __version__
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from graphlink.emit.durations import cost_ns
     from graphlink.emit.groups import assign, comm_group_json
     from graphlink.emit.networkx import to_networkx
+    from graphlink.engine.engines import RunsOn
+    from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
     from graphlink.link.launch import link as link_rows
     from graphlink.link.match import match_hosts
     from graphlink.link.steps import cut, parse_steps
@@ -33,15 +37,26 @@ if TYPE_CHECKING:
     from graphlink.read.nsys import read_nsys
     from graphlink.replay.ideal import measured_ns
     from graphlink.replay.ideal import replay as replay_graph
-    from graphlink.run.job import Inputs, Options, finish, prepare, run_rank
+    from graphlink.run.discover.recordings import Recordings
+    from graphlink.run.job import finish, prepare, run_rank
+    from graphlink.run.library import Run, link
+    from graphlink.run.library import open as open
+    from graphlink.run.options import Inputs, Options
 
     capture: CaptureModule
 
-__all__ = [
+__all__ = [  # without ``open``, which ``import *`` would put in place of Python's own
     "BuildOptions",
+    "GraphlinkError",
     "Heading",
+    "InputError",
     "Inputs",
     "Options",
+    "OutputError",
+    "Recordings",
+    "Run",
+    "RunsOn",
+    "UsageError",
     "__version__",
     "assign",
     "build",
@@ -53,6 +68,7 @@ __all__ = [
     "critical_path",
     "cut",
     "finish",
+    "link",
     "link_rows",
     "match_hosts",
     "measured_ns",
@@ -78,6 +94,8 @@ _HOME = {
     "emit.durations": ("cost_ns",),
     "emit.groups": ("assign", "comm_group_json"),
     "emit.networkx": ("to_networkx",),
+    "engine.engines": ("RunsOn",),
+    "errors": ("GraphlinkError", "InputError", "OutputError", "UsageError"),
     "link.launch": ("link_rows",),
     "link.match": ("match_hosts",),
     "link.steps": ("cut", "parse_steps"),
@@ -85,16 +103,56 @@ _HOME = {
     "read.kineto": ("read_kineto",),
     "read.nsys": ("read_nsys",),
     "replay.ideal": ("measured_ns", "replay_graph"),
-    "run.job": ("Inputs", "Options", "finish", "prepare", "run_rank"),
+    "run.discover.recordings": ("Recordings",),
+    "run.job": ("finish", "prepare", "run_rank"),
+    "run.library": ("Run", "open"),
+    "run.options": ("Inputs", "Options"),
 }
 _AS = {"check_graph": "check", "link_rows": "link", "replay_graph": "replay"}
 _MODULE_OF = {name: f"graphlink.{module}" for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "capture":  # a module that can be called
-        return importlib.import_module("graphlink.capture")
+    if name in ("capture", "link"):  # modules that can be called
+        return importlib.import_module(f"graphlink.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'graphlink' has no attribute {name!r}")
     return getattr(importlib.import_module(module), _AS.get(name, name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "open"})
+
+
+class _LinkModule(ModuleType):
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """The package of a stage, and the function ``link`` of the library when it is called: explained as the latter."""
+        return f"{self._function().__doc__}"
+
+    @property
+    def __signature__(self) -> Any:
+        from inspect import signature
+
+        return signature(self._function())
+
+    def __call__(self, *recordings: Any, **how: Any) -> Run:
+        run: Run = self._function()(*recordings, **how)
+        return run
+
+    @staticmethod
+    def _function() -> Any:
+        return importlib.import_module("graphlink.run.library").link
+
+
+class _Package(ModuleType):
+    """The type of ``graphlink``: a stage that is imported becomes its attribute, and would hide the function of that name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "link" and type(value) is ModuleType:
+            value.__class__ = _LinkModule
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

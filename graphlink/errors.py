@@ -16,7 +16,7 @@ MOST_CHARACTERS = 400  # of what is said in a line, not counting the path
 
 
 class GraphlinkError(Exception):
-    """A message in at most five lines: file, what is wrong, where in it, what to do next."""
+    """Say in at most five lines what is wrong: file, what is wrong, where in it, what to do next."""
 
     exit_status = 1
 
@@ -46,3 +46,8 @@ class UsageError(GraphlinkError):
     """The command line asks for something that does not exist or contradicts itself."""
 
     exit_status = 2
+
+
+def bad_value(field: str, value: object, allowed: str) -> UsageError:
+    """Say of a field of an options record what it is and what it may be."""
+    return UsageError(f"{field}={value!r}: must be {allowed}")

@@ -21,6 +21,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.records import Short
+
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
@@ -63,16 +65,16 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class CommTable(Short):
     """Sparse: ``comms[i]`` belongs to row ``row[i]`` of the table it hangs on; ``row`` ascends."""
 
     row: I32
     comms: tuple[Comm, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostTrace:
+@dataclass(frozen=True, slots=True, repr=False)
+class HostTrace(Short):
     """A PyTorch execution trace (ET): host ops without times, one row a node, sorted by ``rf_id`` then ``id``.
 
     All columns have one entry a row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
@@ -105,8 +107,8 @@ class HostTrace:
     nodes_json: tuple[bytes, ...] | None  # each node as recorded, only when asked for (--linked)
 
 
-@dataclass(frozen=True, slots=True)
-class HostRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class HostRows(Short):
     """Kineto's ``cpu_op`` and ``user_annotation`` rows, sorted by start, longest first, then ``order``."""
 
     start_ns: I64
@@ -124,8 +126,8 @@ class HostRows:
     apart: Bool | None = None  # ranges that are known to stand outside the nesting of their thread; None = none are
 
 
-@dataclass(frozen=True, slots=True)
-class CallRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class CallRows(Short):
     """Runtime and driver API calls, CUDA and HIP, sorted by start (then longest first)."""
 
     start_ns: I64
@@ -141,8 +143,8 @@ class DeviceKind(IntEnum):
     MEMSET = 2
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class DeviceRows(Short):
     """Kernels, copies and memsets, sorted by start (then end, then file order)."""
 
     start_ns: I64
@@ -163,8 +165,8 @@ class SyncKind(IntEnum):
     STREAM_WAIT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class SyncRows(Short):
     """``cuda_sync`` rows, sorted by start. ``stream`` holds the awaited (STREAM) or the waiting (STREAM_WAIT) stream, else is masked."""
 
     kind: U8  # SyncKind
@@ -182,8 +184,8 @@ class SyncRows:
     event_known: Bool
 
 
-@dataclass(frozen=True, slots=True)
-class EventRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class EventRows(Short):
     """``cuda_event`` rows (kineto since 2026): the stream that a cudaEventRecord was made on."""
 
     correlation: I64
@@ -191,8 +193,8 @@ class EventRows:
     stream: I64
 
 
-@dataclass(frozen=True, slots=True)
-class OverheadRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class OverheadRows(Short):
     """What the profiler itself cost, as it says: buffer flushes and requests, resource work, sorted by start. No nodes."""
 
     start_ns: I64
@@ -200,8 +202,17 @@ class OverheadRows:
     name: I32
 
 
-@dataclass(frozen=True, slots=True)
-class FlowRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class FrameRows(Short):
+    """Frames of Python's stack (``python_function`` rows), in no order. No nodes: they show when a thread ran."""
+
+    tid: I64
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FlowRows(Short):
     """``fwdbwd`` flows: a forward op on one thread -> its backward op, both named by thread and start time."""
 
     fwd_tid: I64
@@ -223,16 +234,16 @@ class DeviceClock(msgspec.Struct, frozen=True):
     anchored: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+@dataclass(frozen=True, slots=True, repr=False)
+class Clocks(Short):
     """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by number."""
 
     offset_ns: I64
     devices: tuple[DeviceClock, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+@dataclass(frozen=True, slots=True, repr=False)
+class Trace(Short):
     """A device recording of one rank (Kineto or nsys): what ran on its threads and streams, in ns."""
 
     path: str
@@ -253,11 +264,12 @@ class Trace:
     warnings: tuple[str, ...]
     host_name: str = ""  # of the machine; "" where the recording does not tell
     job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
+    frames: FrameRows | None = None  # None = the recording has no stacks
     clocks: Clocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 
-@dataclass(frozen=True, slots=True)
-class HostMatch:
+@dataclass(frozen=True, slots=True, repr=False)
+class HostMatch(Short):
     """Which ET node each Kineto host row is.
 
     ``et`` has one entry a ``HostRows`` row: a ``HostTrace`` row or ``NOWHERE``. ``only_kineto`` and ``only_et`` count by name what
@@ -272,8 +284,8 @@ class HostMatch:
     misfits: tuple[str, ...] = ()  # of the warnings those of names and threads of the ET that fit no row
 
 
-@dataclass(frozen=True, slots=True)
-class Linked:
+@dataclass(frozen=True, slots=True, repr=False)
+class Linked(Short):
     """One rank with its rows joined: host row <-> ET node, host row in host row, call in op, device op from call."""
 
     trace: Trace
@@ -296,8 +308,8 @@ class FoundBy(IntEnum):
     INFERRED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+@dataclass(frozen=True, slots=True, repr=False)
+class Waits(Short):
     """Synchronisation findings, one a row: device row ``source`` was waited for by a call (GPU -> CPU) or by a device op (GPU -> GPU).
 
     Of ``call`` and ``device_op`` exactly one is not ``NOWHERE``.
@@ -331,8 +343,8 @@ class CommNode(msgspec.Struct, frozen=True):
     uneven: bool = False  # ranks may rightly differ in size: splits, all_to_allv and the like
 
 
-@dataclass(frozen=True, slots=True)
-class Communication:
+@dataclass(frozen=True, slots=True, repr=False)
+class Communication(Short):
     """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name.
 
     A device row is communication if and only if it is in ``device_row``, whatever of it is known.
@@ -349,6 +361,7 @@ class Communication:
     assumed: tuple[str, ...] = ()  # groups that are taken as all ranks, since their members are not recorded
     differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
     doubtful: dict[str, tuple[int, int]] = field(default_factory=dict)  # kernels that may be some: how many, and their ns, by name
+    awaited: dict[int, int] = field(default_factory=dict)  # host row of a wait() -> sequence number of what it waits for
 
 
 class NodeKind(IntEnum):
@@ -373,8 +386,8 @@ class EdgeKind(IntEnum):
     COLLECTIVE = 6
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCalls:
+@dataclass(frozen=True, slots=True, repr=False)
+class SyncCalls(Short):
     """Which synchronisation calls the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
 
     An edge may stand for several calls. Where a wait ended in a part of its own, its edge to that part is here, and the one to the next
@@ -386,8 +399,8 @@ class SyncCalls:
     call: I32
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+@dataclass(frozen=True, slots=True, repr=False)
+class Graph(Short):
     """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
 
     Node columns have one entry a node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
@@ -417,6 +430,11 @@ class Graph:
     found_by: U8  # FoundBy bits of sync and event edges; 0 else
     sync_calls: SyncCalls
 
+    def _shown(self) -> list[tuple[str, str]]:
+        kinds = [(f"nodes: {k.name.lower()}", np.count_nonzero(self.kind == k)) for k in NodeKind]
+        edges = [(f"edges: {k.name.lower()}", np.count_nonzero(self.edge_kind == k)) for k in EdgeKind]
+        return [(name, f"{count:,}") for name, count in (*kinds, *edges) if count]
+
 
 @dataclass(frozen=True, slots=True)
 class SyncCounts:
@@ -444,12 +462,13 @@ class Untold:
     spins_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+@dataclass(frozen=True, slots=True, repr=False)
+class Built(Short):
     """A graph with what was found, kept and left out while it was made."""
 
     graph: Graph
     sync: SyncCounts
+    rejected: Waits  # that rows name exactly
     warnings: tuple[str, ...]
     untold: Untold = Untold()
 

@@ -44,11 +44,14 @@ class _Calls:
 
     host: dict[int, Comm]
     device: dict[int, Comm]
+    awaited: dict[int, int]  # host row of a wait() -> sequence number of its work
     disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
 
 
 def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
-    """The communication ops of one rank; O(n log n) in its rows. ``known``: groups that other files describe, for those that it does not.
+    """Type and size the communication ops of one rank, in bytes; O(n log n) in its rows.
+
+    ``known``: groups that other files describe, for those that it does not.
 
     ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes count once; copies
     and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and bytes from the ``c10d`` op in which it
@@ -84,6 +87,7 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
         assumed=tuple(sorted(groups.assumed)),
         differing=calls.disagreeing,
         doubtful=doubtful,
+        awaited=calls.awaited,
     )
 
 
@@ -106,6 +110,7 @@ def _recorded_calls(linked: Linked) -> _Calls:
     return _Calls(
         {row: comm for row, comm in calls.items() if comm.name != "wait"},
         {row: comm for row, comm in device.items() if comm.name != "wait"},
+        {row: comm.seq for row, comm in calls.items() if comm.name == "wait" and comm.seq is not None},
         disagreeing,
     )
 

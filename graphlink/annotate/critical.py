@@ -10,6 +10,7 @@ import numpy as np
 from graphlink.annotate.blocks import blocks
 from graphlink.annotate.latency import costs
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.records import Short
 
 
 class Share(IntEnum):
@@ -22,8 +23,8 @@ class Share(IntEnum):
     IDLE = 4  # gaps, device delays and start delays
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
+@dataclass(frozen=True, slots=True, repr=False)
+class CriticalPath(Short):
     """The chain of nodes that a replay's end hangs on, first node first: each was held back by the one before it.
 
     All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
@@ -44,8 +45,10 @@ class CriticalPath:
 
 
 def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
-    """Walks back from the node that ends last (``end_ns`` of a replay), always to the dependency that held the node back longest: that
-    ended last, a launch with its latency.
+    """Walk back from the node that ends last, always to the dependency that held the node back longest: that ended last, a launch with its
+    latency.
+
+    ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry a node, times in ns.
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """
@@ -111,7 +114,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
 
 
 def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
-    """What each node's own time counts as, one ``Share`` a node (the start delay of a device op is idle on top)."""
+    """Return what each node's own time counts as, one ``Share`` (uint8) a node; the start delay of a device op is idle on top."""
     out = np.full(len(graph.kind), Share.HOST, np.uint8)
     out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
     out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION

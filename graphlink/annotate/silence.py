@@ -76,7 +76,8 @@ class Timeline:
 class Silences:
     """One entry a silence; times since the graph's epoch. ``next_row``: the host row that ends it, NOWHERE where none begins there.
 
-    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread. ``start_ns``: where it begins.
+    ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running. ``start_ns``:
+    where it begins.
     """
 
     tid: I64
@@ -94,14 +95,15 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     all that is known of it. What of a silence is in no node was sleep or a wait, so an
     edge explains it, and what the thread then took to wake up with it (``_usual_ns``). Of the rest it is standstill where
     another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
-    another did, the thread ran by itself.
+    another did, the thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart.
     One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
     """
     calls, marks = linked.trace.calls, linked.trace.host.annotation
     waits = np.isin(roles(calls, linked.trace.strings), [role for role in Role if role.waits])
     working = _working(linked)
     idle = np.zeros(len(calls.start_ns), np.bool_)
-    tid, start_ns, end_ns = _between(_active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle))
+    active = _active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle)
+    tid, start_ns, end_ns = _between(active)
     chained = np.isin(graph.kind, _CHAINED)
     node = np.flatnonzero(chained & (graph.duration_ns > 0))
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
@@ -114,8 +116,9 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     last_ns = _last_of_others(_active(graph, linked, marks, waits), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
     since_ns = np.where(np.isin(tid, working), np.maximum(last_ns, start_ns), start_ns)
-    alone_ns = np.where(alone, work.between(tid, since_ns, end_ns), 0)
-    python_ns = np.minimum(alone_ns, length_ns - explained_ns)
+    since_ns = np.where(alone, since_ns, end_ns)
+    ran_ns = work.between(tid, since_ns, end_ns) + _running(graph, linked, active).between(tid, start_ns, since_ns)
+    python_ns = np.minimum(ran_ns, length_ns - explained_ns)
     return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
 
 
@@ -158,6 +161,22 @@ def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
     part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, _CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)
+
+
+def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
+    """When the stack of each thread shows it running: frames, and rows, begin or end less than 100 us apart."""
+    frames = linked.trace.frames
+    if frames is None:
+        none = np.zeros(0, np.int64)
+        return Timeline.of(none, none, none)
+    last_ns = int(graph.end_ns.max(initial=0))
+    bounds = np.concatenate([active.from_ns, active.until_ns])
+    tid = np.concatenate([frames.tid, frames.tid, active.tids[bounds // active.span_ns]])
+    at_ns = np.concatenate([frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, bounds % active.span_ns + active.origin_ns])
+    order = np.lexsort((np.clip(at_ns, 0, last_ns), tid))
+    tid, at_ns = tid[order], np.clip(at_ns, 0, last_ns)[order]
+    near = np.flatnonzero((tid[1:] == tid[:-1]) & (np.diff(at_ns) < ASLEEP_NS))
+    return Timeline.of(tid[near], at_ns[near], at_ns[near + 1])
 
 
 def _between(active: Timeline) -> tuple[I64, I64, I64]:

@@ -13,11 +13,13 @@ import msgspec
 import numpy as np
 
 from graphlink.annotate.critical import CriticalPath
+from graphlink.annotate.launchqueue import held_launches
 from graphlink.annotate.silence import MEASURED, Timeline, silences
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.link.roles import Role, role_of, roles
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
+from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
+from graphlink.records import Short
 
 LARGEST: Final = 10
 FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
@@ -32,8 +34,10 @@ HIP_ROWS: Final = "nothing yet: ROCm's profilers write no rows of what HIP calls
 NSYS_ROWS: Final = "nsys profile --trace=cuda --cuda-event-trace=true"
 BEFORE_WINDOW: Final = "torch.cuda.synchronize() before the first recorded step, so that nothing unrecorded is left to wait for"
 NO_COPIES: Final = "nothing yet: no row tells what a copy waits for"
-DEVICE_CLOCK: Final = "nothing: the recording names it, but by the device's clock it ended after the call had returned"
+DEVICE_CLOCK: Final = "nothing: the recording names it, but by the device's clock it ended after the wait was over"
+LATE_RETURN: Final = "nothing: the recording names it, and it had ended; only then the call took as long to return"
 SOME_ROWS: Final = "a newer PyTorch: some waits have no cuda_sync row (kineto issue 904, pull request 862)"
+QUEUE: Final = "nothing yet: overhead rows (Command Buffer Full) may name it, but no row what made room"
 STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
 
 
@@ -60,12 +64,13 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     record: str  # what would have shown the reason
 
 
-class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
     """What stood still on a rank (docs/standstill.md).
 
     ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of 100 us or more
     between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in neither figure. ``streams``:
-    lateness of device ops after launch, latency and stream. ``largest``: the longest unexplained pieces, longest first.
+    lateness of device ops after launch, latency and stream. ``largest``: the longest unexplained pieces, longest first, and launches that a
+    full queue held up.
     """
 
     calls: Stood
@@ -78,9 +83,12 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class StoodStill:
-    """``warnings`` tell of waits that rows name exactly, and that the graph has not."""
+    """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure (``beside_ns``): launches that
+    a full queue held up, and silences inside ops that may be waits.
+    """
 
     standstill: Standstill
+    beside_ns: int
     warnings: tuple[str, ...]
 
 
@@ -102,14 +110,16 @@ class _Stretches:
         return Stood(ns=int(self.ns.sum()), explained_ns=int(self.explained_ns.sum()))
 
 
-def stood_still(graph: Graph, linked: Linked, path: CriticalPath) -> StoodStill:
-    """The standstill of a rank; ``path``: of the replay of ``graph``. Cost: O(n log n)."""
+def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
+    """The standstill of a rank; ``path``: of the replay of the graph. Cost: O(n log n)."""
+    graph = built.graph
     began, ended = _device_times(graph, len(linked.device_call))
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
     found = silences(graph, linked)
     threads = _Stretches(found.next_row, found.ns, found.explained_ns, found.start_ns)
-    named = _named_by_rows(linked)
+    exact, held = _exact(built, linked), held_launches(linked)
+    queued = _Stretches(held.call, held.ns, np.zeros_like(held.ns), linked.trace.calls.end_ns[held.call] - held.ns - graph.epoch_ns)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     standstill = Standstill(
         calls=calls.stood,
@@ -117,9 +127,10 @@ def stood_still(graph: Graph, linked: Linked, path: CriticalPath) -> StoodStill:
         python_ns=int(found.python_ns.sum()),
         streams=streams.stood,
         path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
-        largest=_largest(graph, linked, (calls, threads, streams), found.tid, (named, pending)),
+        largest=_largest(graph, linked, (calls, threads, streams, queued), found.tid, exact, pending),
     )
-    return StoodStill(standstill, _contradicted(graph, linked, calls, named))
+    told = (*_rejected(built, linked, calls, streams, exact), *_beside(built, queued))
+    return StoodStill(standstill, queued.stood.ns + built.untold.spins_ns, told)
 
 
 def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stretches:
@@ -253,36 +264,75 @@ def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: _S
     return int(work.between(linked.trace.calls.tid[stretches.of], stretches.start_ns, end_ns).sum())
 
 
-def _named_by_rows(linked: Linked) -> Bool:
-    """Calls of which a row names what they waited for."""
-    calls, syncs = linked.trace.calls, linked.trace.syncs
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """What rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was ``rejected``."""
+
+    named: Bool
+    rejected_call: Bool
+    rejected_row: Bool
+
+
+def _exact(built: Built, linked: Linked) -> _Exact:
+    calls, syncs, pairs = linked.trace.calls, linked.trace.syncs, built.rejected
     names = (syncs.kind == SyncKind.STREAM) | (syncs.kind == SyncKind.DEVICE) | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
-    out: Bool = np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)])
-    return out
+    call, row = np.zeros(len(calls.start_ns), np.bool_), np.zeros(len(linked.device_call), np.bool_)
+    call[pairs.call[pairs.call != NOWHERE]] = True
+    row[pairs.device_op[pairs.device_op != NOWHERE]] = True
+    return _Exact(np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)]), call & ~behind_rows(linked), row)
 
 
-def _contradicted(graph: Graph, linked: Linked, calls: _Stretches, named: Bool) -> tuple[str, ...]:
-    at = np.flatnonzero(named[calls.of] & (calls.explained_ns == 0))
-    if not len(at):
-        return ()
-    first = int(calls.start_ns[at].min())
-    return (
-        f"{len(at)} synchronisation calls have a row that names what they waited for, but by the recorded times it cannot be what held "
-        f"them up: {int(calls.ns[at].sum()) / 1e6:,.3f} ms count as not explained, the first {first / 1e6:,.3f} ms after the start",
+def _rejected(built: Built, linked: Linked, calls: _Stretches, streams: _Stretches, exact: _Exact) -> list[str]:
+    """Warnings of waits that rows name and the graph has not, by reason."""
+    unknown = exact.named[calls.of] & ~exact.rejected_call[calls.of] & (calls.explained_ns == 0)
+    told = (
+        (
+            "synchronisation calls have a row that names what they waited for, but by the recorded times it ended after they returned",
+            np.count_nonzero(exact.rejected_call),
+            calls.unexplained_ns[exact.rejected_call[calls.of]],
+        ),
+        (
+            "synchronisation calls have a row that names what they waited for, but nothing of it was recorded that ended inside them",
+            np.count_nonzero(unknown),
+            calls.unexplained_ns[unknown],
+        ),
+        (
+            "device ops have a row that names the event they waited for, but by the recorded times they began before it",
+            np.count_nonzero(exact.rejected_row),
+            streams.unexplained_ns[exact.rejected_row[built.graph.row[streams.of]]],
+        ),
     )
+    return [f"{n:,} {what}: {ns.sum() / 1e6:,.3f} ms count as not explained" for what, n, ns in told if n]
+
+
+def _beside(built: Built, queued: _Stretches) -> list[str]:
+    """Warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
+    silences, ns = built.untold.spins, built.untold.spins_ns
+    queue = (
+        f"{len(queued.of):,} launches were held up {queued.stood.ns / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
+        "ops and does not shrink with the device's"
+    )
+    spins = (
+        f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing bears out that it "
+        "waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
+    )
+    return [*([queue] if len(queued.of) else []), *([spins] if silences else [])]
 
 
 def _largest(
-    graph: Graph, linked: Linked, parts: tuple[_Stretches, _Stretches, _Stretches], tid: I64, calls: tuple[Bool, Bool]
+    graph: Graph, linked: Linked, parts: tuple[_Stretches, _Stretches, _Stretches, _Stretches], tid: I64, exact: _Exact, pending: Bool
 ) -> list[Piece]:
-    """The longest pieces of all. ``tid``: of each silence. ``calls``: does a row name what each waited for, and was any work pending."""
-    trace, (named, pending) = linked.trace, calls
+    """The longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
+    trace = linked.trace
     seen = _seen_by(linked)
 
     def of_call(at: int) -> tuple[str, str]:
         call = int(parts[0].of[at])
         unseen = NO_COPIES if role_of(trace.strings[trace.calls.name[call]]) in (Role.COPY, Role.COPY_ASYNC) else seen
-        record = DEVICE_CLOCK if named[call] else unseen if pending[call] else BEFORE_WINDOW
+        if exact.named[call]:
+            record = DEVICE_CLOCK if exact.rejected_call[call] else LATE_RETURN if parts[0].explained_ns[at] else BEFORE_WINDOW
+        else:
+            record = unseen if pending[call] else BEFORE_WINDOW
         return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}", record
 
     def of_thread(at: int) -> tuple[str, str]:
@@ -293,10 +343,16 @@ def _largest(
     def of_stream(at: int) -> tuple[str, str]:
         node = int(parts[2].of[at])
         name = trace.strings[trace.device.name[graph.row[node]]]
-        return f"{name} late on device {graph.device[node]}, stream {graph.stream[node]}", seen
+        return f"{name} late on device {graph.device[node]}, stream {graph.stream[node]}", DEVICE_CLOCK if exact.rejected_row[
+            graph.row[node]
+        ] else seen
+
+    def of_launch(at: int) -> tuple[str, str]:
+        call = int(parts[3].of[at])
+        return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}, launch queue full", QUEUE
 
     pieces = []
-    for part, describe in zip(parts, (of_call, of_thread, of_stream), strict=True):
+    for part, describe in zip(parts, (of_call, of_thread, of_stream, of_launch), strict=True):
         rest = part.unexplained_ns
         for at in np.lexsort((part.start_ns, -rest))[:LARGEST].tolist():
             if rest[at] > (JITTER_NS if part is parts[2] else 0):

@@ -37,7 +37,9 @@ class Finding:
 
 
 def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
-    """Every rule over the whole graph, vectorised; ``slack_ns``: by how much rounding of the recording may break causality.
+    """Check every rule over the whole graph, vectorised; empty if none is broken.
+
+    ``slack_ns``: by how many ns rounding of the recording may break causality.
 
     ids: edges run from lower to higher nodes, so the graph has no cycle and no self edge, and no id dangles. Causality: a device source
     has ended when its target starts, a host source has started. Ends: each kind of edge joins what it says. Callers come earlier on the

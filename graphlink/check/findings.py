@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from graphlink.check.check import ERROR
 from graphlink.check.rules import RULES, Rule
+from graphlink.version import __version__
 
 EXAMPLES: Final = 3  # of a rule that are kept
 
@@ -27,15 +30,16 @@ class Judgement:
 
     ranks: tuple[int, ...]
     nodes: int
+    errors: int
+    warnings: int
     verdicts: tuple[Verdict, ...]
 
-    @property
-    def errors(self) -> int:
-        return sum(v.rule.grade == ERROR for v in self.verdicts)
 
-    @property
-    def warnings(self) -> int:
-        return len(self.verdicts) - self.errors
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``graphlink check --json`` writes: a run a prefix, or the one graph by its file's name."""
+
+    graphlink: str = __version__
+    runs: dict[str, Judgement]
 
 
 class Findings:
@@ -60,4 +64,5 @@ class Findings:
     def judgement(self, ranks: Iterable[int], nodes: int) -> Judgement:
         found = [Verdict(rule, self._count[key], tuple(self._examples[key])) for key, rule in RULES.items() if key in self._count]
         found.sort(key=lambda v: v.rule.grade != ERROR)
-        return Judgement(tuple(ranks), nodes, tuple(found))
+        errors = sum(v.rule.grade == ERROR for v in found)
+        return Judgement(tuple(ranks), nodes, errors, len(found) - errors, tuple(found))

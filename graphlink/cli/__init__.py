@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
-from graphlink.cli.parser import parse
+from graphlink.cli.out import complain, refuse_overwriting
+from graphlink.cli.parser import SHORT_HELP, parse
 from graphlink.errors import GraphlinkError
 
-INPUT_AT_FAULT, INTERRUPTED, TERMINATED = 1, 130, 143
+INPUT_AT_FAULT, WRONG_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 MOST_LINES = 5  # of an error message
 
 
@@ -38,54 +42,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    if not argv:
+        complain(SHORT_HELP)
+        return WRONG_USAGE  # as of a command that names nothing: a script whose list of files is empty must not go on
     arguments = parse(argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # recorded names hold any text, terminals do not
-    if arguments.verb == "show":
-        from graphlink.cli.out import say
-        from graphlink.cli.show import show
+    _settle(arguments)
+    if arguments.json is not None:
+        refuse_overwriting(arguments)
+    status: int = arguments.run(arguments)
+    return status
 
-        say(show(arguments))
-        return 0
-    if arguments.verb == "check":
-        from graphlink.cli.check import check
 
-        return check(arguments)
-    if arguments.verb == "replay":
-        from graphlink.cli.replay import replay
+def _settle(arguments: argparse.Namespace) -> None:
+    """Whatever folder or file of graphlink the arguments name is read as it was before, or is after, a run that was killed.
 
-        return replay(arguments)
-    if arguments.verb == "critical-path":
-        from graphlink.cli.critical import critical
-        from graphlink.cli.out import say
+    Raises:
+        OutputError: as ``publish.settle``.
+    """
+    values = [inner for value in vars(arguments).values() for inner in (value if isinstance(value, list) else [value])]
+    names = [Path(value) for value in values if isinstance(value, str) and value]
+    for folder in dict.fromkeys(folder for name in names for folder in (name, name.parent)):
+        if os.path.isdir(folder / ".graphlink"):  # noqa: PTH112 - False, where Path.is_dir raises, for what is no name
+            from graphlink.emit.publish import settle
 
-        say(critical(arguments))
-        return 0
-    if arguments.verb == "bubbles":
-        from graphlink.cli.bubbles import bubbles
-        from graphlink.cli.out import say
-
-        say(bubbles(arguments))
-        return 0
-    if arguments.verb == "doctor":
-        from graphlink.cli.doctor import doctor
-
-        return doctor(arguments)
-    if arguments.verb == "astra":
-        from graphlink.cli.astra import astra
-
-        return astra(arguments)
-    from graphlink.cli.job import join, link
-
-    return join(arguments) if arguments.verb == "join" else link(arguments)
+            settle(folder)
 
 
 def _fail(text: str, status: int) -> int:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     lines = text.splitlines()[:MOST_LINES]
-    print("graphlink: " + "\n".join(lines), file=sys.stderr)
+    complain("graphlink: " + "\n".join(lines))
     return status
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphlink.cli.critical import ms, percent, short
-from graphlink.cli.show import plain
+from graphlink.cli.out import plain
 
 if TYPE_CHECKING:
     from graphlink.replay.across import CriticalAcross
 
 
-def over_ranks(folder: Path, top: int) -> str:
-    """The text to print.
+def over_ranks(folder: Path) -> CriticalAcross:
+    """Return the path over the ranks whose graphs a folder holds.
 
     Raises:
         InputError: the folder holds no graphs, or one cannot be read.
@@ -22,7 +22,7 @@ def over_ranks(folder: Path, top: int) -> str:
     from graphlink.replay.across import across
     from graphlink.replay.folder import graph_files, load, load_groups
 
-    return report(across(load(graph_files(folder)), load_groups(folder)), top)
+    return across(load(graph_files(folder)), load_groups(folder))
 
 
 def report(found: CriticalAcross, top: int) -> str:

@@ -11,12 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.out import say
+from graphlink.cli.numbers import between
+from graphlink.cli.out import tell
 from graphlink.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from graphlink.check.findings import Verdict
-    from graphlink.emit.astra_files import Dimension, Run
+    from graphlink.emit.astra_files import Dimension, Listing, Run
     from graphlink.replay.workload import RankFile
 
 TOPOLOGIES: Final = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
@@ -27,29 +28,28 @@ _STOPS: Final = ("abort", "hang", "exit 1", "skipped", "endless", "cannot run")
 _OURS: Final = ("groups-path", "alone", "cpu-statistics")  # the first two do not hold for what is written here; the last costs nothing
 
 
-def astra_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphlink astra",
-        description="Writes what ASTRA-sim needs to run the graphs of an earlier run: system, network and memory files and a script.",
-        epilog="bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md",
-        allow_abbrev=False,
-    )
+def astra_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "bandwidth and latency are measured from the run's own communication where it shows them; docs/astra-sim.md"
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run, with the graphs of all its ranks")
-    parser.add_argument("--out", metavar="FOLDER", help="where to (default DIR/astra-sim)")
+    parser.add_argument("-o", "--out", metavar="FOLDER", help="where to (default DIR/astra-sim)")
     parser.add_argument(
         "--topology",
         choices=tuple(TOPOLOGIES),
         help="of each dimension (default ring, or switch where something goes further than to a neighbour)",
     )
     parser.add_argument(
-        "--bandwidth", type=_positive, metavar="GB/S", help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)"
+        "--bandwidth",
+        type=between(1e-6, 1e9, "bandwidth in GB/s"),
+        metavar="GB/S",
+        help="of one dimension, instead of the measured one (1 GB = 1e9 bytes)",
     )
-    parser.add_argument("--latency", type=_latency, metavar="NS", help="of a step between neighbours, instead of the measured one")
+    parser.add_argument(
+        "--latency", type=between(0, 1e9, "time in ns"), metavar="NS", help="of a step between neighbours, instead of the measured one"
+    )
     parser.add_argument(
         "--replay-only", action="store_true", help="communication takes its recorded time; ranks do not wait for each other"
     )
     parser.add_argument("--force", action="store_true", help="replace the files of an earlier graphlink astra, and no others")
-    return parser
 
 
 def astra(arguments: argparse.Namespace) -> int:
@@ -64,10 +64,22 @@ def astra(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out else folder / "astra-sim"
     if out.exists() and folder.exists() and out.samefile(folder):
         raise UsageError("--out is the folder of the graphs", todo="name another one, or leave it away: DIR/astra-sim")
+    from msgspec import structs
+
+    from graphlink.emit.astra_files import Prepared
+
     plan = _plan(arguments, folder, out)
     _refuse_foreign(out)
-    _write(plan, out, force=arguments.force)
-    say(_report(plan, out))
+    listing = _write(plan, out, force=arguments.force)
+    made = Prepared(
+        **structs.asdict(listing),
+        folder=str(out),
+        ranks=plan.run.ranks,
+        nodes=plan.run.nodes["head"],
+        replay_only=plan.replay_only,
+        warnings=plan.warnings,
+    )
+    tell(arguments.json, made, lambda: _report(plan, out))
     return 0
 
 
@@ -224,7 +236,7 @@ def _refuse_foreign(out: Path) -> None:
         raise OutputError(f"holds {foreign[0]}, which is not of graphlink astra", path=out, todo="name another folder with --out")
 
 
-def _write(plan: _Plan, out: Path, *, force: bool) -> None:
+def _write(plan: _Plan, out: Path, *, force: bool) -> Listing:
     from graphlink.emit import astra_files
     from graphlink.emit.publish import Publication, naming, write
     from graphlink.replay.folder import GROUPS
@@ -241,13 +253,15 @@ def _write(plan: _Plan, out: Path, *, force: bool) -> None:
         made[GROUPS] = (plan.folder / GROUPS).read_bytes()
     if plan.alone is not None:
         made |= {"trace.0.et": plan.alone.read_bytes(), "trace.1.et": astra_files.idle_rank()}
-    made["summary.json"] = astra_files.listing_json([*made, "summary.json"], plan.network)
+    listing = astra_files.Listing(files=sorted([*made, "summary.json"]), network=plan.network)
+    made["summary.json"] = astra_files.listing_json(listing)
     with Publication(out, force=force) as publication:
         for name, data in made.items():
             write(publication.beside / name, data)
         with naming(publication.beside / "run.sh"):
             (publication.beside / "run.sh").chmod(0o755)
         publication.publish()
+    return listing
 
 
 def _readme(plan: _Plan) -> str:
@@ -286,21 +300,3 @@ def _report(plan: _Plan, out: Path) -> str:
     lines = [f"{out}: {plan.run.ranks} ranks, {plan.run.nodes['head']:,} nodes", *_network_lines(plan)]
     lines += [f"warning: {w}" for w in plan.warnings]
     return "\n".join([*lines, f"run it: ASTRA_SIM=/path/to/binary bash {shlex.quote(str(out / 'run.sh'))} [head|legacy]"])
-
-
-def _positive(given: str) -> float:
-    return _number(given, 1e-6, "bandwidth in GB/s")
-
-
-def _latency(given: str) -> float:
-    return _number(given, 0, "time in ns")
-
-
-def _number(given: str, least: float, what: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = -1.0
-    if not least <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{given!r} is no {what}")
-    return value

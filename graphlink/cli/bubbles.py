@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.show import plain
+from graphlink.cli.numbers import between, count
+from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from graphlink.cli.schedules import Offer
+    from graphlink.annotate.pipeline.whatif import WhatIf
     from graphlink.emit.bubbles import Bubbles, IdleEntry, StageEntry
 
 MOST: Final = 10_000
@@ -26,29 +28,25 @@ _ABOUT: Final = """Times are summed over the steps of the run. Communication is 
 docs/bubbles.md has the definitions, the causes, and how to read the picture."""
 
 
-def bubbles_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphlink bubbles",
-        description="Prints the idle time of a pipeline by stage and cause, as an earlier run found it, and what its schedule must lose.",
-        epilog=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def bubbles_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _ABOUT
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
-    parser.add_argument("--top", type=_number, default=10, metavar="N", help="how many of the longest idle intervals to print (default 10)")
+    parser.add_argument("--top", type=count, default=10, metavar="N", help="how many of the longest idle intervals to print (default 10)")
     parser.add_argument("--compare", metavar="FILE.svg", help="also draw the computed schedule above the recorded one")
     other = parser.add_argument_group("what if")
     other.add_argument("--schedule", metavar="NAME", help="another schedule on the measured times, such as 1f1b, interleaved, zb-h1, zb-v")
-    other.add_argument("--microbatches", type=_number, metavar="M", help="of a step (default: as recorded)")
-    other.add_argument("--chunks", type=_number, metavar="V", help="model chunks a rank (default: what the schedule has)")
+    other.add_argument("--microbatches", type=count, metavar="M", help="of a step (default: as recorded)")
+    other.add_argument("--chunks", type=count, metavar="V", help="model chunks a rank (default: what the schedule has)")
     other.add_argument(
-        "--input-share", type=_share, metavar="X", help="of a backward, what its input gradient takes (0 to 1), where the run did not split"
+        "--input-share",
+        type=between(0, math.nextafter(1, 2), "share from 0 to 1"),
+        metavar="X",
+        help="of a backward, what its input gradient takes (0 to 1), where the run did not split",
     )
-    return parser
 
 
-def bubbles(arguments: argparse.Namespace) -> str:
-    """The text to print. With ``--compare`` the picture is written first.
+def bubbles(arguments: argparse.Namespace) -> int:
+    """Prints the report; 0. With ``--compare`` the picture is written first.
 
     Raises:
         InputError: there is no ``bubbles.json``, or it is none of ours.
@@ -63,16 +61,20 @@ def bubbles(arguments: argparse.Namespace) -> str:
     if not folder.is_dir():
         raise InputError("is no folder" if folder.exists() else "there is no such folder", path=folder)
     file = file_of.load(folder / file_of.NAME)
-    blocks = [*report(file, arguments.top)]
     offer = None
     if arguments.schedule is not None:
         wanted = schedules.Wanted(arguments.schedule, arguments.microbatches, arguments.chunks, arguments.input_share)
         offer = schedules.offer(file, wanted)
-        blocks.append(what_if(file, offer))
     if arguments.compare is not None:
         schedules.compare(file, offer, Path(arguments.compare))
-        blocks.append([f"wrote {arguments.compare}"])
-    return "\n\n".join("\n".join(block) for block in blocks)
+
+    def text() -> str:
+        blocks = [*report(file, arguments.top), *([what_if(file, offer)] if offer else [])]
+        blocks += [[f"wrote {arguments.compare}"]] if arguments.compare is not None else []
+        return "\n\n".join("\n".join(block) for block in blocks)
+
+    tell(arguments.json, schedules.compared(file, offer) if offer else file, text)
+    return 0
 
 
 def report(file: Bubbles, top: int) -> list[list[str]]:
@@ -81,7 +83,7 @@ def report(file: Bubbles, top: int) -> list[list[str]]:
     return [block for block in blocks if block]
 
 
-def what_if(file: Bubbles, offer: Offer) -> list[str]:
+def what_if(file: Bubbles, offer: WhatIf) -> list[str]:
     """What another schedule gives, beside what was measured."""
     recorded, steps = file.pipeline, max(len(file.steps), 1)
     measured_ns = sum(s.end_ns - s.start_ns for s in file.steps) / steps
@@ -188,6 +190,8 @@ def _theory(file: Bubbles) -> list[str]:
 def _notes(file: Bubbles) -> list[str]:
     from msgspec import UNSET
 
+    from graphlink.emit.summary import alike, like_it
+
     lines = []
     sync, optimizer = file.pipeline.optimizer_sync_ns, sum(entry.optimizer_ns for entry in file.stages)
     if optimizer or (sync is not UNSET and sync):
@@ -195,9 +199,12 @@ def _notes(file: Bubbles) -> list[str]:
         lines.append(f"after the makespan, all ranks: optimizer {_ms(optimizer)} ms{waited}")
     if file.definition.causes_not_seen:
         lines.append(f"this recording cannot show, so their time is elsewhere: {', '.join(file.definition.causes_not_seen)}")
-    for rank, reasons in file.left_out.items():
-        lines.append(f"rank {rank} left out: {', '.join(f'{plain(reason)} {n:,}' for reason, n in sorted(reasons.items()))}")
-    return [*lines, *(f"warning: {plain(text)}" for text in file.warnings)]
+    left_out = [
+        f"rank {rank} left out: {', '.join(f'{plain(reason)} {n:,}' for reason, n in sorted(reasons.items()))}"
+        for rank, reasons in file.left_out.items()
+    ]
+    said = [*left_out, *(f"warning: {plain(text)}" for text in file.warnings)]
+    return [*lines, *(f"{text}{like_it(count)}" for text, count in alike(said))]
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -230,19 +237,3 @@ def _percent(part: int, whole: int) -> str:
 
 def _rate(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else "unknown"
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
-    return value

@@ -6,24 +6,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphlink.cli.out import say
-from graphlink.cli.show import plain
+from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError
 
 if TYPE_CHECKING:
     from graphlink.check.findings import Judgement
 
 
-def check_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphlink check",
-        description="Judges Chakra graphs against what ASTRA-sim takes: its present reader (feeder_v3) and the legacy one of mlcommons.",
-        epilog="exit status: 0 no errors (warnings are possible), 1 errors; docs/check.md lists the rules",
-        allow_abbrev=False,
-    )
+def check_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0 no errors (warnings are possible), 1 errors; docs/check.md lists the rules"
     parser.add_argument("what", metavar="DIR|FILE.et", help="a folder of PREFIX.RANK.et files, judged together, or one graph")
     parser.add_argument("--groups", metavar="FILE", help="communicator groups (default: comm_group.json beside the graphs)")
-    return parser
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -34,19 +27,20 @@ def check(arguments: argparse.Namespace) -> int:
     """
     from graphlink.check.astra import RankFile
     from graphlink.check.astra_ranks import judge, runs_of
+    from graphlink.check.findings import Judged
 
     path = Path(arguments.what)
     if not path.exists():
         raise InputError("there is no such file or folder", path=path)
     groups = Path(arguments.groups) if arguments.groups else None
     if path.is_dir():
-        judged = [(run[0].prefix, judge(run, groups)) for run in runs_of(path)]
+        judged = {run[0].prefix: judge(run, groups) for run in runs_of(path)}
     else:
         file = RankFile.of(path)
         run = [f for f in map(RankFile.of, path.parent.glob("*.et")) if f.prefix == file.prefix]
-        judged = [(file.path.name, judge([file], groups, run))]
-    say("\n\n".join(text(name, judgement) for name, judgement in judged))
-    return 1 if any(judgement.errors for _, judgement in judged) else 0
+        judged = {file.path.name: judge([file], groups, run)}
+    tell(arguments.json, Judged(runs=judged), lambda: "\n\n".join(text(name, judgement) for name, judgement in judged.items()))
+    return int(any(judgement.errors for judgement in judged.values()))
 
 
 def text(prefix: str, judgement: Judgement) -> str:

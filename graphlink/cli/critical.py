@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.show import plain
+from graphlink.cli.numbers import count
+from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -18,33 +19,25 @@ _NAME: Final = 60  # characters of a name that are shown
 _ABOUT: Final = """Gains are recomputed, each as if that thing alone took no time. They are no shares of the path, and never add up."""
 
 
-def critical_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphlink critical-path",
-        description="Prints the critical path that an earlier run found: its shares, its longest stretches, and the largest gains.",
-        epilog=_ABOUT,
-        allow_abbrev=False,
-    )
+def critical_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _ABOUT
     parser.add_argument("what", metavar="DIR", help="output folder of an earlier run")
     parser.add_argument(
         "--across",
         action="store_true",
         help="instead: the path over all ranks, from one that waited to the one that came late",
     )
-    parser.add_argument("--rank", type=_number, metavar="R", help="which rank (default: the one with the longest path)")
-    parser.add_argument("--top", type=_number, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)")
-    return parser
+    parser.add_argument("--rank", type=count, metavar="R", help="which rank (default: the one with the longest path)")
+    parser.add_argument("--top", type=count, default=20, metavar="N", help=f"gains of each sort to print, at most {MOST} (default 20)")
 
 
-def critical(arguments: argparse.Namespace) -> str:
-    """The text to print.
+def critical(arguments: argparse.Namespace) -> int:
+    """Prints the path of a rank, or over all ranks; 0.
 
     Raises:
         InputError: there is no critical path, or none of that rank, or no graphs.
         UsageError: ``--top`` is out of range, or ``--rank`` and ``--across`` are both given.
     """
-    from graphlink.emit import path
-
     if not 1 <= arguments.top <= MOST:
         raise UsageError(f"--top {arguments.top}: from 1 to {MOST}")
     folder = Path(arguments.what)
@@ -53,24 +46,32 @@ def critical(arguments: argparse.Namespace) -> str:
     if arguments.across:
         if arguments.rank is not None:
             raise UsageError("--across is over all ranks: leave --rank out")
-        from graphlink.cli.across import over_ranks
+        from graphlink.cli import across
 
-        return over_ranks(folder, arguments.top)
+        found = across.over_ranks(folder)
+        tell(arguments.json, found, lambda: across.report(found, arguments.top))
+    else:
+        _of_a_rank(arguments, folder)
+    return 0
+
+
+def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
+    from graphlink.emit import path
+
     files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
     if not files:
         raise InputError("holds no critical_path.<rank>.json", path=folder, todo="name the folder that an earlier run wrote with --out")
     if arguments.rank is not None and arguments.rank not in files:
         some = ", ".join(str(r) for r in sorted(files)[:20])
         raise InputError(f"has no critical path of rank {arguments.rank}: its ranks are {some}", path=folder)
-    if arguments.rank is not None:
-        return report(path.load(files[arguments.rank]), arguments.top)
-    lengths = {rank: path.length_ns(file) for rank, file in sorted(files.items())} if len(files) > 1 else dict.fromkeys(files, 0)
-    longest = max(lengths, key=lambda rank: lengths[rank])
-    text = report(path.load(files[longest]), arguments.top)
-    if len(files) == 1:
-        return text
-    others = ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items())
-    return f"{text}\n\nranks  {others}; --rank chooses"
+    chosen, others = arguments.rank, ""
+    if chosen is None:
+        lengths = {rank: path.length_ns(file) for rank, file in sorted(files.items())} if len(files) > 1 else dict.fromkeys(files, 0)
+        chosen = max(lengths, key=lambda rank: lengths[rank])
+        if len(files) > 1:
+            others = "\n\nranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses"
+    file = path.load(files[chosen])
+    tell(arguments.json, file, lambda: report(file, arguments.top) + others)
 
 
 def report(file: PathFile, top: int) -> str:
@@ -210,9 +211,3 @@ def ms(ns: int) -> str:
 
 def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0")
-    return int(text)

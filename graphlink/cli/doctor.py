@@ -6,12 +6,11 @@ import argparse
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.out import say
-from graphlink.cli.show import plain
+from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +22,8 @@ MOST_TOLD: Final = 8  # lines of what else was said of a finding
 WIDTH: Final = 8
 
 
-def doctor_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphlink doctor",
-        description="Says what a recording lacks, what that costs in the graph, and the line that would record it.",
-        epilog="exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings",
-        allow_abbrev=False,
-    )
+def doctor_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0 the files could be read, 1 they could not, 2 wrong usage; docs/doctor.md lists the findings"
     parser.add_argument(
         "what",
         nargs="*",
@@ -38,8 +32,6 @@ def doctor_parser() -> argparse.ArgumentParser:
         "rank; of a folder that graphlink wrote, the recordings that it was made from",
     )
     parser.add_argument("--env", action="store_true", help="before recording: what this PyTorch and this environment would not record")
-    parser.add_argument("--json", action="store_true", help="print JSON (schemas/doctor.schema.json)")
-    return parser
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -52,7 +44,6 @@ def doctor(arguments: argparse.Namespace) -> int:
     from graphlink.doctor.diagnose import as_file, diagnose
     from graphlink.doctor.environment import Here, environment_lacking
     from graphlink.doctor.records import merged
-    from graphlink.emit.diagnosis import encode
 
     if bool(arguments.what) == arguments.env:
         raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
@@ -66,22 +57,22 @@ def doctor(arguments: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
             subject = arguments.what
             ranks, findings = diagnose(_given(arguments.what, Path(folder)))
-    say(encode(as_file(subject, ranks, findings)).decode().rstrip("\n") if arguments.json else text(subject, ranks, findings))
+    tell(arguments.json, as_file(subject, ranks, findings), lambda: text(subject, ranks, findings))
     return 0
 
 
 def _given(names: Sequence[str], scratch: Path) -> Given:
     """Folders and files as the main job pairs them. Traces of nsys exports lie in ``scratch`` then."""
-    from graphlink.cli.inputs import of_files, of_folders, unfold
-    from graphlink.cli.nsys import ranks_of
-    from graphlink.cli.pairing import NOT_RECORDED, WITHOUT_ET
-    from graphlink.cli.side_files import Paired, pair
     from graphlink.doctor.diagnose import Given
     from graphlink.engine.engines import RunsOn
+    from graphlink.run.discover.inputs import by_kind, of_files, of_folders, unfold
+    from graphlink.run.discover.nsys import ranks_of
+    from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET
+    from graphlink.run.discover.side_files import Paired, pair
 
     paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
     folders = {path: _inside(path) for path in paths if path.is_dir()}
-    files = _by_kind([path for path in paths if path not in folders])
+    files = by_kind([path for path in paths if path not in folders])
     searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
     parts = [of_folders(searched, None, same_run=True)] if searched else []
     bare = tuple(path for inside in folders.values() for path in inside.hosts)
@@ -110,10 +101,10 @@ def _recordings_of(path: Path) -> Sequence[Path]:
     Raises:
         InputError: they are gone.
     """
-    from graphlink.cli.inputs import is_looked_into, own_outputs
     from graphlink.emit import summary
     from graphlink.read import kinds
     from graphlink.read.looks import looks_like
+    from graphlink.run.discover.inputs import is_looked_into, own_outputs
 
     own = own_outputs(path) if path.is_dir() else frozenset()
     if not own:
@@ -146,9 +137,9 @@ class _Inside:
 
 
 def _inside(folder: Path) -> _Inside:
-    from graphlink.cli.inputs import is_looked_into
-    from graphlink.cli.side_files import heads_of, may_be_side_file
     from graphlink.read.source import unreadable
+    from graphlink.run.discover.inputs import is_looked_into
+    from graphlink.run.discover.side_files import heads_of, may_be_side_file
 
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
@@ -172,48 +163,6 @@ def _lone_hosts(paths: Sequence[Path]) -> list[Path]:
         if kind == kinds.ET.name:
             hosts.append(path)
     return hosts
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """By kind, in the order in which they were given."""
-
-    devices: list[Path] = field(default_factory=list)
-    hosts: list[Path] = field(default_factory=list)
-    exports: list[Path] = field(default_factory=list)
-    dumps: list[DumpHead] = field(default_factory=list)
-
-
-def _by_kind(paths: Sequence[Path]) -> _Files:
-    """Files told by content.
-
-    Raises:
-        InputError: one is no recording.
-    """
-    from graphlink.read import kinds
-    from graphlink.read.looks import looks_like
-    from graphlink.read.nccl.heads import read_dump_head
-
-    files = _Files()
-    of_kind = {kinds.KINETO.name: files.devices, kinds.ET.name: files.hosts, kinds.NSYS.name: files.exports}
-    for path in paths:
-        head = read_dump_head(path)
-        if head is not None:
-            files.dumps.append(head)
-            continue
-        kind = looks_like(path)
-        if kind == kinds.CHAKRA.name:
-            raise InputError("is a Chakra graph, not a recording", path=path, todo=f"graphlink check {path} judges it")
-        if kind is not None and kind not in of_kind and kind not in (kinds.NCCL.name, kinds.CHAKRA.name):
-            raise InputError(f"is {kinds.ALL[kind].what}", path=path, todo=kinds.ALL[kind].todo)
-        if kind not in of_kind:
-            raise InputError(
-                "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
-                path=path,
-                todo="give what a profiler wrote; graphlink doctor --env tells what it would write",
-            )
-        of_kind[kind].append(path)
-    return files
 
 
 def text(names: Sequence[str], ranks: Sequence[int], findings: Sequence[Finding]) -> str:

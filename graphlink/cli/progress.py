@@ -8,13 +8,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 
+from graphlink.cli.out import Formatter, plain
+
 
 class _OneLine(logging.Handler):
     """Shows the newest message in place of the one before."""
 
     def emit(self, record: logging.LogRecord) -> None:
         width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write("\r\x1b[K" + record.getMessage().replace("\n", " ")[:width])
+        sys.stderr.write("\r\x1b[K" + plain(record.getMessage().replace("\n", " "))[:width])
         sys.stderr.flush()
 
     def close(self) -> None:
@@ -30,7 +32,7 @@ def reporting(*, quiet: bool, verbose: bool) -> Iterator[None]:
     handler: logging.Handler
     if verbose:
         handler, level = logging.StreamHandler(sys.stderr), logging.INFO
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     elif not quiet and sys.stderr.isatty():
         handler, level = _OneLine(), logging.INFO
     else:

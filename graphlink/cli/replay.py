@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.errors import InputError, UsageError
+from graphlink.cli.numbers import between, count
+from graphlink.cli.out import plain, tell
+from graphlink.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphlink.replay.report import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry, WhatIf
+    from graphlink.replay.report import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry
 
 MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
 JOINED: Final = ("ranks", "coupled")  # all ranks at once
@@ -38,29 +40,21 @@ Errors printed are self-consistency: a graph against the recording that it was m
 """
 
 
-def replay_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="graphlink replay",
-        description="Replays the graphs of an earlier run and compares with the recording.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
     parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or one graph")
     parser.add_argument("--machine", choices=MACHINES, default="ideal", help="what replays (default ideal: dependencies only)")
-    parser.add_argument("--rank", type=_rank, metavar="N", help="only this rank")
+    parser.add_argument("--rank", type=count, metavar="N", help="only this rank")
     parser.add_argument(
         "--together",
         action="store_true",
         help="with --machine ranks or coupled: all ranks begin at once, as in ASTRA-sim, not as recorded",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write what is printed, and more, as data; - prints the data alone")
     change = parser.add_argument_group("what if")
     change.add_argument("--scale", action="append", default=[], metavar="SORT[:REGEX]=FACTOR", help="other durations, repeatable")
     change.add_argument("--remove-sync", action="append", default=[], metavar="WHICH", help="without a synchronisation, repeatable")
-    change.add_argument("--bandwidth", type=_positive, metavar="GB/S", help="communication at this bandwidth")
-    change.add_argument("--launch-cost", type=_signed, metavar="US", help="every launch takes this much more")
-    return parser
+    change.add_argument("--bandwidth", type=between(1e-6, 1e9, "bandwidth in GB/s"), metavar="GB/S", help="communication at this bandwidth")
+    change.add_argument("--launch-cost", type=between(-1e9, 1e9, "time in us"), metavar="US", help="every launch takes this much more")
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -69,9 +63,6 @@ def replay(arguments: argparse.Namespace) -> int:
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
-    import msgspec
-
-    from graphlink.cli.out import STDOUT, put, say
     from graphlink.replay.folder import graph_files, load_groups
 
     what = Path(arguments.what)
@@ -80,17 +71,12 @@ def replay(arguments: argparse.Namespace) -> int:
     files = graph_files(what, arguments.rank)
     groups = load_groups(what if what.is_dir() else what.parent)
     report = _report(arguments, files, groups)
-    if arguments.json:
-        put(msgspec.json.format(msgspec.json.encode(report), indent=1), arguments.json)
-    if arguments.json != STDOUT:
-        say(text(report, str(what)))
+    tell(arguments.json, report, lambda: text(report, str(what)))
     return int(any(r.stuck for r in report.runs) or any(w.stuck for w in report.what_if))
 
 
 def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[int, tuple[int, ...]]) -> Report:
-    from graphlink.replay.fitting import refuse_unfit
-    from graphlink.replay.folder import load
-    from graphlink.replay.report import Report, cannot, replayed
+    from graphlink.replay.report import report
     from graphlink.replay.whatif import Changes, parse_scale
 
     changes = Changes(
@@ -99,24 +85,7 @@ def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[
         None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
         None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
     )
-    batches = [files] if arguments.machine in JOINED else [{rank: path} for rank, path in files.items()]
-    runs: list[Run] = []
-    what_ifs: list[WhatIf] = []
-    limits: list[str] = []
-    refused: list[tuple[Sequence[int], Mapping[str, UsageError]]] = []
-    for batch in batches:
-        ranks = load(batch)
-        empty = next((r.file.path for r in ranks if not len(r.file.id)), None)
-        if empty is not None:
-            raise InputError("holds no nodes", path=empty)
-        played = replayed(ranks, arguments.machine, groups, changes, together=arguments.together)
-        runs.append(played.run)
-        refused.append(([*batch], played.refused))
-        limits += [c for c in cannot(ranks, arguments.machine, changes) if c not in limits]
-        if played.what_if is not None:
-            what_ifs.append(played.what_if)
-    refuse_unfit(refused, changes)
-    return Report(machine=arguments.machine, runs=runs, what_if=what_ifs, cannot=limits)
+    return report(files, arguments.machine, groups, changes, together=arguments.together)
 
 
 def text(report: Report, what: str) -> str:
@@ -124,9 +93,16 @@ def text(report: Report, what: str) -> str:
     lines = [f"{what} on machine {report.machine}: {_ABOUT[report.machine]}"]
     for run in report.runs:
         lines += ["", *_run(run)]
+    lines += _notes(report.runs)
     if report.what_if:
         lines += ["", *_what_ifs(report)]
     return "\n".join(lines)
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """Each note once; where runs are of a rank each, with the number of those that have it."""
+    noted = Counter(note for run in runs for note in run.notes)
+    return [f"  note           {'' if len(runs) == 1 else f'{count:,} ranks: '}{note}" for note, count in noted.items()]
 
 
 def _run(run: Run) -> list[str]:
@@ -150,7 +126,7 @@ def _run(run: Run) -> list[str]:
         lines.append(f"    {_us(w.waited_ns):>14}  {rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}")
     if len(run.slot_waits) > MOST_LANES:
         lines.append(f"    ... and {len(run.slot_waits) - MOST_LANES} more")
-    return lines + [f"  note           {note}" for note in run.notes]
+    return lines
 
 
 def _replayed(r: RankEntry) -> str:
@@ -225,8 +201,8 @@ def _node(node: NodeAt, run: Run) -> str:
 
 
 def _short(name: str, most: int) -> str:
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-    return plain if len(plain) <= most else plain[: most - 1] + "…"
+    text = plain(name)
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _ms(ns: int) -> str:
@@ -235,29 +211,3 @@ def _ms(ns: int) -> str:
 
 def _us(ns: int) -> str:
     return f"{ns / 1e3:+,.1f} us"
-
-
-def _rank(given: str) -> int:
-    if not (given.isascii() and given.isdecimal() and len(given) < 10):
-        raise argparse.ArgumentTypeError(f"{given!r} is no rank")
-    return int(given)
-
-
-def _signed(given: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = math.nan
-    if not -1e9 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{given!r} is no time in us")
-    return value
-
-
-def _positive(given: str) -> float:
-    try:
-        value = float(given)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{given!r} is no bandwidth in GB/s")
-    return value

@@ -5,75 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from graphlink.annotate.pipeline.measured import Measured, measure
+from graphlink.annotate.pipeline.order import Order
 from graphlink.annotate.pipeline.recognise import Recognised, recognise
-from graphlink.annotate.pipeline.records import Definitions
 from graphlink.annotate.pipeline.schedules import SPLIT, default_chunks, named
+from graphlink.annotate.pipeline.simulate import Timed
 from graphlink.annotate.pipeline.theory import rebuild
-from graphlink.annotate.pipeline.whatif import what_if
-from graphlink.emit.bubbles import Bubbles
+from graphlink.annotate.pipeline.whatif import WhatIf, what_if
+from graphlink.emit.bubbles import Bubbles, Compared, Other, known
 from graphlink.emit.bubbles_records import idle_of, ranges_of, replica, steps_of
 from graphlink.emit.pipeline_panels import Boxes, Panel, computed, recorded
 from graphlink.emit.pipeline_svg import heading, picture
 from graphlink.errors import OutputError, UsageError
-from graphlink.model import I64, U8
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
-
-
-class Order(Protocol):
-    """What one rank runs in a step, one entry an action."""
-
-    @property
-    def phase(self) -> U8: ...
-    @property
-    def stage(self) -> I64: ...
-    @property
-    def microbatch(self) -> I64: ...
-
-
-class Timed(Protocol):
-    """Start and end of each action, from 0, one array a rank."""
-
-    @property
-    def start_ns(self) -> tuple[I64, ...]: ...
-    @property
-    def end_ns(self) -> tuple[I64, ...]: ...
-    @property
-    def makespan_ns(self) -> int: ...
-
-
-class Played(Protocol):
-    """A computed step; one order a rank."""
-
-    @property
-    def orders(self) -> Sequence[Order]: ...
-    @property
-    def timed(self) -> Timed: ...
-
-
-class Offer(Played, Protocol):
-    """What another schedule gives. ``activations``: the most a rank holds, of one microbatch in one rank's share of the model."""
-
-    @property
-    def schedule(self) -> str: ...
-    @property
-    def stages(self) -> int: ...
-    @property
-    def microbatches(self) -> int: ...
-    @property
-    def chunks(self) -> int: ...
-    @property
-    def definitions(self) -> Definitions: ...
-    @property
-    def activations(self) -> tuple[float, ...]: ...
-    @property
-    def assumed(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +37,7 @@ class Wanted:
     input_share: float | None
 
 
-def offer(file: Bubbles, wanted: Wanted) -> Offer:
+def offer(file: Bubbles, wanted: Wanted) -> WhatIf:
     """What the schedule would give on the times of ``file``; of several pipelines side by side, on those of the first.
 
     Raises:
@@ -129,37 +80,43 @@ def _of_several(file: Bubbles) -> tuple[str, ...]:
     return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    orders: Sequence[Order]
-    timed: Timed
+def compared(file: Bubbles, given: WhatIf) -> Compared:
+    """Return ``file`` with what the other schedule gives."""
+    other = Other(
+        schedule=given.schedule,
+        stages=given.stages,
+        microbatches=given.microbatches,
+        chunks=given.chunks,
+        makespan_ns=given.timed.makespan_ns,
+        activations=list(given.activations),
+        assumed=list(given.assumed),
+        **known(given.definitions),
+    )
+    return Compared(**structs.asdict(file), what_if=other)
 
 
-def own(file: Bubbles) -> Played:
-    """The recorded schedule itself: equal stages, no transfers; of several pipelines side by side, the first.
-
-    Raises:
-        UsageError: it was not recognised.
-    """
-    one = _one(file)
-    if not one.recognised.steps:
-        raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
-    orders = one.recognised.steps[0].orders
-    return _Own(orders, rebuild(orders, one.measured).equal)
-
-
-def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
+def compare(file: Bubbles, other: WhatIf | None, path: Path) -> None:
     """Draws ``other``, or else the schedule of the run itself, above what was recorded.
 
     Raises:
         UsageError, OutputError
     """
+    orders: Sequence[Order]
     if other is None:
-        played, caption = own(file), f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers"
+        one = _one(file)
+        if not one.recognised.steps:
+            raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
+        orders = one.recognised.steps[0].orders
+        timed, caption = (
+            rebuild(orders, one.measured).equal,
+            f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers",
+        )
     else:
-        played, caption = other, f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
+        orders, timed = other.orders, other.timed
+        caption = f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
     count = len({stage.replica for stage in file.stages})
-    above = drawn(played, caption if count == 1 else f"{caption}, one pipeline of {count}", [file.stages[i].rank for i in replica(file)])
+    whole = caption if count == 1 else f"{caption}, one pipeline of {count}"
+    above = _drawn(orders, timed, whole, [file.stages[i].rank for i in replica(file)])
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), steps_of(file))
     drawing = picture(heading(file.pipeline), [above, *panels])
@@ -171,9 +128,8 @@ def compare(file: Bubbles, other: Offer | None, path: Path) -> None:
         ) from None
 
 
-def drawn(played: Played, caption: str, ranks: Sequence[int]) -> Panel:
+def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[int]) -> Panel:
     """A computed step as a panel of the picture; ``ranks``: what its rows are called."""
-    orders, timed = played.orders, played.timed
     sizes = [len(order.stage) for order in orders]
     labels = tuple(f"rank {rank}" for rank in ranks)
     none = np.zeros(0, np.int64)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
+from graphlink.cli.numbers import count
+from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from graphlink.emit.read_et import Edge, NodeView, Value
 
 MOST_EDGES: Final = 50  # of one direction that are listed
 
 
-def show(arguments: argparse.Namespace) -> str:
-    """The text to print.
+def show_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or a graph")
+    parser.add_argument("--node", type=count, metavar="ID", help="the node of FILE.et to print, with its edges")
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Prints a summary, or a node; 0.
 
     Raises:
         InputError: there is no such file, summary or node.
@@ -23,40 +33,33 @@ def show(arguments: argparse.Namespace) -> str:
     if path.is_dir():
         if arguments.node is not None:
             raise UsageError("--node is for a graph, and this is a folder", path=path, todo="name the .et file")
-        return _summary(path)
+        from graphlink.emit import summary
+
+        whole = summary.load(path / summary.NAME)
+        tell(arguments.json, whole, lambda: summary.table(whole))
+        return 0
     if not path.exists():
         raise InputError("there is no such file or folder", path=path)
     if arguments.node is None:
         raise UsageError("a graph is shown a node at a time", path=path, todo="add --node ID, or name the folder for its summary")
-    return _node(path, arguments.node)
-
-
-def _summary(folder: Path) -> str:
-    from graphlink.emit import summary
-
-    return summary.table(summary.load(folder / summary.NAME))
-
-
-def _node(path: Path, wanted: int) -> str:
-    from graphlink.emit.chakra import type_name
     from graphlink.emit.read_et import view
 
-    seen = view(path, wanted)
-    node = seen.node
-    kind = type_name(node.type)
-    lines = [f"node {node.id}  {plain(node.name)}", f"  {kind}, {node.duration_micros} us"]
-    attributes = [(a.name, _value(a)) for a in node.attr if a.name != "dep_kinds"]
-    for title, io in (("inputs", node.inputs), ("outputs", node.outputs)):
-        attributes += [(f"{title} {part}", getattr(io, part)) for part in ("values", "shapes", "types") if getattr(io, part)]
-    width = max((len(name) for name, _ in attributes), default=0)
-    lines += [f"  {plain(name):<{width}}  {plain(value)}" for name, value in attributes]
-    lines += _edges("waits for (data_deps)", seen.before)
-    lines += _edges("called by (ctrl_deps)", seen.callers)
-    lines += _edges("is waited for by", seen.after)
+    seen = view(path, arguments.node)
+    tell(arguments.json, seen, lambda: _node(seen))
+    return 0
+
+
+def _node(seen: NodeView) -> str:
+    lines = [f"node {seen.id}  {plain(seen.name)}", f"  {seen.type}, {seen.duration_micros} us"]
+    width = max(map(len, seen.attributes), default=0)
+    lines += [f"  {plain(name):<{width}}  {plain(_value(value))}" for name, value in seen.attributes.items()]
+    lines += _edges("waits for (data_deps)", seen.data_deps)
+    lines += _edges("called by (ctrl_deps)", seen.ctrl_deps)
+    lines += _edges("is waited for by", seen.awaited_by)
     return "\n".join(lines)
 
 
-def _edges(title: str, edges: Sequence[Any]) -> list[str]:
+def _edges(title: str, edges: Sequence[Edge]) -> list[str]:
     lines = [f"{title}: {len(edges) or 'none'}"]
     lines += [f"  {e.kind or '?':<10}  {e.id:>8}  {plain(e.name)}" for e in edges[:MOST_EDGES]]
     if len(edges) > MOST_EDGES:
@@ -64,14 +67,5 @@ def _edges(title: str, edges: Sequence[Any]) -> list[str]:
     return lines
 
 
-def _value(attr: Any) -> str:
-    kind = attr.WhichOneof("value")
-    if kind is None:
-        return ""
-    value = getattr(attr, kind)
-    return ", ".join(map(str, value.values)) if kind.endswith("_list") else str(value)
-
-
-def plain(text: str) -> str:
-    """Without what a terminal would act on."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def _value(value: Value) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

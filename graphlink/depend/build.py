@@ -19,10 +19,12 @@ from graphlink.depend.merge import Dependencies, merge
 from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
-from graphlink.errors import InputError
+from graphlink.errors import InputError, bad_value
 from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
+from graphlink.read.kineto_tables import MAX_SPAN_NS
 
+SYNC = ("both", "hta", "cuda")
 NO_ROWS = (
     "the recording has no cuda_sync rows: waits are inferred from their effect "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
@@ -31,11 +33,28 @@ NO_ROWS = (
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """``sync``: both | hta | cuda. ``gap_ns``: shorter gaps and start delays stay with a node. ``hta_limit``: events of one window."""
+    """Say how dependencies are found.
+
+    Attributes:
+        sync: Where synchronisation is taken from: ``both``, ``hta`` or ``cuda``.
+        gap_ns: Idle time in ns, from 0, up to which a host gap or a start delay stays with a node and is none of its own.
+        hta_limit: Events of one window, from 0, above which HTA is skipped there.
+
+    Raises:
+        UsageError: a value is none of these.
+    """
 
     sync: str = "both"
     gap_ns: int = 20_000
     hta_limit: int = 2_000_000
+
+    def __post_init__(self) -> None:
+        if self.sync not in SYNC:
+            raise bad_value("sync", self.sync, f"one of {', '.join(SYNC)}")
+        for name, most in (("gap_ns", MAX_SPAN_NS), ("hta_limit", 1 << 62)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+                raise bad_value(name, value, f"a whole number from 0 to {most:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +68,12 @@ class Found:
 
 
 def build(linked: Linked, comm: Communication, options: BuildOptions | None = None) -> Built:
-    """The graph of one rank, with counts of what was found, kept and rejected. O(n log n) in rows.
+    """Build the graph of one rank, with counts of what was found, kept and rejected. O(n log n) in rows.
 
-    Raises InputError where the recording has no host op and no device op, or where its dependencies go round in a circle.
+    Node columns have one entry a node, times are int64 ns since ``epoch_ns``; edges are CSR by target (``Graph``).
+
+    Raises:
+        InputError: the recording has no host op and no device op, or its dependencies go round in a circle.
     """
     options = options or BuildOptions()
     trace = linked.trace
@@ -68,7 +90,7 @@ def build_with(linked: Linked, comm: Communication, found: Found, options: Build
     late, spun = host.comm_waits, host.spins
     untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns, spun.untold, spun.untold_ns)
     counts = _with_inferred(found.dependencies.counts, device.inferred_events + len(spun.source))
-    return Built(graph, counts, (*found.warnings, *_late(late), *_spun(spun)), untold)
+    return Built(graph, counts, found.dependencies.rejected, (*found.warnings, *_late(late), *_spun(spun)), untold)
 
 
 def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> Found:
@@ -122,12 +144,8 @@ def _late(waits: HostCommWaits) -> list[str]:
 
 
 def _spun(spun: Spins) -> list[str]:
-    told = [f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"]
-    untold = [
-        f"{spun.untold} silences of the host, {spun.untold_ns / 1e6:.3f} ms, ended as a kernel ended that it had launched; nothing bears "
-        "out that it waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
-    ]
-    return [*(told if len(spun.source) else []), *(untold if spun.untold else [])]
+    told = f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"
+    return [told] if len(spun.source) else []
 
 
 def _no_waits() -> Waits:

@@ -9,8 +9,9 @@ ProcessGroupNCCL (and RCCL's, and libraries built alike) orders its own stream b
                     for that communication
 
 The current stream of a thread is where it launches what is no communication. A wait inside the op that launches communication is of the
-first kind; one behind its launch is NCCL's own; one outside is of the second. Of works not waited for yet on one stream, the k-th wait
-is for the k-th at least, since stream order implies those before: so the oldest is taken.
+first kind; one behind its launch is NCCL's own; one outside is of the second. Where the recording has the sequence number with which wait()
+was called, that names the work. Else, of works not waited for yet on one stream, the k-th wait is for the k-th at least, since stream
+order implies those before: so the oldest is taken.
 
 Every reading is held against the recorded times, in groups (same streams, same name of op): where a source ended after its target
 started the group was misread, and more than 1 such in 20 that could show it drops the group. A group whose current stream or work is
@@ -21,7 +22,7 @@ waits and works come out even: every wait found a work open, and none is left.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -113,6 +114,7 @@ class _Works:
     """Communication that was launched and not waited for yet, oldest first, by stream."""
 
     of_stream: dict[int, deque[int]] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)  # stream of each
     surplus: int = 0  # waits that found none
 
     @property
@@ -121,6 +123,15 @@ class _Works:
 
     def launched(self, stream: int, row: int) -> None:
         self.of_stream.setdefault(stream, deque()).append(row)
+        self.open[row] = stream
+
+    def taken(self, works: deque[int], until: int) -> int:
+        """Take works, oldest first, up to ``until``: a wait for that implies those before it. The last is what is waited for."""
+        while True:
+            work = works.popleft()
+            del self.open[work]
+            if work == until:
+                return work
 
     def awaited(self, last: int, stream_of_last: int) -> tuple[deque[int], bool] | None:
         """(works of the stream, sure) that a wait is for: the only stream's; of several that of the thread's last launch, not surely."""
@@ -172,6 +183,7 @@ class _WaitCall:
     last: int
     steady: bool
     name: str
+    number: int | None  # of the work, where the recording has it
 
 
 class _Reader:
@@ -194,6 +206,11 @@ class _Reader:
         self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
         same = self.stream[self.by_stream[1:]] == self.stream[self.by_stream[:-1]]
         self.before[self.by_stream[1:][same]] = self.by_stream[:-1][same]
+        numbers = Counter(node.seq for node in comm.device_node if node.seq is not None)
+        works = zip(comm.device_row.tolist(), comm.device_node, strict=True)
+        self.numbered = {node.seq: row for row, node in works if node.seq is not None and numbers[node.seq] == 1}
+        self.several = {number for number, count in numbers.items() if count > 1}  # several communicators use it, or P2P does
+        self.awaited = comm.awaited if numbers else {}
         wait = np.flatnonzero(role == Role.STREAM_WAIT)
         self.waits = self._in_place(wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD))
 
@@ -230,7 +247,8 @@ class _Reader:
             np.isin(thread[wait], threads[one == 1]),
         )
         text = ["" if row == NOWHERE else strings[names[row]] for row in op[wait].tolist()]
-        return [_WaitCall(*row) for row in zip(*(c.tolist() for c in columns), text, strict=True)]
+        number = [self.awaited.get(row) for row in op[wait].tolist()]
+        return [_WaitCall(*row) for row in zip(*(c.tolist() for c in columns), text, number, strict=True)]
 
     def _stream_of(self, launch: I64) -> I64:
         """The stream that a call launches on, NOWHERE for NOWHERE."""
@@ -275,16 +293,24 @@ class _Reader:
         return _Read(wait.at, wait.held, wait.launch, True, ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN))
 
     def _wait(self, wait: _WaitCall, works: _Works, dropped: set[_Group]) -> _Read | None:
-        found = works.awaited(wait.last, NOWHERE if wait.last == NOWHERE else int(self.stream[wait.last]))
-        if found is None:
-            return None
+        named = NOWHERE if wait.number is None else self.numbered.get(wait.number, NOWHERE)
+        if named in works.open:
+            open_, sure = works.of_stream[works.open[named]], True
+        elif wait.number is not None and wait.number not in self.several:
+            return None  # launched before the recording, or waited for before
+        else:
+            named = NOWHERE
+            found = works.awaited(wait.last, NOWHERE if wait.last == NOWHERE else int(self.stream[wait.last]))
+            if found is None:
+                return None
+            open_, sure = found
         trust = _Trust.SURE if wait.name.startswith(_LIBRARY) else _Trust.IF_EVEN
-        if not found[1] or wait.before not in (NOWHERE, wait.after):
+        if not sure or wait.before not in (NOWHERE, wait.after):
             trust = _Trust.IF_SHOWN
         group = ("wait", wait.before, wait.after, wait.after, wait.name, trust)
         if group in dropped:
             return None
-        work = found[0].popleft()
+        work = works.taken(open_, named if named != NOWHERE else open_[0])
         if wait.next == NOWHERE or not self._apart(work, wait.next):
             return None
         return _Read(wait.call, work, wait.next, False, group)

@@ -18,6 +18,7 @@ from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
+from graphlink.pairs import numbered_pairs
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
 # recorded, the one that waits is the first that is held up.
@@ -51,15 +52,14 @@ class _Streams:
 
 
 def _streams(device: DeviceRows, trace: Trace) -> _Streams:
-    pairs = np.stack([device.device, device.stream], axis=1) if len(device.stream) else np.zeros((0, 2), np.int64)
-    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    index = {(int(d), int(s)): i for i, (d, s) in enumerate(unique)}
+    pairs, inverse = numbered_pairs(device.device, device.stream)
+    index = {pair: i for i, pair in enumerate(pairs)}
     syncs = trace.syncs
     known = syncs.stream_known
     for devices, streams in ((syncs.device[known], syncs.stream[known]), (trace.events.device, trace.events.stream)):
         for pair in zip(devices.tolist(), streams.tolist(), strict=True):
             index.setdefault(pair, len(index))
-    return _Streams(inverse.reshape(-1).tolist(), index, [d for d, _ in index])
+    return _Streams(inverse.tolist(), index, [d for d, _ in index])
 
 
 def cuda_waits(linked: Linked, read: StreamWaits | None = None) -> CudaWaits:

@@ -14,12 +14,14 @@ import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
+from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, Linked, SyncKind
 
 LATE_NS = 20_000
 EVENT_NS = 30_000
 NEAR_NS = 5_000
+AT_ONCE_TIMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,18 @@ def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64
     """(source, target) device rows of event waits that show by their effect only.
 
     Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains it: waits go
-    across devices as well. Cost: O(n log n + late ops x ops that end within 30 us).
+    across devices as well. An op that ended in the very us of the start, where the recording lost its ns, may have ended after it: it
+    explains it only where most late starts of the recording come at once. Cost: O(n log n + late ops x ops that end
+    within 30 us).
     """
-    device = linked.trace.device
+    device, rounding = linked.trace.device, rounding_ns(linked.trace)
     late = np.flatnonzero(device.start_ns - ready > LATE_NS)
     by_end = np.argsort(device.end_ns, kind="stable")
     last = np.searchsorted(device.end_ns[by_end], device.start_ns[late], side="right") - 1
     row_of, end_of = by_end.tolist(), device.end_ns[by_end].tolist()
     allowed = _unseen_waits(linked, cuda, enqueued)
     found: list[tuple[int, int]] = []
+    at_once: dict[int, int] = {}
     for op, at in zip(late.tolist(), last.tolist(), strict=True):
         floor = max(int(device.start_ns[op]) - EVENT_NS, int(ready[op]) + 1)
         nearest_ns = int(device.start_ns[op]) - NEAR_NS
@@ -98,8 +103,13 @@ def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64
                 if end_ns >= nearest_ns:
                     floor = max(floor, nearest_ns)
             elif device.stream[source] != device.stream[op]:
+                if end_ns > device.start_ns[op] - rounding:
+                    at_once.setdefault(op, source)
+                    continue
                 found.append((source, op))
                 break
+    if AT_ONCE_TIMES <= len(at_once) >= len(found):
+        found = [*((source, op) for op, source in at_once.items()), *((source, op) for source, op in found if op not in at_once)]
     pairs = np.array(found, np.int32).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 

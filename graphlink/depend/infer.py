@@ -11,11 +11,13 @@ take 2 to 9 us). Where waking takes longer the default would take what happens t
 a lag of 20 to 200 us 3 % false), so there it does not hold.
 
 What cannot have been waited for is no candidate: for a stream or device synchronisation an op that was not the last of its stream when
-the call began (unless a stream may have been made to wait for it), for an event synchronisation one behind which no event was recorded.
+the call began (unless a stream may have been made to wait for it: such a one only where no other ended in the mode), for an event
+synchronisation one behind which no event was recorded; for any what ended in the first 3 us of the call, as that takes so long
+anyway, unless the thread launched it last.
 
-Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended in the
-mode, too, by the default within 3 us of that one, either may be it. Then it is the one that the calling thread launched, and if that
-does not tell, there is no edge.
+Where an op of another stream (for a device synchronisation: of another device; for an event synchronisation: any other) ended within
+3 us of that one, either may be it. Then it is the one that the calling thread launched, if that is one alone, else there is no edge. In a
+mode that is wider than usual there is none wherever another ended in the mode, and the thread does not tell.
 """
 
 from __future__ import annotations
@@ -26,15 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.depend.cuda import CudaWaits
-from graphlink.depend.devicetime import EVENT_NS, stream_order
+from graphlink.depend.devicetime import EVENT_NS, LATE_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
+from graphlink.depend.merge import search_by_thread
 from graphlink.depend.modes import Mode, mode_of
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000
-USUAL = Mode(3_000, 12_000, 3_000)
+USUAL = Mode(3_000, 12_000)
+TIE_NS = 3_000
+UNSURE_NS = 5_000  # the clock of a device is known to so much
 LATE = 2.5  # times the longest usual lag: seldom a call returns as late
 SYNCS = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 LATEST_NS = 1_000_000  # no call is taken to return later than this after what it waited for,
@@ -70,7 +75,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
         enqueued=enqueued,
         device=device.device,
         stream=device.stream,
-        launch_tid=_launch_tid(linked),
+        launch_tid=np.where(linked.device_call == NOWHERE, 0, np.append(calls.tid, 0)[linked.device_call]),
         slack_ns=slack_ns,
     )
     found: list[tuple[int, int]] = []
@@ -84,9 +89,10 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
             rank=int(cuda.call_rank[call]),
             role=Role(int(cuda.role[call])),
             tid=int(calls.tid[call]),
+            launched=op,
             last=at,
         )
-        for call, at in zip(asked.tolist(), last.tolist(), strict=True)
+        for call, at, op in zip(asked.tolist(), last.tolist(), _launched_last(linked, cuda, asked).tolist(), strict=True)
     ]
     bands = _bands(linked, cuda, search, asked, asking)
     for call, what in zip(asked.tolist(), asking, strict=True):
@@ -96,7 +102,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
             unexplained_ns += int(took_ns[call])
         else:
             found.append((source, call))
-    found += _pageable_copies(linked, cuda, took_ns, slack_ns)
+    found += _pageable_copies(linked, cuda, slack_ns)
     found += _staged_copies(linked, cuda, slack_ns)
     pairs = np.array(found, np.int32).reshape(-1, 2)
     nowhere = np.full(len(pairs), NOWHERE, np.int32)
@@ -111,6 +117,7 @@ class _Call:
     rank: int
     role: Role
     tid: int
+    launched: int  # the device row that its thread launched last, NOWHERE without one
     last: int  # position of the last op by end that ended inside it
 
 
@@ -131,24 +138,29 @@ class _Search:
         if not bands:
             return None
         usual = bands[-1]
-        candidates = self.candidates(call, call.end_ns - round(usual.most_ns * LATE) - 1)
+        direct, chained = self.candidates(call, call.end_ns - round(usual.most_ns * LATE) - 1)
         for band in bands:
-            near = [c for c in candidates if band.least_ns - self.slack_ns <= call.end_ns - c[1] <= band.most_ns]
-            if near:
-                return self._one_of(near, call, band.tie_ns)
+            for candidates in (direct, chained):
+                near = [c for c in candidates if band.least_ns - self.slack_ns <= call.end_ns - c[1] <= band.most_ns]
+                if near:
+                    return self._one_of(near, call, band)
+        candidates = direct or chained
         if not candidates or call.end_ns - call.start_ns <= usual.most_ns:
             return None
         if usual != USUAL and call.end_ns - candidates[0][1] < usual.least_ns:
             return None  # it ended when the call had begun to return
-        return self._one_of(candidates, call, usual.tie_ns)
+        return self._one_of(candidates, call, usual)
 
-    def _one_of(self, usual: list[tuple[int, int]], call: _Call, tie_ns: int) -> int | None:
-        """The last of them, unless another may be it as well; then the one that the calling thread launched."""
-        best, ended = usual[0]
-        tied = [row for row, end in usual[1:] if end > ended - tie_ns and self._may_be_instead(row, best, call.role)]
+    def _one_of(self, ended: list[tuple[int, int]], call: _Call, band: Mode) -> int | None:
+        """The last of them; where another may be it as well, the one that the calling thread launched, if waking is as quick as usual."""
+        best, last_ns = ended[0]
+        spread_ns = band.most_ns - band.least_ns
+        usual = spread_ns <= USUAL.most_ns - USUAL.least_ns
+        since_ns = last_ns - (TIE_NS if usual else spread_ns) - self.slack_ns
+        tied = [row for row, end in ended[1:] if end >= since_ns and self._may_be_instead(row, best, call.role)]
         if not tied:
             return best
-        own = [row for row in (best, *tied) if self.launch_tid[row] == call.tid]
+        own = [row for row in (best, *tied) if self.launch_tid[row] == call.tid] if usual else []
         return own[0] if len(own) == 1 else None
 
     def since_ns(self, call: _Call) -> int:
@@ -156,10 +168,10 @@ class _Search:
         before = call.last - LATEST_OPS
         return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 
-    def candidates(self, call: _Call, since_ns: int) -> list[tuple[int, int]]:
-        """(row, end) of ops that may have held the call up and ended inside it, after ``since_ns``, last first.
+    def candidates(self, call: _Call, since_ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
 
-        By themselves, else because their stream waited for them.
+        Those by themselves, and those because a stream may have been made to wait for them.
         """
         direct: list[tuple[int, int]] = []
         chained: list[tuple[int, int]] = []
@@ -167,7 +179,7 @@ class _Search:
         while at >= 0 and self.ends[at] > until:
             row, end = self.row[at], self.ends[at]
             at -= 1
-            if self.enqueued.launch_rank[row] >= call.rank:
+            if self.enqueued.launch_rank[row] >= call.rank or (end <= call.start_ns + BLOCKED_NS and row != call.launched):
                 continue
             if call.role == Role.EVENT_SYNC:
                 if self.enqueued.recorded(row, call.rank):
@@ -176,7 +188,7 @@ class _Search:
                 direct.append((row, end))
             elif self.enqueued.recorded_and_awaited(row, call.rank, unseen=False):
                 chained.append((row, end))
-        return direct or chained
+        return direct, chained
 
     def _may_be_instead(self, row: int, best: int, role: Role) -> bool:
         other_device = bool(self.device[row] != self.device[best])
@@ -217,12 +229,24 @@ def _lags(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: 
     seen: list[tuple[int, int, float]] = []
     for c, what in zip(asked.tolist(), asking, strict=True):
         since_ns = search.since_ns(what)
-        ended = search.candidates(what, since_ns)
+        direct, chained = search.candidates(what, since_ns)
+        ended = direct or chained
         if ended:
             seen.append((c, max(what.end_ns - ended[0][1], 0), len(ended) / max(what.end_ns - since_ns, 1)))
     call = np.concatenate([told, np.array([s[0] for s in seen], np.int64)])
     lag_ns = np.concatenate([told_ns, np.array([s[1] for s in seen], np.int64)])
     return calls.name[call], lag_ns, np.concatenate([np.zeros(len(told)), np.array([s[2] for s in seen])])
+
+
+def _launched_last(linked: Linked, cuda: CudaWaits, call: I64) -> I64:
+    """The device row that the thread of each call launched last before it, NOWHERE without one."""
+    tid = linked.trace.calls.tid
+    row = np.flatnonzero(linked.device_call != NOWHERE)
+    row = row[np.lexsort((row, cuda.launch_rank[row], tid[linked.device_call[row]]))]
+    at = search_by_thread(tid[linked.device_call[row]], cuda.launch_rank[row], tid[call], cuda.call_rank[call]) - 1
+    real = at >= 0
+    real[real] = tid[linked.device_call[row[at[real]]]] == tid[call[real]]
+    return np.where(real, np.append(row, NOWHERE)[at], NOWHERE)
 
 
 def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
@@ -236,24 +260,23 @@ def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
     return call, calls.end_ns[call] - ended_ns[call]
 
 
-def _launch_tid(linked: Linked) -> I64:
-    out = np.zeros(len(linked.device_call), np.int64)
-    launched = linked.device_call != NOWHERE
-    out[launched] = linked.trace.calls.tid[linked.device_call[launched]]
-    return out
-
-
-def _pageable_copies(linked: Linked, cuda: CudaWaits, took_ns: I64, slack_ns: int) -> list[tuple[int, int]]:
+def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
     """(copy, call) of asynchronous copies to pageable host memory that held up their call: by CUDA it returns when they are done.
 
-    However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to 1.3 ms).
+    However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to 1.3 ms). One that
+    began less than ``UNSURE_NS`` before the return may have begun after it (in real traces they do 7 us and more before), and where
+    a call of that name returned long before its copy ended, such calls do not wait.
     """
     trace = linked.trace
     pageable = np.array(["DtoH" in s and "Pageable" in s for s in trace.strings], np.bool_)
     row = np.flatnonzero(pageable[trace.device.name] & (linked.device_call != NOWHERE))
     call = linked.device_call[row]
     end_ns = trace.device.end_ns[row]
-    held = (cuda.role[call] == Role.COPY_ASYNC) & (took_ns[call] > BLOCKED_NS) & (end_ns <= trace.calls.end_ns[call] + slack_ns)
+    returned_ns = trace.calls.end_ns[call]
+    held = (cuda.role[call] == Role.COPY_ASYNC) & (end_ns <= returned_ns + slack_ns)
+    held &= returned_ns - trace.device.start_ns[row] > UNSURE_NS
+    name = trace.calls.name[call]
+    held &= ~np.isin(name, name[end_ns > returned_ns + LATE_NS])
     return list(zip(row[held].tolist(), call[held].tolist(), strict=True))
 
 

@@ -28,6 +28,7 @@ class Dependencies:
 
     ``call_source``, ``call``: every true wait of the host, one a (source, call), for the part after the cut.
     ``sync_source``, ``sync_target``: the edges to the next operator (a host row). ``event_source``, ``event_target``: device rows.
+    ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
     """
 
     call_source: I32
@@ -39,6 +40,7 @@ class Dependencies:
     event_source: I32
     event_target: I32
     event_found_by: U8
+    rejected: Waits
     counts: SyncCounts
 
 
@@ -67,6 +69,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     device = (pairs.device_op != NOWHERE) & (reason == 0)
     reason[_older_of_stream(linked, pairs, device, pairs.device_op)] = _IMPLIED
     event = np.flatnonzero(device & (reason == 0))
+    named = (reason == _IMPOSSIBLE) & ((pairs.found_by & (FoundBy.CUDA_SYNC | FoundBy.EVENT_ID)) != 0)
     return Dependencies(
         call_source=pairs.source[call_pairs],
         call=pairs.call[call_pairs],
@@ -77,6 +80,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
         event_source=pairs.source[event],
         event_target=pairs.device_op[event],
         event_found_by=pairs.found_by[event],
+        rejected=Waits(pairs.source[named], pairs.call[named], pairs.device_op[named], pairs.found_by[named]),
         counts=_counts(pairs, reason),
     )
 

@@ -7,6 +7,7 @@ spread over the time between two ends of device ops; the right one, time and aga
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,27 +20,27 @@ LEAST_LAGS: Final = 10  # fewer are no evidence
 SPREAD: Final = 0.25  # a band reaches from a lag over this part of it,
 NARROW_NS: Final = 9_000  # and at least over this;
 BEYOND: Final = 0.1  # lags as much shorter or longer are of the mode, too
-BEYOND_CHANCE: Final = 4
+REAL: Final = 0.75  # so many of a band's lags at least lie there for a reason,
+BY_CHANCE: Final = 1e-3  # and so many would by chance in less than this part of recordings
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Lags lie in [``least_ns``, ``most_ns``]; ends within ``tie_ns`` of each other are not told apart by their lags.
+    """Lags lie in [``least_ns``, ``most_ns``], and none in it is likelier than another.
 
-    Within a measured mode none are: taking the last of two that ended there was false in 1.3 % of the waits of random programs whose
-    waking takes 20 to 200 us, taking neither unless the thread tells in 0.4 %.
+    Taking the last of two ops that ended there was false in 1.3 % of the waits of random programs whose waking takes 20 to 200 us,
+    taking neither in 0.1 %.
     """
 
     least_ns: int
     most_ns: int
-    tie_ns: int
 
 
 def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
     """The band that holds most of the lags; None where no band of 10 or more stands out.
 
-    It must hold a third of all lags and four times as many as by chance. ``chance_per_ns``, parallel to ``lag_ns``: the density of ends
-    that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log n).
+    It must hold a third of all lags, and more than by chance (``_beyond_chance``). ``chance_per_ns``, parallel to ``lag_ns``: the
+    density of ends that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log n).
     """
     if len(lag_ns) < LEAST_LAGS:
         return None
@@ -49,8 +50,20 @@ def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
     best = int(np.argmax(held))
     n = int(held[best])
     by_chance = float(np.minimum(chance_per_ns * width_ns[best], 1).sum())
-    if n < LEAST_LAGS or 3 * n < len(lags) or n < BEYOND_CHANCE * by_chance:
+    if n < LEAST_LAGS or 3 * n < len(lags) or not _beyond_chance(n, len(lags), by_chance):
         return None
     near = lags[(lags >= lags[best] * (1 - BEYOND)) & (lags <= lags[best + n - 1] * (1 + BEYOND))]
-    least_ns, most_ns = int(near[0]), int(near[-1])
-    return Mode(least_ns, most_ns, most_ns - least_ns)
+    return Mode(int(near[0]), int(near[-1]))
+
+
+def _beyond_chance(n: int, of: int, by_chance: float) -> bool:
+    """Do ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would?
+
+    Those that lie elsewhere for none leave by_chance / of of them in it: n = real + (of - real) * by_chance / of. How seldom n are by
+    chance is Chernoff's bound of the binomial, which holds for lags of unequal chances, too (Hoeffding 1956).
+    """
+    if not 0 < by_chance < n:
+        return by_chance == 0
+    real = (n - by_chance) / (1 - by_chance / of)
+    unlikely = n * math.log(n / by_chance) + ((of - n) * math.log((of - n) / (of - by_chance)) if of > n else 0.0)
+    return real >= REAL * n and unlikely >= math.log(of / BY_CHANCE)  # in any of ``of`` bands

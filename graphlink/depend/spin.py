@@ -23,6 +23,7 @@ from graphlink.depend.merge import Dependencies
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, Marks
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
+from graphlink.pairs import numbered_pairs
 
 NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
@@ -142,10 +143,8 @@ def _again(linked: Linked, el: Elements, silent: _Silences, near: Bool, against:
     rows, device = linked.trace.host, linked.trace.device
     row = el.row[silent.element]
     name = np.where(row == NOWHERE, NOWHERE, rows.name[row] if len(rows.name) else NOWHERE)
-    pairs = np.stack([name, device.name[silent.op]], axis=1) if len(row) else np.zeros((0, 2), np.int64)
-    _, group = np.unique(pairs, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    n = int(group.max()) + 1 if len(group) else 0
+    pairs, group = numbered_pairs(name, device.name[silent.op])
+    n = len(pairs)
     times, other = np.bincount(group[near], minlength=n), np.bincount(group[against], minlength=n)
     by_chance = np.bincount(group[near], np.log(chance[near]), minlength=n)
     good = (times >= TIMES) & (other * SUPPORT_FOR_ONE <= times) & (by_chance <= np.log(BY_CHANCE))

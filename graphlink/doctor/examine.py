@@ -103,7 +103,7 @@ def _graph_lacking(
     found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
     findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
-    findings += standing_lacking(built.graph, linked, comm)
+    findings += standing_lacking(built, linked, comm)
     staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:
         findings.append(Finding(PIPELINE, 0.0, told=staged.warnings))

@@ -16,7 +16,7 @@ from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.emit.durations import cost_ns
 from graphlink.link.roles import Role
-from graphlink.model import Bool, Built, Communication, FoundBy, Graph, Linked, SyncKind
+from graphlink.model import Bool, Built, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
 
 _COST: Final = (
@@ -145,17 +145,19 @@ def waits_lacking(linked: Linked, found: Found, built: Built, comms: int, *, nsy
         yield Finding(GAPS, missing / max(figures["calls"], 1), figures | {"without": missing}, parts=_names(linked, without))
 
 
-def standing_lacking(graph: Graph, linked: Linked, comm: Communication) -> Iterator[Finding]:
-    """The standstill that ``summary.json`` tells of, where less than 95 % of that of calls or of threads is explained."""
+def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Iterator[Finding]:
+    """The standstill that ``summary.json`` tells of, where less than 95 % of that of calls or of threads is explained, or it warns."""
+    graph = built.graph
     cost = cost_ns(graph)
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))
-    found = stood_still(graph, linked, path).standstill
+    stood = stood_still(built, linked, path)
+    found = stood.standstill
     rests = {"calls": _rest(found.calls), "threads": _rest(found.threads), "streams": _rest(found.streams)}
     share = max(_share(rests["calls"], found.calls.ns), _share(rests["threads"], found.threads.ns))
-    if share > 1 - EXPLAINED_SHARE:
-        figures = {"unexplained_ns": sum(rests.values())} | {f"{name}_ns": ns for name, ns in rests.items()}
+    if share > 1 - EXPLAINED_SHARE or stood.warnings:
+        figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {f"{name}_ns": ns for name, ns in rests.items()}
         pieces = tuple(f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest)
-        yield Finding(STANDSTILL, share, figures, told=pieces)
+        yield Finding(STANDSTILL, share, figures, told=(*stood.warnings, *pieces))
 
 
 def _rest(stood: Stood) -> int:

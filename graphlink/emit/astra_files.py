@@ -106,19 +106,26 @@ def idle_rank() -> bytes:
     return b"".join(map(framed, (head.SerializeToString(), node.SerializeToString())))
 
 
-def listing_json(files: Sequence[str], dimensions: Sequence[Dimension]) -> bytes:
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """``summary.json`` of the folder: which files are ours, and what the network was made of."""
-    network = [
-        {
-            "topology": d.topology,
-            "npus": d.npus,
-            "bytes_per_s": d.bytes_per_s,
-            "step_ns": d.step_ns,
-            "evidence": list(d.evidence),
-        }
-        for d in dimensions
-    ]
-    return _json({"graphlink": __version__, "files": sorted(files), "network": network})
+
+    graphlink: str = __version__
+    files: list[str]
+    network: tuple[Dimension, ...]
+
+
+class Prepared(Listing, frozen=True, kw_only=True):
+    """What ``graphlink astra --json`` writes: that file, and what is known of the run. ``warnings``: of ``graphlink check``."""
+
+    folder: str
+    ranks: int
+    nodes: int
+    replay_only: bool
+    warnings: tuple[str, ...]
+
+
+def listing_json(listing: Listing) -> bytes:
+    return _json(listing)
 
 
 def run_sh(run: Run) -> bytes:

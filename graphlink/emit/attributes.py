@@ -16,10 +16,6 @@ from google.protobuf.message import Message
 
 from graphlink.model import I64, U8, Bool
 
-LONGEST: Final = 10  # bytes of a varint
-_SHIFTS: Final = np.arange(0, 7 * LONGEST, 7, dtype=np.uint64)
-_STEPS: Final = np.array([1 << (7 * k) for k in range(1, LONGEST)], dtype=np.uint64)  # smallest value of k + 1 bytes
-
 
 @dataclass(frozen=True, slots=True)
 class IntColumn:
@@ -51,11 +47,15 @@ def framed(message: bytes) -> bytes:
 
 def varints(value: I64) -> tuple[U8, I64]:
     """As many bytes as the longest of ``value`` takes, and how many of each row count; negative numbers take ten, as in protobuf."""
-    unsigned = np.ascontiguousarray(value).view(np.uint64)
-    size = np.searchsorted(_STEPS, unsigned, side="right") + 1
-    longest = int(size.max(initial=1))
-    digits = ((unsigned[:, None] >> _SHIFTS[:longest]) & np.uint64(0x7F)).astype(np.uint8)
-    digits[np.arange(longest) < (size - 1)[:, None]] |= 0x80
+    rest = np.ascontiguousarray(value).view(np.uint64)
+    longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
+    digits = np.empty((len(rest), longest), np.uint8)
+    size = np.ones(len(rest), np.int64)
+    for k in range(longest):
+        more = rest > 0x7F
+        digits[:, k] = rest.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
+        size += more
+        rest = rest >> np.uint64(7)
     return digits, size
 
 
@@ -68,16 +68,17 @@ def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
     prefixes = [b"\x52\x00\x0a" + bytes([len(c.name)]) + c.name.encode() + b"\x48" for c in columns]
     encoded = [varints(c.value) for c in columns]
     width = sum(len(p) + digits.shape[1] for p, (digits, _) in zip(prefixes, encoded, strict=True))
-    bytes_, kept = np.empty((count, width), np.uint8), np.zeros((count, width), np.bool_)
+    template = b"".join(p + bytes(digits.shape[1]) for p, (digits, _) in zip(prefixes, encoded, strict=True))
+    bytes_ = np.tile(np.frombuffer(template, np.uint8), (count, 1))
+    kept = np.ones((count, width), np.bool_)
     lengths, at = np.zeros(count, np.int64), 0
     for column, prefix, (digits, size) in zip(columns, prefixes, encoded, strict=True):
         head = at + len(prefix)
         end = head + digits.shape[1]
-        bytes_[:, at:head] = np.frombuffer(prefix, np.uint8)
         bytes_[:, at + 1] = len(prefix) - 2 + size
         bytes_[:, head:end] = digits
-        kept[:, at:head] = True
-        kept[:, head:end] = np.arange(end - head) < size[:, None]
+        for k in range(1, end - head):
+            kept[:, head + k] = k < size
         length = size + len(prefix)
         if column.where is not None:
             kept[~column.where, at:end] = False

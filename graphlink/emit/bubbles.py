@@ -20,6 +20,7 @@ from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.records import Short
 from graphlink.version import __version__
 
 NAME: Final = "bubbles.json"
@@ -127,7 +128,7 @@ class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class Bubbles(msgspec.Struct, frozen=True, kw_only=True):
+class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The file. ``left_out``: ranges and device ops that belong to none, by rank and reason."""
 
     graphlink: str = __version__
@@ -140,6 +141,29 @@ class Bubbles(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     ranges: list[RangeEntry]
     idle: list[IdleEntry]
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
+    rank's share of the model.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    makespan_ns: int
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
+    activations: list[float]
+    assumed: list[str]
+
+
+class Compared(Bubbles, frozen=True, kw_only=True):
+    """What ``graphlink bubbles --json`` writes: the file, and the schedule that was asked for."""
+
+    what_if: Other | UnsetType = UNSET
 
 
 def summarised(pipeline: Pipeline) -> summary.Pipeline:
@@ -157,9 +181,9 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
         optimizer_sync_ns=seen.get(Cause.OPTIMIZER_SYNC, UNSET),
         theory=UNSET
         if theory is None
-        else summary.Theory(**_known(theory.definitions), parts_ns=summary.PartsNs(**{n: getattr(theory.parts, f"{n}_ns") for n in PARTS})),
+        else summary.Theory(**known(theory.definitions), parts_ns=summary.PartsNs(**{n: getattr(theory.parts, f"{n}_ns") for n in PARTS})),
         warnings=_sound(pipeline.warnings),
-        **_known(pipeline.definitions),
+        **known(pipeline.definitions),
     )
 
 
@@ -244,21 +268,22 @@ def _head(pipeline: Pipeline) -> Bubbles:
     )
 
 
-def _known(rates: Definitions) -> dict[str, float | UnsetType]:
+def known(rates: Definitions) -> dict[str, float | UnsetType]:
+    """Return the rates by name; UNSET where one cannot be known."""
     values = {name: getattr(rates, name) for name in _FORMULAS}
     return {name: UNSET if value is None else value for name, value in values.items()}
 
 
 def _definition(pipeline: Pipeline) -> Definition:
     steps = [s.number for s in pipeline.steps]
-    known = _known(pipeline.definitions)
+    rates = known(pipeline.definitions)
     hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
     sees_device = all(run.sees_device for run in pipeline.runs)
     return Definition(
         work=_HOST_WORK if not sees_device else _JOB_WORK if hidden else _WORK,
         sees_device=sees_device,
         causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
-        **{name: Rate(name=name, formula=formula, value=known[name], steps=steps) for name, formula in _FORMULAS.items()},
+        **{name: Rate(name=name, formula=formula, value=rates[name], steps=steps) for name, formula in _FORMULAS.items()},
     )
 
 

@@ -23,17 +23,20 @@ from graphlink.emit.groups import GroupIds, key
 from graphlink.emit.groups import named as named_groups
 from graphlink.emit.target import WrittenComm, written_all
 from graphlink.model import I32, I64, NOWHERE, Bool, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.records import Short
 from graphlink.version import __version__
 
 SCHEMA_VERSION: Final = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
-BLOCK: Final = 2_048  # nodes encoded at a time
+BLOCK: Final = 4_096  # nodes encoded at a time
 KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 FEW: Final = 8  # dependencies of a node up to which its list of kinds is kept for the next node
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What the ``GlobalMetadata`` of a rank says. ``host``: which host nodes there are, of ``--host``; only what is not all is written.
+    """Say what the ``GlobalMetadata`` of a rank holds.
+
+    ``host``: which host nodes there are, of ``--host``; only what is not all is written.
 
     ``clock_offset_ns``, ``clock_drift_ppb``: run = own + offset + drift * (own - ``epoch_ns``); written where the clock is not the run's.
     """
@@ -46,8 +49,8 @@ class Heading:
     clock_drift_ppb: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CommPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class CommPlan(Short):
     """How the communication nodes of one rank are written: by node, with the groups they name and what was replaced."""
 
     by_node: dict[int, WrittenComm]
@@ -61,7 +64,7 @@ def type_name(node_type: int) -> str:
 
 
 def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
-    """Decides node type, size and group of every communication node. Linear in nodes and communication ops."""
+    """Decide node type, size in bytes and group of every communication node. Linear in nodes and communication ops."""
     by_node: dict[int, WrittenComm] = {}
     for kind, rows, nodes in (
         (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
@@ -114,7 +117,7 @@ def write_et(
     comm_wait_ns: I64 | None = None,
     nccl: NcclNotes | None = None,
 ) -> int:
-    """Writes the whole ``.et`` to ``out``, a block of nodes at a time, and returns the bytes written.
+    """Write the whole ``.et`` to ``out``, a block of nodes at a time, and return the number of bytes written.
 
     ``notes`` only where the rank is part of a pipeline, ``comm_wait_ns`` (one entry a node, written where > 0) only where other ranks tell,
     ``nccl`` only where side files do.
@@ -162,6 +165,7 @@ def node_blocks(
     columns += nccl_attributes.int_columns(nccl, len(graph.kind))
     noted = nccl_attributes.text_attributes(nccl)
     noted |= {i: noted.get(i, b"") + text for i, text in _noted(notes).items()}
+    node = pb.Node()  # one for all: to make a message takes longer than to fill it
     for low in range(0, len(graph.kind), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.kind)))
         count = part.stop - low
@@ -182,17 +186,12 @@ def node_blocks(
             a, b = ends[i - low] - base, ends[i - low + 1] - base
             written = comms.get(i)
             # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message
-            head = pb.Node(
-                id=i,
-                name=named.texts[code],
-                type=pb.COMP_NODE if written is None else written[0],
-                ctrl_deps=() if caller == NOWHERE else (caller,),
-                data_deps=sources[a:b],
-                start_time_micros=start,
-                duration_micros=duration,
-            ).SerializeToString()
+            node.id, node.name, node.start_time_micros, node.duration_micros = i, named.texts[code], start, duration
+            node.type = pb.COMP_NODE if written is None else written[0]
+            node.ctrl_deps[:] = () if caller == NOWHERE else (caller,)
+            node.data_deps[:] = sources[a:b]
             shapes, schema = texts.of(i)
-            rest = head + shapes + blob + tails.of(i, a + base, b + base) + calls.get(i, b"") + schema
+            rest = node.SerializeToString() + shapes + blob + tails.of(i, a + base, b + base) + calls.get(i, b"") + schema
             if written is not None:
                 rest += written[1]
             block.append(rest if i not in noted else rest + noted[i])

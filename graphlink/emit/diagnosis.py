@@ -1,4 +1,4 @@
-"""What ``graphlink doctor --json`` prints."""
+"""What ``graphlink doctor --json`` writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,3 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     subject: list[str]
     ranks: list[int]
     findings: list[Told]
-
-
-def encode(diagnosis: Diagnosis) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"

@@ -33,7 +33,7 @@ def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple
 def assign(
     by_rank: Mapping[int, Sequence[GroupKey]], shared: Mapping[int, Mapping[GroupKey, GroupKey]] | None = None
 ) -> dict[int, GroupIds]:
-    """Ids from 1 for the communicators of each rank, from what ``named`` says of all of them.
+    """Give the communicators of each rank ids from 1, from what ``named`` says of all of them.
 
     ``shared``: of each rank, which of them are the same on all ranks, by the key that they share; None where only names and members
     tell (``annotate.ranks.matching.groups.common``). Ids go by size, largest first, then by members, then by name (numbers by value).
@@ -46,7 +46,7 @@ def assign(
 
 
 def comm_group_json(ids: Mapping[int, GroupIds]) -> bytes:
-    """``{"1": [0, 1], ...}``: global ranks in the communicator's own order."""
+    """Encode ``comm_group.json``: ``{"1": [0, 1], ...}``, global ranks in the communicator's own order."""
     members: dict[int, tuple[int, ...]] = defaultdict(tuple)
     for of_rank in ids.values():
         for (ranks, _), number in of_rank.items():

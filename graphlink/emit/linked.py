@@ -178,9 +178,9 @@ class _Nodes:
             if key in node:
                 node[key] = self._new(msgspec.json.decode(node[key]))
         if "attrs" in node:
-            attrs = msgspec.json.decode(node["attrs"], type=list[dict[str, msgspec.Raw]])
-            for attr in attrs:
-                if bytes(attr.get("name", b"")) == b'"fw_parent"':
+            attrs = msgspec.json.decode(node["attrs"], type=list[dict[str, msgspec.Raw]] | None)
+            for attr in attrs or ():
+                if bytes(attr.get("name", b"")) == b'"fw_parent"' and "value" in attr:
                     attr["value"] = msgspec.Raw(msgspec.json.encode(self._new(msgspec.json.decode(attr["value"]))))
             node["attrs"] = attrs
 

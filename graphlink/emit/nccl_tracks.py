@@ -14,6 +14,7 @@ from graphlink.emit.details import Texts
 from graphlink.emit.perfetto import Arg, Track
 from graphlink.emit.slices import Slices, flat, lanes
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows
+from graphlink.pairs import numbered_pairs
 from graphlink.read.nccl.records import Dump, State
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}
@@ -60,11 +61,9 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     start = np.maximum(start, epoch_ns)
     end = np.maximum(start, end)
     group = channel * len(_ROLES) + role
-    which = np.stack([group, lanes(start, end, group)], axis=1)
-    rows, track = np.unique(which, axis=0, return_inverse=True)
+    rows, track = numbered_pairs(group, lanes(start, end, group))
     tracks = [
-        Track(0, f"NCCL channel {g // len(_ROLES)}{_ROLES[g % len(_ROLES)]}", order=1 + first_track + k)
-        for k, (g, _) in enumerate(rows.tolist())
+        Track(0, f"NCCL channel {g // len(_ROLES)}{_ROLES[g % len(_ROLES)]}", order=1 + first_track + k) for k, (g, _) in enumerate(rows)
     ]
     names = {name: k for k, name in enumerate(dict.fromkeys(name for p in found for name in p.name))}
     code = np.array([names[name] for p in found for name in p.name], np.int32)

@@ -16,6 +16,7 @@ from graphlink.emit.summary import ShareNs
 from graphlink.errors import InputError
 from graphlink.model import EdgeKind, Graph
 from graphlink.read import document
+from graphlink.records import Short
 
 SHARES: Final = tuple(s.name.lower() for s in Share)
 _WHAT: Final = "critical path of this version of graphlink"
@@ -23,7 +24,7 @@ _TODO: Final = "run graphlink again with --force"
 EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 
 
-class PathNodes(msgspec.Struct, frozen=True, kw_only=True):
+class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The path, first node first: columns with one entry a node (a data frame as it stands).
 
     A node was held back by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
@@ -79,7 +80,7 @@ class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[list[int]]
 
 
-class Gains(msgspec.Struct, frozen=True, kw_only=True):
+class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     """How much earlier the rank would end if a thing took no time: each recomputed, none to be added to another.
 
     The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no time, start
@@ -95,7 +96,7 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-class PathFile(msgspec.Struct, frozen=True, kw_only=True):
+class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``slack_ns`` has one entry a node of the graph, by id: how much later it could end without anything ending later.
 
     ``notes``: what to know of the graph before reading names.

@@ -232,7 +232,7 @@ def _packets(trace: Trace, order: Events) -> Iterator[bytes]:
 
 def _since(track: I32, time_ns: I64) -> I64:
     """From the packet before on the same track."""
-    order = np.argsort(track, kind="stable")
+    order = np.argsort(track.astype(np.min_scalar_type(int(track.max(initial=0)))), kind="stable")  # numpy sorts 16 bits by radix
     before = np.zeros(len(order), np.int64)
     same = track[order][1:] == track[order][:-1]
     before[order[1:][same]] = time_ns[order[:-1][same]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from html import escape
 from typing import Final, NamedTuple
-from xml.sax.saxutils import escape
 
 from graphlink.annotate.pipeline.records import Cause, Phase
 
@@ -136,4 +136,4 @@ def xml(text: str, most: int = 300) -> str:
         text = f"{text[: most - 60]} ... {text[-50:]}"
     if _UNSAFE.search(text):
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return escape(text, {'"': "&quot;"})
+    return escape(text, quote=False).replace('"', "&quot;")

@@ -19,6 +19,7 @@ from graphlink.emit.perfetto import Arg, Process, Track
 from graphlink.emit.pipeline_panels import row_label
 from graphlink.emit.slices import flat, lanes
 from graphlink.model import I32, I64, NOWHERE
+from graphlink.pairs import numbered_pairs
 
 PROCESS: Final = "pipeline"
 NUMBER: Final = -1  # in place of a rank: tracks and sequences of the last number that perfetto.RANKS allows
@@ -76,11 +77,9 @@ def _rows(pipeline: Pipeline) -> _Rows:
 
 def _range_names(ranges: Sequence[Ranges]) -> tuple[list[str], I32]:
     """Phase and microbatch of every range, and the names that there are."""
-    microbatch = _joined(ranges, "microbatch")
-    pairs = np.stack([_joined(ranges, "phase"), microbatch], axis=1)
-    used, code = np.unique(pairs, axis=0, return_inverse=True)
-    names = [Phase(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used.tolist()]
-    return names, code.reshape(-1).astype(np.int32)
+    used, code = numbered_pairs(_joined(ranges, "phase"), _joined(ranges, "microbatch"))
+    names = [Phase(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
+    return names, code.astype(np.int32)
 
 
 def _range_args(ranges: Sequence[Ranges], texts: Texts) -> list[Arg]:

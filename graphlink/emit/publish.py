@@ -1,7 +1,8 @@
 """Writing into the output folder so that it is either as before or complete: files are made beside and moved in at the end.
 
-The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<random>``, on the same file system as DIR, so that moving is renaming. A journal lies
-there while files are moved: the next process of the host takes back what one that was killed meanwhile had moved.
+The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving is
+renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
+meanwhile had moved. Taking back may be cut short as well: each of its steps may be done twice.
 
 Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink itself gives
 (``is_own``) are moved or removed, in DIR alone, and no link leads out of it (``refuse_links``).
@@ -14,7 +15,9 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +33,7 @@ TEMPORARY: Final = "tmp-"
 OLD: Final = "old"
 JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
+MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
 _OWN: Final = re.compile(
     r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle)\.[0-9]{1,10}\.json"
     r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
@@ -68,45 +72,118 @@ def refuse_links(folder: Path) -> None:
 
 def temporary(folder: Path) -> Path:
     """A new folder in ``folder``, named so that it is known whose it is."""
-    return Path(tempfile.mkdtemp(prefix=f"{_beginning()}{os.getpid()}-", dir=folder))
+    return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{_host()}-{os.getpid()}-{_started(os.getpid())}-", dir=folder))
 
 
 def left_by_the_killed(folder: Path) -> list[Path]:
     """Temporary folders in ``folder`` that are of no process of this host that lives."""
-    out = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        number = path.name.removeprefix(_beginning()).split("-")[0]
-        ours = path.name.startswith(_beginning()) and not path.is_symlink() and path.is_dir()
-        if ours and number.isascii() and number.isdecimal() and not _lives(int(number)):
-            out.append(path)
-    return out
+    mine = f"{TEMPORARY}{_host()}-"
+    return [
+        path for path in _temporaries(folder) if path.name.startswith(mine) and not _lives(*path.name.removeprefix(mine).split("-")[:2])
+    ]
 
 
-def _beginning() -> str:
-    return f"{TEMPORARY}{socket.gethostname().replace('-', '_')}-"
+def settle(folder: Path) -> None:
+    """Makes an output folder what it was before, or is after, a publication that was cut short; removes what killed processes left beside.
+
+    Waits for a process of this host that moves files right now. A folder of nobody's is left alone, as is a link.
+
+    Raises:
+        OutputError: files cannot be moved back, or another host may still be moving them.
+    """
+    hidden = folder / HIDDEN
+    with _naming_what_was_cut(folder):
+        if hidden.is_symlink() or not _temporaries(hidden):
+            return
+        with _moving(hidden):
+            killed = left_by_the_killed(hidden)
+            for left in _temporaries(hidden):
+                elsewhere = not left.name.startswith(f"{TEMPORARY}{_host()}-") and os.path.isfile(left / JOURNAL)  # noqa: PTH113
+                if elsewhere and time.time() - (left / JOURNAL).stat().st_mtime < MOST_MOVING_S:
+                    raise _moved_elsewhere(folder)
+                if elsewhere or left in killed:
+                    _take_back_journal(folder, left)
+                    shutil.rmtree(left, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it holds something else
+        hidden.rmdir()
 
 
-def _lives(pid: int) -> bool:
+def _temporaries(folder: Path) -> list[Path]:
+    inside: list[Path] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # whose it is may just remove it
+        inside = sorted(folder.iterdir())
+    return [path for path in inside if path.name.startswith(TEMPORARY) and not path.is_symlink() and path.is_dir()]
+
+
+def _host() -> str:
+    return socket.gethostname().replace("-", "_")
+
+
+def _lives(pid: str, started: str) -> bool:
+    """``started``: as ``_started``; of another process that got the same number it is another."""
+    if not (pid.isascii() and pid.isdecimal()):
+        return True  # whoever it is
+    with contextlib.suppress(PermissionError):  # somebody else's, which lives
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):  # OverflowError: a number that no process can have
+            return False
+    return not started.isdecimal() or _started(int(pid)) in (started, "x")
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the machine did; "x" where the system does not say. ``proc(5)``, field 22 of ``stat``."""
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # a number that no process can have
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "x"
 
 
-def _move_back(folder: Path, beside: Path, moved_in: Iterable[str], moved_aside: Iterable[str]) -> None:
-    """Undoes what was moved of these; what was not yet is left as it is."""
+@contextlib.contextmanager
+def _moving(hidden: Path) -> Iterator[None]:
+    """One process at a time moves files, where the file system has locks. The lock of a process that is killed is released."""
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                number = os.open(hidden, os.O_RDONLY)
+                stack.callback(os.close, number)
+                fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _naming_what_was_cut(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise OutputError(
+            f"a run was killed while it moved files, and they cannot be put back: {problem.strerror or problem}",
+            path=folder,
+            todo="run the command as somebody who may write there",
+        ) from None
+
+
+def _take_back_journal(folder: Path, beside: Path) -> None:
+    """Moves back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing was moved."""
+    journal = beside / JOURNAL
+    if JOURNAL not in os.listdir(beside) or not journal.is_file():  # noqa: PTH208 - which fails where it cannot be known
+        return
+    try:
+        listed = msgspec.json.decode(journal.read_bytes(), type=_Journal)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # cut short: then nothing had been moved
+        return
     aside = beside / OLD
     if aside.is_symlink() or not aside.is_dir():  # it is made before anything is moved
         return
-    for name in moved_in:
-        if not (beside / name).exists():  # it did move
-            (folder / name).unlink(missing_ok=True)
-    for name in moved_aside:
-        if (aside / name).exists() or (aside / name).is_symlink():
+    for name in filter(is_own, listed.new):
+        if not os.path.lexists(beside / name) and os.path.lexists(folder / name):  # it did move
+            (folder / name).rename(beside / name)
+    for name in filter(is_own, listed.old):
+        if os.path.lexists(aside / name):
             (aside / name).rename(folder / name)
+    journal.rename(beside / DONE)  # before anything of it is removed, which would look like moved
 
 
 @contextlib.contextmanager
@@ -149,17 +226,15 @@ class Publication:
     def __init__(self, folder: Path, *, force: bool) -> None:
         self.folder, self.force = folder, force
         self.beside = folder / HIDDEN  # until it is made
-        self._made: list[Path] = []  # folders that were not there before, outermost first
+        self._made: list[Path] = []  # folders that go if they are empty in the end, outermost first
         self._old: list[str] = []
-        self._moved_aside: list[str] = []
-        self._moved_in: list[str] = []
 
     def __enter__(self) -> Publication:
         try:
             self._refuse_file()
             refuse_links(self.folder / HIDDEN)
+            settle(self.folder)
             with naming(self.folder):
-                self._clear_after_the_killed()
                 self._old = self._files_of_earlier_run()
             self._make_folders()
         except BaseException:
@@ -169,7 +244,10 @@ class Publication:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            _move_back(self.folder, self.beside, self._moved_in, self._moved_aside)
+            with _moving(self.folder / HIDDEN), _naming_what_was_cut(self.folder):
+                if (self.beside / DONE).exists():
+                    (self.beside / DONE).rename(self.beside / JOURNAL)
+                _take_back_journal(self.folder, self.beside)
         self._take_back()
 
     def publish(self) -> None:
@@ -184,15 +262,13 @@ class Publication:
         with naming(self.folder):
             self._refuse_foreign(names)
         aside = self.beside / OLD
-        with naming(self.folder):
+        with _moving(self.folder / HIDDEN), naming(self.folder):
             aside.mkdir()
             write(self.beside / JOURNAL, msgspec.json.encode(_Journal(old=self._old, new=names)))
             for name in self._old:
                 if (self.folder / name).is_file() or (self.folder / name).is_symlink():
-                    self._moved_aside.append(name)
                     (self.folder / name).rename(aside / name)
             for name in names:
-                self._moved_in.append(name)
                 (self.beside / name).rename(self.folder / name)
             (self.beside / JOURNAL).rename(self.beside / DONE)
 
@@ -200,16 +276,6 @@ class Publication:
         with naming(self.folder):
             if self.folder.exists() and not self.folder.is_dir():
                 raise OutputError("is a file, not a folder", path=self.folder, todo="choose another folder with --out")
-
-    def _clear_after_the_killed(self) -> None:
-        """Takes back what processes that were killed while they moved files had moved, and removes what they left beside."""
-        for left in left_by_the_killed(self.folder / HIDDEN):
-            if (left / JOURNAL).is_file():
-                # cut short: then nothing had been moved
-                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    journal = msgspec.json.decode((left / JOURNAL).read_bytes(), type=_Journal)
-                    _move_back(self.folder, left, filter(is_own, journal.new), filter(is_own, journal.old))
-            shutil.rmtree(left, ignore_errors=True)
 
     def _files_of_earlier_run(self) -> list[str]:
         old = self.folder / summary.NAME
@@ -234,8 +300,8 @@ class Publication:
     def _make_folders(self) -> None:
         hidden = self.folder / HIDDEN
         with naming(self.folder):
-            for path in reversed([p for p in (hidden, *hidden.parents) if not p.exists()]):
-                path.mkdir()
+            for path in reversed([hidden, *(p for p in hidden.parents if not p.exists())]):
+                path.mkdir(exist_ok=path == hidden)  # which may be empty, and goes then
                 self._made.append(path)
             self.beside = temporary(hidden)
 
@@ -273,6 +339,14 @@ def foreign(name: str, folder: str | Path) -> OutputError:
         f"{name} is there already and is not listed in a summary of graphlink",
         path=folder,
         todo="move it away or choose another folder with --out",
+    )
+
+
+def _moved_elsewhere(folder: Path) -> OutputError:
+    return OutputError(
+        "another host moves files into it, or was killed while it did",
+        path=folder,
+        todo=f"try again; after {MOST_MOVING_S // 60} minutes what was there before is put back",
     )
 
 

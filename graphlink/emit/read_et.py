@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.message import DecodeError
 
+from graphlink.emit.chakra import type_name
 from graphlink.errors import InputError
 from graphlink.read.chakra import frames
 from graphlink.read.source import open_source
@@ -16,8 +17,10 @@ from graphlink.read.source import open_source
 _NO_ET = "name a .et file of graphlink or Chakra"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+Value = int | float | bool | str | list[int | float | bool | str]
+
+
+class Edge(msgspec.Struct, frozen=True):
     """A dependency seen from one of its ends: ``id`` and ``name`` of the other; ``kind`` is "" where the file has no ``dep_kinds``."""
 
     id: int
@@ -25,14 +28,20 @@ class Edge:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node, what it waits for, and what waits for it."""
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, what it waits for, and what waits for it.
 
-    node: Any  # pb.Node
-    before: tuple[Edge, ...]
-    after: tuple[Edge, ...]
-    callers: tuple[Edge, ...]
+    ``attributes``: with its inputs and outputs, without ``dep_kinds``, which the edges have.
+    """
+
+    id: int
+    name: str
+    type: str
+    duration_micros: int
+    attributes: dict[str, Value]
+    data_deps: list[Edge]
+    ctrl_deps: list[Edge]
+    awaited_by: list[Edge]
 
 
 def view(path: Path, wanted: int) -> NodeView:
@@ -60,9 +69,34 @@ def view(path: Path, wanted: int) -> NodeView:
         last = f": its ids run from {min(names)} to {max(names)}" if names else ""
         raise InputError(f"has no node {wanted}{last}", path=path, todo="choose another --node")
     kinds = dep_kinds(found)
-    before = tuple(Edge(d, names.get(d, "?"), kinds[i] if i < len(kinds) else "") for i, d in enumerate(found.data_deps))
-    callers = tuple(Edge(d, names.get(d, "?"), "caller") for d in found.ctrl_deps)
-    return NodeView(found, before, tuple(after), callers)
+    return NodeView(
+        id=found.id,
+        name=found.name,
+        type=type_name(found.type),
+        duration_micros=found.duration_micros,
+        attributes=_attributes(found),
+        data_deps=[Edge(d, names.get(d, "?"), kinds[i] if i < len(kinds) else "") for i, d in enumerate(found.data_deps)],
+        ctrl_deps=[Edge(d, names.get(d, "?"), "caller") for d in found.ctrl_deps],
+        awaited_by=after,
+    )
+
+
+def _attributes(node: Any) -> dict[str, Value]:
+    out: dict[str, Value] = {}
+    for attr in node.attr:
+        kind = attr.WhichOneof("value")
+        value: Any = "" if kind is None else getattr(attr, kind)
+        if attr.name != "dep_kinds":
+            name = attr.name if attr.name not in out else f"{attr.name} (again)"
+            listed = kind is not None and kind.endswith("_list")
+            out[name] = [_shown(one) for one in value.values] if listed else _shown(value)
+    for title, io in (("inputs", node.inputs), ("outputs", node.outputs)):
+        out |= {f"{title} {part}": str(getattr(io, part)) for part in ("values", "shapes", "types") if getattr(io, part)}
+    return out
+
+
+def _shown(value: Any) -> Any:
+    return str(value) if isinstance(value, bytes) else value
 
 
 def dep_kinds(node: Any) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from graphlink.emit.summary_run import Run, run_table
 from graphlink.errors import InputError
 from graphlink.model import DeviceClock
 from graphlink.read import document
+from graphlink.records import Short
 from graphlink.version import __version__
 
 FORMAT: Final = 1
@@ -24,6 +26,7 @@ NAME: Final = "summary.json"
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
 MOST_WARNINGS: Final = 12
+_FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +102,7 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
 
 
-class Rank(msgspec.Struct, frozen=True, kw_only=True):
+class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     world_size: int
     inputs: Inputs
@@ -177,7 +180,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "trace"
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
     graphlink: str = __version__
     format: int = FORMAT
     options: Options
@@ -223,14 +226,29 @@ def load(path: Path) -> Summary:
 
 def table(summary: Summary) -> str:
     """The summary for people: aligned text, one block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
-    blocks = [_rank_table(rank) for rank in summary.ranks] if len(summary.ranks) <= MOST_BLOCKS else [_rank_lines(summary.ranks)]
+    ranks = summary.ranks
+    blocks = [_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]
+    if len(ranks) > 1 and any(rank.warnings for rank in ranks):
+        blocks.append(_rank_warnings(ranks))
     if summary.run:
         blocks.append(run_table(summary.run))
     if summary.pipeline:
         blocks.append(_pipeline_table(summary.pipeline))
     if summary.warnings:
-        blocks.append("\n".join(f"warning: {text}" for text in summary.warnings))
+        blocks.append("\n".join(f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)))
     return "\n\n".join(blocks)
+
+
+def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
+    """Return the first of the texts that differ in nothing but figures, and how many they are."""
+    of_cause: dict[str, list[str]] = {}
+    for text in texts:
+        of_cause.setdefault(_FIGURES.sub("#", text), []).append(text)
+    return [(same[0], len(same)) for same in of_cause.values()]
+
+
+def like_it(count: int) -> str:
+    return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
 def shape(pipeline: Pipeline) -> str:
@@ -258,7 +276,7 @@ def _pipeline_table(pipeline: Pipeline) -> str:
     return "\n".join([f"pipeline, {shape(pipeline)}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
-def _rank_table(rank: Rank) -> str:
+def _rank_table(rank: Rank, *, alone: bool) -> str:
     replay, path = rank.replay, rank.critical_path
     rows: list[tuple[str, str]] = [
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
@@ -297,13 +315,13 @@ def _rank_table(rank: Rank) -> str:
         rows.append(("  only in ET", _counts(rank.host.only_et, 3)))
     if rank.host.only_kineto and rank.inputs.et:
         rows.append(("  only in Kineto", _counts(rank.host.only_kineto, 3)))
-    rows += [("warning", text) for text in rank.warnings]
+    rows += [("warning", text) for text in rank.warnings if alone]
     width = max(len(name) for name, _ in rows)
     return "\n".join([f"rank {rank.rank} of {rank.world_size}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
 def _rank_lines(ranks: Sequence[Rank]) -> str:
-    """A line a rank, and each warning once with the number of ranks that have it."""
+    """A line a rank."""
     head = (
         *("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
         *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),
@@ -313,10 +331,26 @@ def _rank_lines(ranks: Sequence[Rank]) -> str:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     if len(ranks) > MOST_LINES:
         lines.append(f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}")
-    warnings = Counter(text for rank in ranks for text in dict.fromkeys(rank.warnings))
-    shown = [f"warning, {count:,} rank{'s' * (count != 1)}: {text}" for text, count in warnings.most_common(MOST_WARNINGS)]
-    more = [f"... and {len(warnings) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(warnings) > MOST_WARNINGS else []
-    return "\n".join([*lines, *shown, *more])
+    return "\n".join(lines)
+
+
+def _rank_warnings(ranks: Sequence[Rank]) -> str:
+    """Each warning once, with the number of ranks that have it; where its figures differ between them, with those of the first."""
+    of_cause: dict[tuple[str, int], dict[int, str]] = {}  # by text without figures, and by its place among the equal ones of its rank
+    for rank in ranks:
+        so_far: Counter[str] = Counter()
+        for text in dict.fromkeys(rank.warnings):
+            cause = _FIGURES.sub("#", text)
+            of_cause.setdefault((cause, so_far[cause]), {})[rank.rank] = text
+            so_far[cause] += 1
+    causes = sorted(of_cause.values(), key=len, reverse=True)
+    lines = []
+    for texts in causes[:MOST_WARNINGS]:
+        (first, text), count = next(iter(texts.items())), len(texts)
+        whose = f"rank {first}" if count == 1 else f"{count:,} ranks" + (f", as rank {first}" if len({*texts.values()}) > 1 else "")
+        lines.append(f"warning, {whose}: {text}")
+    more = [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(causes) > MOST_WARNINGS else []
+    return "\n".join([*lines, *more])
 
 
 def _rank_line(rank: Rank) -> tuple[str, ...]:

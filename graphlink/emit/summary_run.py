@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.emit.summary_nccl import NcclRun, run_rows
+from graphlink.records import Short
 
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
@@ -56,7 +57,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class Group(Short, msgspec.Struct, frozen=True, kw_only=True):
     """A communicator. ``id`` as in ``comm_group.json``, None for one that no graph names; ``recorded``: members with a recording."""
 
     id: int | None
@@ -168,7 +169,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     check_errors: int  # rules of graphlink check that it breaks
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     """Several ranks together; docs/ranks.md has the definitions."""
 
     world_size: int

@@ -10,6 +10,7 @@ import numpy as np
 from graphlink.emit.perfetto import Track
 from graphlink.emit.slices import lanes
 from graphlink.model import I32, I64, Graph, NodeKind
+from graphlink.pairs import numbered_pairs
 
 _NESTING: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.END)
 _DEVICE: Final = (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
@@ -46,14 +47,13 @@ def lanes_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     tids, of = np.unique(graph.tid[node], return_inverse=True)
     add(node, of.reshape(-1), ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
     node = np.flatnonzero(np.isin(graph.kind, _DEVICE))
-    streams, of = np.unique(np.stack([graph.device[node], graph.stream[node]], axis=1), axis=0, return_inverse=True)
-    add(node, of.reshape(-1), [f"GPU {device} stream {stream}" for device, stream in streams.tolist()])
+    streams, of = numbered_pairs(graph.device[node], graph.stream[node])
+    add(node, of, [f"GPU {device} stream {stream}" for device, stream in streams])
     for kind, label, group in (
         (NodeKind.HOST_ASYNC, "asynchronous, thread {}", graph.tid),
         (NodeKind.HOST_COMM, "host communication", np.zeros(len(graph.kind), np.int64)),
     ):
         node = np.flatnonzero(graph.kind == kind)
-        which = np.stack([group[node], lanes(start_ns[node], end_ns[node], group[node])], axis=1)
-        rows, of = np.unique(which, axis=0, return_inverse=True)
-        add(node, of.reshape(-1), [label.format(row[0]) for row in rows.tolist()])
+        rows, of = numbered_pairs(group[node], lanes(start_ns[node], end_ns[node], group[node]))
+        add(node, of, [label.format(row[0]) for row in rows])
     return Lanes(tracks, track)

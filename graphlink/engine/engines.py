@@ -22,9 +22,14 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class RunsOn:
-    """How many jobs at a time (None: as many as cores and memory allow; on a cluster as it has room), on which of ``ENGINES``."""
+    """Say where the jobs of ranks run.
 
-    jobs: int | None
+    Attributes:
+        jobs: How many at a time; None: as many as cores and memory allow, on a cluster as it has room.
+        engine: ``pool``, processes of this machine, or ``ray``, a Ray cluster.
+    """
+
+    jobs: int | None = None
     engine: str = "pool"
 
 

@@ -11,11 +11,13 @@ import multiprocessing
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Final, TypeVar
 
 _Given = TypeVar("_Given")
@@ -84,7 +86,7 @@ class _Worker:
         self.process = _SPAWN.Process(target=_serve, args=(work, self._theirs))
 
     def start(self) -> None:
-        with self._theirs, _signals_held():
+        with self._theirs, _signals_held(), _without_main():
             self.process.start()
 
     def give(self, task: int, value: object) -> None:
@@ -168,6 +170,21 @@ def _packed(raised: _Raised) -> bytes:
     except Exception:  # noqa: BLE001 - classes of others raise what they want here
         return pickle.dumps(_Raised(RuntimeError(raised.trace), raised.trace))
     return data
+
+
+_MAIN: Final = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that is started would run the user's script again, up to the very call that starts it; what it works on is never in it."""
+    with _MAIN:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 _HELD: Final = (signal.SIGINT, signal.SIGTERM)

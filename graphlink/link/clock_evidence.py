@@ -9,6 +9,7 @@ import numpy as np
 
 from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
+from graphlink.pairs import numbered_pairs
 
 USUAL_NS: Final = {"hip": 4_700, "": 1_000}  # an idle stream's kernel after its call returned, by prefix of the call's name
 BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
@@ -34,6 +35,11 @@ class Waits:
     begun_ns: I64  # when the op ended after the start of the call
     exact: Bool
     blocked: Bool
+
+    @staticmethod
+    def joined(*parts: Waits) -> Waits:
+        """All of them."""
+        return Waits(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Waits)))
 
     def of(self, mine: Bool) -> Waits:
         """Those of some device rows."""
@@ -186,8 +192,9 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     """What synchronisation calls had waited for: of the ops that they name the one that ended last.
 
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where there is one stream for
-    that, a copy to the host for itself. Not exact: other calls are taken to have waited for what their thread launched last, and a copy
-    from the host, or to pageable memory, for itself. A query may have found its event not ready, and tells nothing.
+    that, a copy to the host for itself, and a stream synchronisation whose thread called nothing since an asynchronous copy to the host for
+    that copy. Not exact: other calls are taken to have waited for what their thread launched last, and a copy from the host, or to
+    pageable memory, for itself. A query may have found its event not ready, and tells nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     role = roles(calls, trace.strings)
@@ -196,19 +203,12 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     none = np.zeros(0, np.int64)
     if not len(launched):
         return Waits(none, none, none, none.astype(np.bool_), none.astype(np.bool_))
-    by_id = np.argsort(calls.correlation, kind="stable")
-
-    def called(correlation: I64) -> I64:
-        at = np.minimum(np.searchsorted(calls.correlation[by_id], correlation), len(by_id) - 1)
-        hit = (calls.correlation[by_id[at]] == correlation) & (correlation > 0)
-        return np.where(hit, by_id[at], NOWHERE)
-
-    row_call = called(syncs.correlation)
+    row_call = called(trace, syncs.correlation)
     usable = (row_call != NOWHERE) & (role[row_call] != Role.EVENT_QUERY)
     stream = np.flatnonzero(usable & (syncs.kind == SyncKind.STREAM) & syncs.stream_known)
     whole = np.flatnonzero(usable & (syncs.kind == SyncKind.DEVICE))
     event = np.flatnonzero(usable & (syncs.kind == SyncKind.EVENT) & syncs.record_known & syncs.record_stream_known)
-    recorded = called(syncs.record[event])
+    recorded = called(trace, syncs.record[event])
     event, recorded = event[recorded != NOWHERE], recorded[recorded != NOWHERE]
     bare = np.isin(role, _SYNCS)
     bare[row_call[row_call != NOWHERE]] = False
@@ -227,11 +227,13 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
     pairs = [
         (copied, call[copied].astype(np.int64)),
-        *(_last(trace, call, launched, *what) for what in asked),
+        *(last_of(trace, call, launched, *what) for what in asked),
         _launched_before(trace, call, launched, np.flatnonzero(bare & ~certain)),
     ]
     op, by = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    exact = np.concatenate([(to_host & ~staged)[copied], certain[by[len(copied) :]]])
+    copy, behind = op[len(copied) :], by[len(copied) :]
+    fetched = to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_called_before(trace)[behind] == call[copy])
+    exact = np.concatenate([(to_host & ~staged)[copied], certain[behind] | fetched])
     least_ns = device.end_ns[op] - calls.end_ns[by]
     blocked = (exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS)) & (np.abs(least_ns) <= MOST_RETURN_NS)
     begun_ns = device.end_ns[op] - calls.start_ns[by]
@@ -240,13 +242,32 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     return Waits(op[keep], least_ns[keep], begun_ns[keep], exact[keep], blocked[keep])
 
 
-def _last(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
+def called(trace: Trace, correlation: I64) -> I64:
+    """The call of each correlation, NOWHERE where there is none."""
+    calls = trace.calls
+    if not len(calls.correlation):
+        return np.full(len(correlation), NOWHERE, np.int64)
+    by_id = np.argsort(calls.correlation, kind="stable")
+    at = np.minimum(np.searchsorted(calls.correlation[by_id], correlation), len(by_id) - 1)
+    hit = (calls.correlation[by_id[at]] == correlation) & (correlation > 0)
+    return np.where(hit, by_id[at], NOWHERE)
+
+
+def _called_before(trace: Trace) -> I64:
+    """The call before each on its thread, NOWHERE for the first."""
+    calls = trace.calls
+    order = np.lexsort((calls.start_ns, calls.tid))
+    same = calls.tid[order[1:]] == calls.tid[order[:-1]]
+    out = np.full(len(order), NOWHERE, np.int64)
+    out[order[1:][same]] = order[:-1][same]
+    return out
+
+
+def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
     """(op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended last."""
     device, calls = trace.device, trace.calls
-    keys = np.stack([device.device[launched], np.zeros(len(launched), np.int64) if stream is None else device.stream[launched]])
-    asked = np.stack([number, np.zeros(len(number), np.int64) if stream is None else stream])
-    _, inverse = np.unique(np.concatenate([keys, asked], axis=1), axis=1, return_inverse=True)
-    lane, wanted = np.split(inverse.reshape(-1), [len(launched)])
+    of_stream = np.zeros(len(launched) + len(number), np.int64) if stream is None else np.concatenate([device.stream[launched], stream])
+    lane, wanted = np.split(numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)])
     order = np.argsort(lane, kind="stable")
     ops, lane = launched[order], lane[order]
     latest = np.arange(len(ops))

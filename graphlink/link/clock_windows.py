@@ -44,18 +44,25 @@ class Windows:
 STILL: Final = Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), 0.0)
 
 
-def of_devices(evidence: dict[int, Evidence], resolution_ns: int) -> list[tuple[tuple[int, ...], Windows]]:
-    """Devices with the windows of their clock. Those that one clock explains as well have one: what they did together stays together."""
-    apart = {device: _windows(e, resolution_ns) if e.anchored else STILL for device, e in evidence.items()}
-    anchored = tuple(device for device, e in evidence.items() if e.anchored)
-    if len(anchored) > 1:
-        one = _windows(Evidence.joined([evidence[device] for device in anchored]), resolution_ns)
+def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[int, I64]) -> list[tuple[tuple[int, ...], Windows]]:
+    """Devices with the windows of their clock. Those that one clock explains as well have one: what they did together stays together.
+
+    So have those that show nothing themselves. Where the others do not have one, or there are none, nothing tells: their clock stays.
+    ``changed``: times (device clock) at which a clock is known to change, which then costs nothing.
+    """
+    none = np.zeros(0, np.int64)
+    anchored = {device: e for device, e in evidence.items() if e.anchored}
+    apart = {device: _windows(e, resolution_ns, changed.get(device, none)) if e.anchored else STILL for device, e in evidence.items()}
+    if anchored and len(evidence) > 1:
+        one = _windows(
+            Evidence.joined([*anchored.values()]), resolution_ns, np.concatenate([none, *(changed.get(d, none) for d in anchored)])
+        )
         if one.cost_us <= sum(w.cost_us for w in apart.values()) + _MOST_NOISE * CHANGE_US * (len(anchored) - 1):
-            return [(anchored, one), *(((device,), w) for device, w in apart.items() if device not in anchored)]
+            return [(tuple(evidence), one)]
     return [((device,), windows) for device, windows in apart.items()]
 
 
-def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
+def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows:
     """The cheapest step function through the evidence.
 
     How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where the quicker
@@ -64,7 +71,8 @@ def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
     block = np.arange(len(evidence.at_ns)) * min(_MOST_BLOCKS, len(evidence.at_ns)) // len(evidence.at_ns)
     shown = evidence.ahead_ns[evidence.launch]
     noise_us = float(np.median(np.abs(np.diff(shown)))) / 1_000 if len(shown) > 1 else 1.0
-    change_us = CHANGE_US * min(max(noise_us, 1.0), _MOST_NOISE)
+    change_us = np.full(int(block[-1]) + 1, CHANGE_US * min(max(noise_us, 1.0), _MOST_NOISE))
+    change_us[block[np.minimum(np.searchsorted(evidence.at_ns, changed_ns), len(block) - 1)]] = 0
     return_ns, soon_ns, blocked = USUAL_RETURN_NS, SOON_NS, evidence.blocked
     if len(shown):
         levels = _levels(shown)
@@ -88,7 +96,7 @@ def _windows(evidence: Evidence, resolution_ns: int) -> Windows:
         offset_ns=np.array([round((levels[level[k]] - between_ns) / resolution_ns) * resolution_ns for k in begins.tolist()], np.int64),
         after_ns=np.concatenate([[0], evidence.at_ns[first - 1]]).astype(np.int64),
         by_ns=np.concatenate([[0], evidence.at_ns[first]]).astype(np.int64),
-        cost_us=float(costs[np.arange(len(level)), level].sum()) + change_us * len(changes),
+        cost_us=float(costs[np.arange(len(level)), level].sum()) + float(change_us[changes].sum()),
     )
 
 
@@ -129,13 +137,13 @@ def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -
     return out
 
 
-def cheapest(costs: F64, change_us: float) -> I64:
-    """The level of each block on the cheapest path, a change costing ``change_us`` (Viterbi)."""
+def cheapest(costs: F64, change_us: F64) -> I64:
+    """The level of each block on the cheapest path, a change to block k costing ``change_us[k]`` (Viterbi)."""
     total, best = costs[0], np.zeros(len(costs), np.int64)
     changed = np.zeros(costs.shape, np.bool_)
     for k in range(1, len(costs)):
         best[k] = int(total.argmin())
-        jump = total[best[k]] + change_us
+        jump = total[best[k]] + change_us[k]
         changed[k] = jump < total
         total = np.minimum(total, jump) + costs[k]
     at = int(total.argmin())

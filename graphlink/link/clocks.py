@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.link.clock_evidence import MOST_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
+from graphlink.link.clock_order import Order, order_of
 from graphlink.link.clock_windows import Windows, of_devices
-from graphlink.link.launch import joined
-from graphlink.model import I32, I64, NOWHERE, Clocks, CommTable, DeviceClock, DeviceRows, Trace
+from graphlink.link.launch import joined, rounding_ns
+from graphlink.model import I32, I64, NOWHERE, Bool, Clocks, CommTable, DeviceClock, DeviceRows, Trace
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
@@ -45,19 +46,26 @@ def clocks(trace: Trace, call: I32) -> Clocks:
     O(n log n).
     """
     out = np.zeros(len(call), np.int64)
-    waits = waits_of(trace, call)
+    order = order_of(trace, call)
+    waits = Waits.joined(waits_of(trace, call), order.waits)
     numbers = np.unique(trace.device.device).tolist()
     launches = {number: launches_of(trace, call, _in_order(trace, (number,))) for number in numbers}
     evidence: dict[int, Evidence] = {}
+    anchored: set[int] = set()
+    changed: dict[int, I64] = {}
     for idle in (Launches.roughly, Launches.by):
         evidence = {
             number: evidence_of(trace, one, one.of(idle(one, out)), waits.of(trace.device.device == number))
             for number, one in launches.items()
         }
-        for devices, windows in of_devices(evidence, trace.resolution_ns):
-            rows = _rows(trace, call, waits, devices)
+        anchored = set()
+        for devices, windows in of_devices(evidence, trace.resolution_ns, changed):
+            anchored |= set(devices) if any(evidence[number].anchored for number in devices) else set()
+            rows = _rows(trace, call, waits, order, devices)
             out[rows.row] = _offsets(windows, rows)
-    return Clocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=evidence[n].anchored) for n in numbers))
+            changes_ns = rows.start_ns[1:][np.diff(out[rows.row]) != 0]
+            changed |= dict.fromkeys(devices, changes_ns)
+    return Clocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=n in anchored) for n in numbers))
 
 
 def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
@@ -82,20 +90,24 @@ def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
 class _Rows:
     """The rows of devices with one clock, in order of start, on that clock.
 
-    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``gap_ns``: they
-    had been idle for that long when it started; ``overlap_ns``: its stream was still at work for so long, which only a clock that
-    was set back shows.
+    The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``idle_ns``: they
+    had been idle for that long when it started. Pairs in order of ``after``: row ``after`` began ``gap_ns`` after row ``before`` had
+    ended, and no earlier; ``named``: as rows tell exactly.
     """
 
     row: I64
     start_ns: I64
     least_ns: I64
     most_ns: I64
+    idle_ns: I64
+    before: I64
+    after: I64
     gap_ns: I64
-    overlap_ns: I64
+    named: Bool
+    rounding_ns: int
 
 
-def _rows(trace: Trace, call: I32, waits: Waits, devices: tuple[int, ...]) -> _Rows:
+def _rows(trace: Trace, call: I32, waits: Waits, order: Order, devices: tuple[int, ...]) -> _Rows:
     device, row = trace.device, _in_order(trace, devices)
     start_ns, end_ns = device.start_ns[row], device.end_ns[row]
     least_ns = np.full(len(call), _NEVER)
@@ -103,13 +115,14 @@ def _rows(trace: Trace, call: I32, waits: Waits, devices: tuple[int, ...]) -> _R
     most_ns = np.full(len(row), _EVER)
     has = call[row] != NOWHERE
     most_ns[has] = start_ns[has] - trace.calls.start_ns[call[row[has]]]
-    gap_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
-    by_stream = np.lexsort((device.stream[row], device.device[row]))
-    a, b = by_stream[:-1], by_stream[1:]
-    same = (device.stream[row[a]] == device.stream[row[b]]) & (device.device[row[a]] == device.device[row[b]])
-    overlap_ns = np.zeros(len(row), np.int64)
-    overlap_ns[b[same]] = np.maximum(end_ns[a[same]] - start_ns[b[same]], 0)
-    return _Rows(row, start_ns, least_ns[row], most_ns, gap_ns, overlap_ns)
+    idle_ns = np.append(_EVER, start_ns[1:] - np.maximum.accumulate(end_ns)[:-1])
+    place = np.full(len(call), NOWHERE, np.int64)
+    place[row] = np.arange(len(row))
+    before, after = place[order.before], place[order.after]
+    keep = np.flatnonzero((before != NOWHERE) & (before < after))
+    keep = keep[np.argsort(after[keep], kind="stable")]
+    pairs = before[keep], after[keep], order.gap_ns[keep], order.named[keep]
+    return _Rows(row, start_ns, least_ns[row], most_ns, idle_ns, *pairs, rounding_ns(trace))
 
 
 def _offsets(windows: Windows, rows: _Rows) -> I64:
@@ -120,28 +133,56 @@ def _offsets(windows: Windows, rows: _Rows) -> I64:
     windows = _split(windows, _placed(windows, rows), rows)
     window = _placed(windows, rows)
     offset_ns = windows.offset_ns[window]
+    least_ns, most_ns = _bounds(rows, offset_ns)
     least, most = np.full(len(windows.offset_ns), _NEVER), np.full(len(windows.offset_ns), _EVER)
-    few = rows.least_ns - offset_ns <= MOST_NS
-    np.maximum.at(least, window[few], rows.least_ns[few])
-    few = offset_ns - rows.most_ns <= MOST_NS
-    np.minimum.at(most, window[few], rows.most_ns[few])
+    np.maximum.at(least, window, least_ns)
+    np.minimum.at(most, window, most_ns)
     out: I64 = np.minimum(np.maximum(offset_ns, least[window]), most[window])  # where they still contradict each other, the launch's
     return out
+
+
+def _bounds(rows: _Rows, offset_ns: I64) -> tuple[I64, I64]:
+    """(least, most) of each row, but those that are off by more than a clock can be.
+
+    A pair that contradicts the offsets bounds both of its rows: each is off by half of it, as far as it tells.
+    """
+    least = np.where(rows.least_ns - offset_ns <= MOST_NS, rows.least_ns, _NEVER)
+    most = np.where(offset_ns - rows.most_ns <= MOST_NS, rows.most_ns, _EVER)
+    off_ns = offset_ns[rows.after] - offset_ns[rows.before] - rows.gap_ns
+    bad = rows.named & (off_ns > rows.rounding_ns)
+    before, after, half_ns = rows.before[bad], rows.after[bad], off_ns[bad] // 2
+    np.maximum.at(least, before, offset_ns[before] + off_ns[bad] - half_ns)
+    np.minimum.at(most, after, offset_ns[after] - half_ns)
+    return least, most
 
 
 def _placed(windows: Windows, rows: _Rows) -> I64:
     """The window of each row. A change stands where it breaks least: bounds of the rows between, and what came after what."""
     begins = np.zeros(len(windows.offset_ns), np.int64)
+    earliest = np.minimum.accumulate(rows.before[::-1])[::-1]  # of all pairs from one on
     for k in range(1, len(begins)):
         low = int(np.searchsorted(rows.start_ns, windows.after_ns[k], side="right"))
         high = max(low, int(np.searchsorted(rows.start_ns, windows.by_ns[k], side="left")))
         old, new = int(windows.offset_ns[k - 1]), int(windows.offset_ns[k])
         before, after = (np.cumsum(np.append(0, _off_ns(rows, slice(low, high), offset))) for offset in (old, new))
-        at = slice(low, high + 1)
-        step = np.maximum(new - old - rows.gap_ns[at], 0) if new > old else -np.minimum(rows.overlap_ns[at], old - new)
-        cost = (before + after[-1] - after)[: len(step)] + step
-        begins[k] = low + len(cost) - 1 - int(cost[::-1].argmin()) if len(cost) else low
+        pairs = slice(int(np.searchsorted(rows.after, low)), int(np.searchsorted(earliest, high)))
+        cost = before + after[-1] - after + _disorder_ns(rows, pairs, (low, high), new - old)
+        best = np.flatnonzero(cost == cost.min())[::-1]
+        idle_ns = rows.idle_ns[np.minimum(low + best, len(rows.idle_ns) - 1)]
+        begins[k] = low + best[int(idle_ns.argmax())]
     out: I64 = np.searchsorted(np.maximum.accumulate(begins), np.arange(len(rows.start_ns)), side="right") - 1
+    return out
+
+
+def _disorder_ns(rows: _Rows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
+    """By how much ``pairs`` of rows are in the wrong order where the clock steps before row ``between[0]``, ..., ``between[1]``."""
+    low, high = between
+    gap_ns = rows.gap_ns[pairs]
+    apart_ns = np.maximum(step_ns - gap_ns, 0) - np.maximum(-gap_ns, 0)
+    change_ns = np.zeros(high - low + 2, np.int64)
+    np.add.at(change_ns, np.clip(rows.before[pairs] + 1 - low, 0, high + 1 - low), apart_ns)
+    np.subtract.at(change_ns, np.minimum(rows.after[pairs], high) + 1 - low, apart_ns)
+    out: I64 = np.cumsum(change_ns)[:-1]
     return out
 
 
@@ -155,8 +196,7 @@ def _off_ns(rows: _Rows, part: slice, offset_ns: int) -> I64:
 def _split(windows: Windows, window: I64, rows: _Rows) -> Windows:
     """Windows whose rows all agree: where bounds contradict those before them, another begins."""
     offset_ns = windows.offset_ns[window]
-    least = np.where(rows.least_ns - offset_ns <= MOST_NS, rows.least_ns, _NEVER)
-    most = np.where(offset_ns - rows.most_ns <= MOST_NS, rows.most_ns, _EVER)
+    least, most = _bounds(rows, offset_ns)
     least = np.where(least > most, _NEVER, least)  # a launch contradicts the wait for its own op: no clock does that
     firsts = np.searchsorted(window, np.arange(len(windows.offset_ns) + 1)).tolist()
     found: list[tuple[int, int, int]] = []

@@ -36,7 +36,9 @@ class Launches:
 
 
 def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
-    """One rank with its rows joined; O(n log n) for the sorting of threads, else linear in rows (nested d deep: calls times d).
+    """Join the rows of one rank: each column of ``Linked`` has one entry a row of the table it is about, int32 positions in another.
+
+    O(n log n) for the sorting of threads, else linear in rows (nested d deep: calls times d).
 
     Nothing is raised for data: what cannot be joined is NOWHERE, device rows by reason in ``Linked.orphans``.
     """

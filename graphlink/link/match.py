@@ -20,7 +20,7 @@ MIN_RIGHT_SHARE = 0.5  # but never if fewer than these agree
 
 
 def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
-    """Pairs Kineto's host rows with ET nodes; O(n log n).
+    """Pair Kineto's host rows with ET nodes, one int32 position in the ET a row; O(n log n).
 
     Method "rf_id" where Kineto has more than one record-function id (a constant means that none were recorded) and the ET shares
     some, each pair checked by name; else "order" (``link.order``); "kineto" where there is no ET. That the ET covers less than the
@@ -56,14 +56,16 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
 def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
     """The ET row with each Kineto row's id; None where ids cannot tell. An id that repeats belongs to the row that began first."""
     ids = trace.host.rf_id
-    if len(np.unique(ids[ids > 0])) < 2:
+    there = ids[ids > 0]
+    if not len(there) or there.min() == there.max():
         return None
     at = np.searchsorted(et.rf_id, ids)
     hit = (ids > 0) & (at < len(et.rf_id))
     hit[hit] = et.rf_id[at[hit]] == ids[hit]
-    first = np.zeros(len(ids), np.bool_)
-    first[np.unique(ids, return_index=True)[1]] = True
-    hit &= first
+    if len(np.unique(there)) < len(there):
+        first = np.zeros(len(ids), np.bool_)
+        first[np.unique(ids, return_index=True)[1]] = True
+        hit &= first
     return np.where(hit, at, NOWHERE).astype(np.int32) if hit.any() else None
 
 

@@ -24,6 +24,7 @@ from graphlink.model import (
     SyncRows,
     Trace,
 )
+from graphlink.records import Short
 
 ALL: Final = "all"
 _MARK: Final = re.compile(r"ProfilerStep\s?#(\d+)")
@@ -39,8 +40,8 @@ class Steps:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+@dataclass(frozen=True, slots=True, repr=False)
+class Cut(Short):
     """A recording of some steps and its pairing with the ET."""
 
     trace: Trace
@@ -48,7 +49,7 @@ class Cut:
 
 
 def parse_steps(asked: str) -> Steps | None:
-    """``all``, ``3`` or ``2-5``.
+    """Parse ``all`` (None), ``3`` or ``2-5`` (both ends included).
 
     Raises:
         UsageError: it is none of these.
@@ -62,7 +63,7 @@ def parse_steps(asked: str) -> Steps | None:
 
 
 def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
-    """Keeps what belongs to ``steps``; O(n log n).
+    """Keep what belongs to ``steps``; O(n log n).
 
     Host rows and calls stay if they start from the first mark's start up to the last mark's end, on whatever thread; device ops and
     synchronisation rows stay with their call, and without one by their own start. What goes is counted in ``left_out`` of the result.

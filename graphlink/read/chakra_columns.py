@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
+from graphlink.records import Short
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
@@ -85,8 +86,8 @@ class Fault(IntEnum):
     SELF = 2  # the node itself
 
 
-@dataclass(frozen=True, slots=True)
-class Deps:
+@dataclass(frozen=True, slots=True, repr=False)
+class Deps(Short):
     """Dependencies of one sort as CSR by target: those of node n (position in the file) are ``source[first[n]:first[n + 1]]``.
 
     ``source`` holds positions in the file, in the order of the file; ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry
@@ -98,8 +99,8 @@ class Deps:
     kind: U8
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+@dataclass(frozen=True, slots=True, repr=False)
+class Faults(Short):
     """Entries that are no edges, in file order: of ``node`` (position), to ``id``, in ``data_deps`` (else ``ctrl_deps``)."""
 
     node: I32
@@ -140,8 +141,8 @@ class Metadata:
     clock_drift_ppb: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ChakraFile:
+@dataclass(frozen=True, slots=True, repr=False)
+class ChakraFile(Short):
     """A graph as it stands in a file: one entry a node, in file order; positions (not ids) name nodes in other columns.
 
     Files of others have no ns: ``duration_ns`` and ``cost_ns`` are then ``duration_micros`` x 1000, ``start_ns`` is
@@ -194,6 +195,17 @@ class ChakraFile:
 
     def name_of(self, node: int) -> str:
         return self.strings[int(self.name[node])]
+
+    def _shown(self) -> list[tuple[str, str]]:
+        host = int(np.count_nonzero(self.host))
+        edges = [(f"edges: {k.name.lower()}", int(np.count_nonzero(self.data.kind == k))) for k in EdgeKind]
+        long_ns = int(self.end_ns.max(initial=0) - self.start_ns.min(initial=0))
+        return [
+            ("rank", f"{self.metadata.rank} of {self.metadata.world_size}"),
+            ("nodes", f"{len(self.id):,}: {host:,} of the host, {len(self.id) - host:,} of devices"),
+            *((name, f"{count:,}") for name, count in edges if count),
+            ("from first start to last end", f"{long_ns / 1e6:,.3f} ms"),
+        ]
 
 
 # (attribute, oneof field that readers expect, bit, a column of NodeBlock.rows)

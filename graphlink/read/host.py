@@ -71,7 +71,9 @@ class _Node(msgspec.Struct, gc=False):
 
 
 def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = BLOCK_BYTES) -> HostTrace:
-    """The ET at ``path``: plain, gzip or zstd. ``keep_json`` keeps each node's text in ``nodes_json`` (slower, as big as the file).
+    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry a node, sorted by ``rf_id`` then ``id``.
+
+    ``keep_json`` keeps each node's text in ``nodes_json`` (slower, as big as the file).
 
     A group that the ET names by a pointer has that number as ``Comm.pg_name``, unless the ET says which group it is. A peer of a
     ``c10d`` send or receive is as recorded: a rank of its group. Duplicate ids: the first node counts. InputError: see ``stream``;

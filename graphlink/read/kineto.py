@@ -30,6 +30,7 @@ from graphlink.read.kineto_rows import (
     DEVICE_KIND,
     EVENT,
     FLOW,
+    FRAME,
     HOST,
     NO_ARGS,
     NO_NODES,
@@ -52,6 +53,7 @@ from graphlink.read.kineto_tables import (
     device_rows,
     event_rows,
     flow_rows,
+    frame_rows,
     host_rows,
     overhead_rows,
     refuse_span,
@@ -67,7 +69,7 @@ _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
 def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
-    """The device recording at ``path``: plain, gzip or zstd, any dialect.
+    """Read the Kineto trace at ``path`` (plain, gzip or zstd, any dialect): a table of numpy columns a sort of row, times in int64 ns.
 
     Rows that are no nodes are counted in ``left_out`` by category. InputError: see ``stream``; a file of another kind; a node row
     whose time is no number or lies beyond 2**62 ns; rows more than 104 days apart. A peer of a ``c10d`` send or receive is as
@@ -107,7 +109,7 @@ class _Gathered:
         self.strings = Strings()
         self.json_texts = JsonTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
-        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER)}
+        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER, FRAME)}
         self.labels = Labels({}, {})
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
@@ -187,13 +189,16 @@ class _Gathered:
     def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
         """Takes up spans that may be of a device, and how processes are called; the other rows are returned."""
         self._label([row for row in rows if row.ph == "M"])
-        if category in NO_NODES:
+        if category in NO_NODES and category != FRAME:
             return rows
         spans = [row for row in rows if row.ph == "X" and _is_time(row.ts) and _is_time(row.dur)]
         start, length = ns_of_us(_us([row.ts for row in spans])), ns_of_us(_us([row.dur or 0.0 for row in spans]))
         usable = (start != MISSING) & (length != MISSING) & (length >= 0) & (np.abs(start + length) < MAX_NS)
         spans = [row for row, ok in zip(spans, usable.tolist(), strict=True) if ok]
         if not spans:
+            return rows
+        if category == FRAME:
+            self.parts[FRAME].add(tid=ints([row.tid for row in spans]), start=start[usable], end=(start + length)[usable])
             return rows
         args = [row.args or NO_ARGS for row in spans]
         self.parts[OTHER].add(
@@ -434,6 +439,7 @@ class _Gathered:
             resolution_ns=1 if exact else 1000,
             left_out={reason: count for reason, count in self.left_out.items() if count},
             warnings=tuple(warnings),
+            frames=frame_rows(self.parts[FRAME], clock),
             host_name=_host_name(around, pid),
             job=job_of(around),
         )

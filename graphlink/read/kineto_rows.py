@@ -73,6 +73,7 @@ class Event(msgspec.Struct, gc=False):
 NO_ARGS = Args()
 
 HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER = "host", "call", "device", "sync", "event", "flow", "overhead", "other"
+FRAME = "python_function"
 
 OLD_OP = "Operator"  # of 2021, when ranges were among the ops
 
@@ -98,7 +99,7 @@ TABLE_OF = {
 
 # Neither work nor calls on any device: frames, ranges seen on a stream, flows, counters.
 NO_NODES = frozenset({
-    "python_function", "gpu_user_annotation", "Trace", "cpu_instant_event", "external_correlation", "cuda_profiler_range",
+    FRAME, "gpu_user_annotation", "Trace", "cpu_instant_event", "external_correlation", "cuda_profiler_range",
     "gpu_pm_counter", "hardware_counters", "mtia_counters", "mtia_insight",
 })  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows
+from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, FrameRows, HostRows, OverheadRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
 from graphlink.read.ranges import ranges
 
@@ -135,6 +135,10 @@ def flow_rows(parts: Parts, clock: Clock, left_out: Counter[str]) -> FlowRows:
     left_out["fwdbwd without partner"] += len(ident) - 2 * len(start_of)
     forward, backward = starts[start_of], ends[end_of]
     return FlowRows(fwd_tid=tid[forward], fwd_ns=ns[forward], bwd_tid=tid[backward], bwd_ns=ns[backward])
+
+
+def frame_rows(parts: Parts, clock: Clock) -> FrameRows | None:
+    return FrameRows(parts.column("tid"), clock.ns(parts, "start"), clock.ns(parts, "end")) if parts.count else None
 
 
 def overhead_rows(parts: Parts, clock: Clock) -> OverheadRows:

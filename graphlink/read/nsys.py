@@ -41,7 +41,7 @@ class Report:
 
 
 def read_nsys(path: str | Path) -> tuple[Trace, ...]:
-    """The export at ``path`` (plain, gzip or zstd): a trace for every (process, device) that ran work, by rank.
+    """Read the export at ``path`` (plain, gzip or zstd): a trace for every (process, device) that ran work, by rank; times in int64 ns.
 
     Without device work: one for every process with ranges or calls. What is no node is counted, in
     ``left_out`` of the first (process, device).

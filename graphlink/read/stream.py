@@ -148,7 +148,7 @@ class ArrayReader:
         if cut is None:
             return None, None
         try:
-            return cut, decoder.block(buffer[:cut] + b"]", first)
+            return cut, decoder.block(b"".join((memoryview(buffer)[:cut], b"]")), first)  # one copy
         except msgspec.DecodeError:
             return None, None
         except RecursionError:

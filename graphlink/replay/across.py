@@ -11,6 +11,7 @@ import numpy as np
 from graphlink.emit.summary import error_pct
 from graphlink.model import I64
 from graphlink.read.chakra import NO_GROUP, CommType
+from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.meetings import RECEIVE, Meetings, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families
@@ -26,7 +27,7 @@ _COLLECTIVES: Final = frozenset(CommType)
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
-class AcrossNodes(msgspec.Struct, frozen=True, kw_only=True):
+class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The path, first node first: columns with one entry a node. Times are those of the replay on the run's clock, from ``origin_ns``.
 
     A node stands on the path from ``start_ns`` to ``end_ns``, and begins where the one before it ends. ``held_by`` is the kind of the
@@ -82,7 +83,7 @@ class AcrossFamily(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
 
 
-class CriticalAcross(msgspec.Struct, frozen=True, kw_only=True):
+class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     """``share_ns`` sums up to ``length_ns``. ``before_ns``: from the first start of all ranks to that of the rank on which the path begins,
     which no graph explains (the recordings began apart); ``before_ns`` + ``length_ns`` is the time of the replay of all ranks.
 

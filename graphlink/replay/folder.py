@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +52,7 @@ def _of_folder(folder: Path) -> dict[int, Path]:
     return dict(sorted(next(iter(by_prefix.values())).items()))
 
 
-def load(files: dict[int, Path]) -> list[RankFile]:
+def load(files: Mapping[int, Path]) -> list[RankFile]:
     """The graphs, read one after the other.
 
     Raises:

@@ -13,14 +13,15 @@ import numpy as np
 
 from graphlink.annotate.blocks import Block, blocks
 from graphlink.model import I32, I64, NOWHERE, Graph
+from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
 from graphlink.replay.workload import Workload, successors
 
 IDEAL: Final = "ideal"
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+@dataclass(frozen=True, slots=True, repr=False)
+class Replay(Short):
     """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
 
     start_ns: I64
@@ -32,7 +33,9 @@ class Replay:
 
 
 def replay(graph: Graph, cost_ns: I64) -> Replay:
-    """Longest path through ``graph``: ``cost_ns`` has what each node costs (``emit.durations.cost_ns``).
+    """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
+
+    ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns a node.
 
     Nodes stand in an order in which every edge runs forward, so one pass over the edges is enough. A node without
     dependencies starts at 0.
@@ -42,7 +45,7 @@ def replay(graph: Graph, cost_ns: I64) -> Replay:
 
 
 def measured_ns(graph: Graph) -> int:
-    """Recorded time from the start of the first node to the end of the last one."""
+    """Return the recorded time in ns from the start of the first node to the end of the last one."""
     if not len(graph.kind):
         return 0
     return int(graph.end_ns.max() - graph.start_ns.min())

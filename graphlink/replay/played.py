@@ -10,6 +10,7 @@ import numpy as np
 from graphlink.annotate.critical import held_by
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.read.chakra import UNKNOWN_DEP
+from graphlink.records import Short
 
 NOT_RUN: Final = -1
 
@@ -32,8 +33,8 @@ def held_word(kind: int) -> str:
     return _WORDS[kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+@dataclass(frozen=True, slots=True, repr=False)
+class Played(Short):
     """One entry a node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
 
     A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the node that had its

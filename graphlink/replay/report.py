@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,11 +14,13 @@ import numpy as np
 
 from graphlink.depend.fold import FOLDED, NAMES
 from graphlink.emit.summary import error_pct, share
-from graphlink.errors import UsageError
+from graphlink.errors import InputError, UsageError
 from graphlink.read.chakra import NodeType
+from graphlink.records import Short
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.drift import Place, places, slot_waits
-from graphlink.replay.fitting import fit
+from graphlink.replay.fitting import fit, refuse_unfit
+from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, play_ideal
 from graphlink.replay.meetings import Meetings, meetings
 from graphlink.replay.path import by_work, critical_path, families
@@ -72,7 +75,7 @@ class FamilyEntry(msgspec.Struct, frozen=True, kw_only=True):
     ns: int
 
 
-class PathEntry(msgspec.Struct, frozen=True, kw_only=True):
+class PathEntry(Short, msgspec.Struct, frozen=True, kw_only=True):
     length_ns: int
     nodes: int
     work_ns: dict[str, int]
@@ -103,7 +106,7 @@ class StuckEntry(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     """One run of the machine: of one rank, or of all.
 
     ``measured_ns``: the last recorded end less the first recorded start of all ranks, on the run's clock; None without recorded times,
@@ -122,7 +125,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks."""
 
     ranks: list[RankEntry]
@@ -135,7 +138,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     stuck: list[StuckEntry]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(Short, msgspec.Struct, frozen=True, kw_only=True):
     graphlink: str = __version__
     machine: str
     runs: list[Run]
@@ -143,13 +146,41 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cannot: list[str]  # what a what-if does not answer
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+@dataclass(frozen=True, slots=True, repr=False)
+class Replayed(Short):
     """``refused``: the changes that fit none of these ranks, as on the command line, and why."""
 
     run: Run
     what_if: WhatIf | None
     refused: dict[str, UsageError]
+
+
+def report(
+    files: Mapping[int, Path], machine: str, groups: Mapping[int, Sequence[int]], changes: Changes, *, together: bool = False
+) -> Report:
+    """Replay the graphs of a run, by rank: all at once on a machine of ``JOINED``, else one after the other, and with ``changes`` again.
+
+    Raises:
+        InputError: a graph cannot be read, or holds no nodes.
+        UsageError: a change names nothing, or is one of several waits.
+    """
+    runs: list[Run] = []
+    what_ifs: list[WhatIf] = []
+    limits: list[str] = []
+    refused: list[tuple[Sequence[int], Mapping[str, UsageError]]] = []
+    for batch in [files] if machine in JOINED else [{rank: path} for rank, path in files.items()]:
+        ranks = load(batch)
+        empty = next((r.file.path for r in ranks if not len(r.file.id)), None)
+        if empty is not None:
+            raise InputError("holds no nodes", path=empty)
+        played = replayed(ranks, machine, groups, changes, together=together)
+        runs.append(played.run)
+        refused.append(([*batch], played.refused))
+        limits += [c for c in cannot(ranks, machine, changes) if c not in limits]
+        if played.what_if is not None:
+            what_ifs.append(played.what_if)
+    refuse_unfit(refused, changes)
+    return Report(machine=machine, runs=runs, what_if=what_ifs, cannot=limits)
 
 
 def replayed(

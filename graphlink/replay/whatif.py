@@ -157,7 +157,10 @@ def _named(work: Workload, scale: Scale) -> Bool:
 
 
 def _times(ns: I64, factor: float) -> I64:
-    times: I64 = np.rint(ns * factor).astype(np.int64)
+    scaled = np.rint(ns * factor)
+    if np.abs(scaled).max(initial=0) >= MOST_NS:
+        raise UsageError(f"a time x {factor:g} is beyond 2**60 ns", todo="give a smaller factor, or check the graph with graphlink check")
+    times: I64 = scaled.astype(np.int64)
     return times
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
+from graphlink.records import Short
 
 
 class Slot(IntEnum):
@@ -48,16 +49,16 @@ class Finds(Protocol):
         """What is found in a name; None where nothing is."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankFile:
+@dataclass(frozen=True, slots=True, repr=False)
+class RankFile(Short):
     """The graph of a rank."""
 
     rank: int
     file: ChakraFile
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+@dataclass(frozen=True, slots=True, repr=False)
+class Workload(Short):
     """The nodes of ``ranks`` one after the other, in each rank by ascending id (of equal ids in file order).
 
     Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).

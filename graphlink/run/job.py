@@ -7,7 +7,6 @@ what they have in common (``Joined``). ``run_rank`` is both for a rank alone.
 from __future__ import annotations
 
 import logging
-import pickle
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,13 +30,12 @@ from graphlink.annotate.ranks.clocks.align import onto_run
 from graphlink.annotate.ranks.records import Clock
 from graphlink.annotate.standstill import Standstill, stood_still
 from graphlink.check.check import ERROR, Finding, check
-from graphlink.depend.build import BuildOptions, build
+from graphlink.depend.build import build
 from graphlink.depend.fold import FOLDED, NAMES, fold
 from graphlink.emit import bubbles, chakra, groups, path, perfetto, pipeline_svg, publish, summary, timeline
 from graphlink.emit import linked as linked_file
 from graphlink.emit.durations import cost_ns
 from graphlink.emit.target import ASTRA_SIM
-from graphlink.engine.files import Remote
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.launch import link, rounding_ns
@@ -47,9 +45,13 @@ from graphlink.model import I32, I64, Bool, Built, Communication, EdgeKind, Grap
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.nsys import numbered, read_report
-from graphlink.read.nsys_places import Numbering, number
+from graphlink.read.nsys_places import number
+from graphlink.read.stream import gc_paused
+from graphlink.records import Short
 from graphlink.replay.ideal import measured_ns, replay
-from graphlink.run import nccl
+from graphlink.run import codec, nccl
+from graphlink.run.options import Inputs as Inputs
+from graphlink.run.options import Options as Options
 
 log: Final = logging.getLogger("graphlink")
 
@@ -66,75 +68,8 @@ def _no_arrows() -> Bool:
     return np.zeros(0, np.bool_)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """The files of one rank: a Kineto trace, with or without its ET, or an nsys export.
-
-    ``rank`` overrules what the recording says; ``expected_rank`` is used where it says nothing. ``place``: which (process, device) of an
-    nsys export, in the order of ``read_report``. ``stored`` is its trace, left by ``store`` so that an export of several ranks is read
-    once, and ``numbering`` says which ranks the export holds, which all files of a run decide. ``nccl``: side files of NCCL, of which
-    ``found`` were found, not named: it is no error if one cannot be read. ``members``: global ranks of communicators, by their keys, as
-    the side files of all ranks together tell. ``remote``: of files on other file systems what they are; they are fetched before they
-    are read (``graphlink.run.fetch``).
-    """
-
-    kineto: Path | None = None
-    et: Path | None = None
-    nsys: Path | None = None
-    place: int = 0
-    stored: Path | None = None
-    numbering: Numbering | None = None
-    rank: int | None = None
-    expected_rank: int | None = None
-    nccl: tuple[Path, ...] = ()
-    found: frozenset[Path] = frozenset()
-    members: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    remote: tuple[tuple[Path, Remote], ...] = ()
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """All of them."""
-        return (*(path for path in (self.kineto, self.et, self.nsys) if path is not None), *self.nccl)
-
-    @property
-    def recording(self) -> Path:
-        path = self.kineto or self.nsys
-        assert path is not None, "a rank has a recording"
-        return path
-
-    @property
-    def name(self) -> str:
-        """Of the recording, as the user knows it."""
-        return self.name_of(self.recording)
-
-    def name_of(self, path: Path) -> str:
-        found = self.remote_of(path)
-        return str(path) if found is None else found.url
-
-    def remote_of(self, path: Path) -> Remote | None:
-        return next((remote for local, remote in self.remote if local == path), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What shapes a graph; the defaults are those of the command line."""
-
-    step: str = "all"
-    sync: str = "both"
-    hta_limit: int = 2_000_000
-    target: str = "astra-sim"
-    gap_ns: int = 20_000
-    linked: bool = False
-    host: str = "full"  # full | launches
-    timeline: str = "recorded"  # recorded | both (recorded and replayed) | none
-    name: str = "trace"
-    comm_time: str = "recorded"  # recorded | transfer (without what a rank waited for others)
-    keep_unmatched: bool = False  # communication that other ranks lack stays communication
-    range_rules: tuple[str, ...] = ()  # regular expressions that tell pipeline ranges, before the known ones
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
+@dataclass(frozen=True, slots=True, repr=False)
+class Prepared(Short):
     """The graph of a rank, with all that its files are written from."""
 
     inputs: Inputs
@@ -150,8 +85,8 @@ class Prepared:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+@dataclass(frozen=True, slots=True, repr=False)
+class Joined(Short):
     """What the other ranks of a run say of one: what its files are written with.
 
     ``ids`` holds every communicator of ``Prepared.plan.groups``. Columns of nodes: ``unmatched`` have no counterpart, ``resized`` have
@@ -173,16 +108,16 @@ class Joined:
     pipeline: RankPipeline | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RankResult(Short):
     """A rank's entry of ``summary.json`` and the names of the files that were written."""
 
     summary: summary.Rank
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RunResult(Short):
     """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written."""
 
     ranks: tuple[summary.Rank, ...]
@@ -191,7 +126,7 @@ class RunResult:
 
 
 def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
-    """The whole job of a rank that stands alone; ``comm_group.json`` is written too if the graph names a group."""
+    """Do the whole job of a rank that stands alone, and write its files into ``folder``, ``comm_group.json`` too if it names a group."""
     prepared = prepare(inputs, options)
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     pipeline = analyse([prepared.staged.run])
@@ -217,8 +152,9 @@ def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
     return bubbles.NAME, pipeline_svg.NAME
 
 
+@gc_paused()
 def prepare(inputs: Inputs, options: Options) -> Prepared:
-    """Reads and links one rank and builds its graph.
+    """Read and link one rank and build its graph.
 
     Raises:
         InputError: a file cannot be read, is of another kind, is of a rank that its run has not, or the two are of different runs.
@@ -241,7 +177,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     linked = link(on_host_clock(trace), et, match)
     comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     log.info("finding dependencies")
-    built = build(linked, comm, BuildOptions(sync=options.sync, gap_ns=options.gap_ns, hta_limit=options.hta_limit))
+    built = build(linked, comm, options.build)
     nodes = len(built.graph.kind)
     if options.host == FOLDED:
         log.info("folding host nodes")
@@ -271,8 +207,9 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings)))
 
 
+@gc_paused()
 def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -> RankResult:
-    """Writes the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
+    """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
     Its part of the timeline is left there for ``timeline.join``.
 
@@ -326,7 +263,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
-    stood = stood_still(graph, prepared.linked, found.path)
+    stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += stood.warnings
     entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, joined.world_size, extra)
     return RankResult(entry, tuple(files))
@@ -352,7 +289,7 @@ def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
 def store(trace: Trace, path: Path) -> None:
     """Leaves a trace for ``prepare`` of another process (``Inputs.stored``)."""
     with publish.writing(path) as out:
-        pickle.dump(trace, out, protocol=pickle.HIGHEST_PROTOCOL)
+        codec.dump(trace, out.write)
 
 
 def trace_of(inputs: Inputs) -> Trace:
@@ -367,7 +304,7 @@ def trace_of(inputs: Inputs) -> Trace:
     numbering = inputs.numbering
     if inputs.stored is not None:
         with inputs.stored.open("rb") as stored:
-            trace: Trace = pickle.load(stored)
+            trace = codec.load(stored, Trace, inputs.stored, "run the command again")
     else:
         log.info("reading %s", inputs.recording)
         report = read_report(inputs.recording)

@@ -25,7 +25,7 @@ from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.job import RunResult
 from graphlink.run.join import Run, join
 from graphlink.run.one_run import Told, of_other_runs, of_other_times
-from graphlink.run.state import RankRows, Result, State, Stored, digest
+from graphlink.run.state import AGAIN, RankRows, Result, State, Stored, digest
 
 log: Final = logging.getLogger("graphlink")
 SOME_FAILED: Final = 3
@@ -86,6 +86,18 @@ def naming_limits(recording: str) -> Iterator[None]:
         raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
 
 
+@contextlib.contextmanager
+def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
+    """Turns what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as problem:
+        if not earlier:
+            raise
+        what = f"what an earlier job left does not fit together ({type(problem).__name__}: {problem})"
+        raise InputError(what, path=str(path), todo=f"{AGAIN}; if it says the same then, please report it") from problem
+
+
 def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool) -> Jobs:
     """The work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
     options = _of_ranks(options)
@@ -98,14 +110,16 @@ def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs
         log.info("%d of %d ranks are done already", len(done), len(inputs))
     at_once(lambda i: state.forget(inputs[i]), todo)  # or what an earlier job made of other recordings would stand where this one fails
     estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
-    outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
+    try:
+        outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
+    finally:
+        state.clear_unfinished()
     failed = []
     for i, outcome in zip(todo, naming_lost(outcomes, [inputs[i].name for i in todo]), strict=True):
         if isinstance(outcome, Stored):
             done[i] = outcome
         else:
             failed.append(outcome.text)
-    state.clear_unfinished()
     return Jobs(tuple(done[i] for i in sorted(done)), tuple(failed))
 
 
@@ -149,10 +163,11 @@ def join_ranks(
         what = f"what an earlier job left is not of rank {other.manifest.rank}, as it says"
         raise InputError(what, path=state.where(other.key), todo="run the job of this rank again")
     told = [Told(s.manifest.recordings[0].path, s.manifest.recorded_world_size, s.manifest.job) for s in stored]
-    apart = of_other_runs(told, [row.comms for row in rows])
-    if apart is None or same_run:
-        joined = join(rows, keep_unmatched=options.keep_unmatched)
-        apart = apart or of_other_times(told, [row.comms for row in rows], joined.clocks)
+    with _fitting(state.where(""), earlier=any(s.earlier for s in stored)):
+        apart = of_other_runs(told, [row.comms for row in rows])
+        if apart is None or same_run:
+            joined = join(rows, keep_unmatched=options.keep_unmatched)
+            apart = apart or of_other_times(told, [row.comms for row in rows], joined.clocks)
     if apart is not None and not same_run:
         raise apart
     joined = replace(joined, warnings=(*joined.warnings, *([f"{apart.path}: {apart.what}"] if apart else [])))
@@ -193,9 +208,9 @@ def _finish(task: _Finish) -> Result | Failed:
         result = job.finish(state.prepared(key), task.joined, task.options, folder)
         return Result(joined=told, rank=result.summary, files=list(result.files))
 
-    told = digest((task.joined, task.options))
+    told = digest(task.joined, task.options)
     try:
-        with naming_limits(task.stored.manifest.recordings[0].path):
+        with naming_limits(task.stored.manifest.recordings[0].path), _fitting(state.where(key), earlier=task.stored.earlier):
             return state.finish(key, told, write)
     except GraphlinkError as problem:
         return Failed(problem.text())
@@ -205,7 +220,7 @@ def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
     """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
 
     Raises:
-        InputError: the jobs were not all done with the same.
+        InputError: the jobs were not all done with the same, or what is kept of them is damaged.
     """
     first = stored[0].manifest.options
     for other in stored[1:]:
@@ -216,7 +231,11 @@ def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
                 f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{flag}",
                 todo="run the jobs of all ranks with the same options",
             )
-    own = msgspec.convert(first, job.Options)
+    try:
+        own = msgspec.convert(first, job.Options)
+    except msgspec.ValidationError as problem:
+        rank = stored[0].manifest.rank
+        raise InputError(f"the options of the job of rank {rank} are damaged: {problem}", todo="run the job of this rank again") from None
     return replace(own, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
 
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that graphlink writes: ``python -m graphlink.run.schemas schemas/`` writes them anew."""
+"""JSON Schemas of what graphlink and its ``--json`` write: ``python -m graphlink.run.schemas schemas/`` writes them anew."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from graphlink.emit.bubbles import Bubbles
+from graphlink.check.findings import Judged
+from graphlink.emit.astra_files import Prepared
+from graphlink.emit.bubbles import Bubbles, Compared
 from graphlink.emit.diagnosis import Diagnosis
 from graphlink.emit.linked import LinkedFile
 from graphlink.emit.path import PathFile
+from graphlink.emit.read_et import NodeView
 from graphlink.emit.summary import Summary
 from graphlink.replay.across import CriticalAcross
+from graphlink.replay.report import Report
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]
@@ -28,6 +32,11 @@ FILES: Final[dict[str, Any]] = {
     "linked.schema.json": LinkedFile,
     "bubbles.schema.json": Bubbles,
     "doctor.schema.json": Diagnosis,
+    "replay.schema.json": Report,
+    "check.schema.json": Judged,
+    "node.schema.json": NodeView,
+    "astra.schema.json": Prepared,
+    "bubbles.compared.schema.json": Compared,
 }
 
 

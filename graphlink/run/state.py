@@ -1,19 +1,18 @@
 """What jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
 
 A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
-is made of the names of the rank's recordings: the same command finds again what it did before. The files are pickles of graphlink's own
-records, to be trusted like the folder that they lie in.
+is made of the names of the rank's recordings: the same command finds again what it did before. The records in it are files of ``codec``,
+which run nothing when they are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -22,19 +21,19 @@ from graphlink.annotate.ranks.records import GroupKey, RankComms
 from graphlink.emit import publish, summary
 from graphlink.errors import InputError
 from graphlink.read.heads import at_once
+from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs, Options, Prepared
 from graphlink.run.out import out_of
 from graphlink.version import __version__
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "rank.json"
-ROWS: Final = "rows.pickle"
-PREPARED: Final = "prepared.pickle"
+ROWS: Final = "rows.columns"
+PREPARED: Final = "prepared.columns"
+AGAIN: Final = "run the job of this rank again"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
-# what a pickle raises that is cut, damaged or of another version
-_DAMAGED: Final = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     recorded_world_size: int | None = None
     job: str = ""  # "" where the recording tells none
     unpacked_bytes: int  # of the recordings
-    recordings: list[Recording]
+    recordings: Annotated[list[Recording], msgspec.Meta(min_length=1)]
     options: dict[str, Any]
     members: list[tuple[str, list[int]]] = []  # of communicators, as the side files of all ranks told
 
@@ -81,10 +80,15 @@ class RankRows:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A rank whose job is done."""
+    """A rank whose job is done: by this command, or ``earlier`` by whoever left it in the folder."""
 
     key: str
     manifest: Manifest
+    earlier: bool = True
+
+
+_Told = TypeVar("_Told", Manifest, Result)
+_Record = TypeVar("_Record", Prepared, RankRows)
 
 
 class State:
@@ -155,13 +159,14 @@ class State:
         )
 
         def write(folder: Path) -> None:
-            _dump(folder / PREPARED, prepared)
-            _dump(folder / ROWS, rows)
+            for name, record in ((PREPARED, prepared), (ROWS, rows)):
+                with publish.writing(folder / name) as out:
+                    codec.dump(record, out.write)
             publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
 
         key = self.key(inputs)
         self._store.place(key, MANIFEST, write)
-        return Stored(key, manifest)
+        return Stored(key, manifest, earlier=False)
 
     def where(self, key: str) -> str | Path:
         """For messages."""
@@ -172,11 +177,10 @@ class State:
         self._store.drop(self.key(inputs), MANIFEST)
 
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
-        return at_once(lambda key: self._load(f"{key}/{ROWS}"), keys)
+        return at_once(lambda key: self._load(f"{key}/{ROWS}", RankRows), keys)
 
     def prepared(self, key: str) -> Prepared:
-        loaded: Prepared = self._load(f"{key}/{PREPARED}")
-        return loaded
+        return self._load(f"{key}/{PREPARED}", Prepared)
 
     def finish(self, key: str, joined: str, write: Callable[[Path], Result]) -> Result:
         """The rank's files: those that are there if they were written with the same ``joined``, else ``write`` makes them."""
@@ -211,14 +215,12 @@ class State:
         manifest = _decoded(self._store.read(f"{key}/{MANIFEST}"), Manifest)
         return Stored(key, manifest) if manifest is not None and manifest.format == FORMAT else None
 
-    def _load(self, name: str) -> Any:
+    def _load(self, name: str, kind: type[_Record]) -> _Record:
         try:
             with self._store.opened(name) as stored:
-                return pickle.load(stored)
-        except _DAMAGED as problem:
-            raise InputError(
-                f"what an earlier job left cannot be read: {problem}", path=self._store.where(name), todo="run the job of this rank again"
-            ) from None
+                return codec.load(stored, kind, self._store.where(name), AGAIN)
+        except OSError as problem:
+            raise InputError(f"cannot be read: {problem.strerror or problem}", path=self._store.where(name), todo=AGAIN) from None
 
 
 def recordings(inputs: Inputs) -> list[Recording]:
@@ -249,17 +251,12 @@ def plain(options: Options) -> dict[str, Any]:
     return decoded
 
 
-def digest(value: object) -> str:
-    """Of a record, alike in every process."""
-    return hashlib.sha256(pickle.dumps(value, protocol=5)).hexdigest()
-
-
-def _dump(path: Path, value: object) -> None:
-    with publish.writing(path) as out:
-        pickle.dump(value, out, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-_Told = TypeVar("_Told", Manifest, Result)
+def digest(*records: object) -> str:
+    """Of records, alike in every process."""
+    made = hashlib.sha256()
+    for record in records:
+        codec.dump(record, made.update)
+    return made.hexdigest()
 
 
 def _decoded(data: bytes | None, kind: type[_Told]) -> _Told | None:

@@ -21,8 +21,8 @@ COMPUTE, COPY, SIDE, COMM, OTHER_COMM, HIDDEN, NCCL_OWN = 7, 13, 16, 24, 28, 31,
 class Communicating:
     """What happens in each layer of a step.
 
-    ``awaited``: "at once" (as with async_op=False), "in order" (all works of the step, oldest first, as DDP does; outside any op) or
-    "never". ``own_waits``: NCCL's own waits around the launch.
+    ``awaited``: "at once" (as with async_op=False), "in order" (all works of the step, oldest first, as DDP does; outside any op),
+    "last" (that of the step alone) or "never". ``own_waits``: NCCL's own waits around the launch.
 
     What is not as it seems: ``hidden``: gathers are called on a stream that holds no work (as FSDP's), so they do not wait for compute.
     ``side``: they are called on a stream of their own, with a kernel there. ``copies``: the compute stream waits for the user's copies
@@ -67,8 +67,8 @@ class _Caller:
                 self.main.host(self.main.between(2_000, 20_000) * self.slow)
                 self.main.launch(self.current, self.main.between(10_000, 90_000))
 
-    def collective(self, name: str, stream: int) -> int:
-        """Launch one on the current stream's behalf; the event of its end."""
+    def collective(self, name: str, stream: int) -> tuple[int, int]:
+        """Launch one on the current stream's behalf; the event of its end, and its sequence number."""
         main, op = self.main, {"allreduce": "c10d::allreduce_", "_allgather_base": "c10d::_allgather_base_"}[name]
         self.seq += 1
         comm = CommArgs(name, "Float", 4, 4096, 4096, "0", self.seq)
@@ -84,16 +84,17 @@ class _Caller:
                 self.wait_stream(NCCL_OWN, stream)
             end = self.event()
             main.record(end, stream)
-        return end
+        return end, self.seq
 
-    def wait(self, end: int, *, inside: bool) -> None:
+    def wait(self, work: tuple[int, int], *, inside: bool) -> None:
+        end, seq = work
         if inside:
-            with self.main.op("record_param_comms", comm=CommArgs("wait", "Byte", 1)):
+            with self.main.op("record_param_comms", comm=CommArgs("wait", "Byte", 1, seq=seq)):
                 self.main.wait_event(end, self.current)
         else:
             self.main.wait_event(end, self.current)
 
-    def layer(self) -> int:
+    def layer(self) -> tuple[int, int]:
         what = self.what
         self.kernels(self.main.between(1, 4))
         if what.hidden:
@@ -112,17 +113,19 @@ class _Caller:
         if what.hidden:
             self.wait_stream(HIDDEN, COMPUTE)
         for _ in range(what.layers):
-            end = self.layer()
+            work = self.layer()
             if what.copies:
                 self.main.launch(COPY, self.main.between(5_000, 200_000), kind="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)")
                 self.wait_stream(COMPUTE, COPY)
             if what.awaited == "at once":
-                self.wait(end, inside=True)
-            works.append(end)
+                self.wait(work, inside=True)
+            works.append(work)
         if what.awaited == "in order":
-            for end in reversed(works) if what.two else works:
-                self.wait(end, inside=False)
+            for work in reversed(works) if what.two else works:
+                self.wait(work, inside=False)
                 self.kernels(1)
+        if what.awaited == "last":
+            self.wait(works[-1], inside=True)
         self.kernels(2)
 
 

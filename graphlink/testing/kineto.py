@@ -146,15 +146,16 @@ class _Writer:
             "In split size": "[]", "Out split size": "[]",
             "Process Group Ranks": str(list(group.ranks)) if group else "[]",
         }  # fmt: skip
+        seq = {"Seq": comm.seq} if self.dialect.event_rows else {}
         if group is None:
-            return args
+            return args | seq
         args |= {"Process Group Name": group.name, "Process Group Description": group.desc}
         if on_op:
             args |= {"Global rank start": min(group.ranks), "Global rank stride": 1}
         if comm.src_rank is not None or comm.dst_rank is not None:
             args |= {"Src Rank": comm.src_rank, "Dst Rank": comm.dst_rank, "Rank": program.rank}
         if self.dialect.event_rows:
-            args |= {"Seq": comm.seq, "Comms Id": (int(group.name or 0) + 1) * 1_000_003 + comm.seq}
+            args |= seq | {"Comms Id": (int(group.name or 0) + 1) * 1_000_003 + comm.seq}
         return args
 
     def forward_flows(self) -> None:

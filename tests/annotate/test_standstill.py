@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,7 +14,7 @@ import pytest
 from graphlink.annotate.communication import communication
 from graphlink.annotate.critical import critical_path, shares
 from graphlink.annotate.silence import silences
-from graphlink.annotate.standstill import RETURN_NS, Standstill, Stood, StoodStill, stood_still
+from graphlink.annotate.standstill import BEFORE_WINDOW, DEVICE_CLOCK, RETURN_NS, Standstill, Stood, StoodStill, stood_still
 from graphlink.depend.build import BuildOptions, build
 from graphlink.depend.fold import fold
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
@@ -20,7 +22,7 @@ from graphlink.emit.durations import cost_ns
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.link.roles import Role, roles
-from graphlink.model import Graph, Linked, NodeKind, SyncKind, Trace
+from graphlink.model import Built, FrameRows, Graph, Linked, NodeKind, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.testing import Execution, random_program, run, training_program, write_kineto
 from tests.build import Call, Device, Host, Sync, build_trace
@@ -34,15 +36,15 @@ def linked(trace: Trace) -> Linked:
     return link(trace, None, match_hosts(trace, None))
 
 
-def graph_of(x: Linked) -> Graph:
-    return build(x, communication(x), BuildOptions(sync="cuda")).graph
+def built_of(x: Linked) -> Built:
+    return build(x, communication(x), BuildOptions(sync="cuda"))
 
 
-def stood(x: Linked, graph: Graph | None = None) -> StoodStill:
-    graph = graph_of(x) if graph is None else graph
-    cost = cost_ns(graph)
-    path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, x, communication(x)))
-    return stood_still(graph, x, path)
+def stood(x: Linked, built: Built | None = None) -> StoodStill:
+    built = built or built_of(x)
+    cost = cost_ns(built.graph)
+    path = critical_path(built.graph, replay(built.graph, cost).end_ns, cost, shares(built.graph, x, communication(x)))
+    return stood_still(built, x, path)
 
 
 def of(**rows: object) -> Standstill:
@@ -111,24 +113,43 @@ def test_a_call_with_nothing_to_wait_for_stands_still_from_100_us_on() -> None:
     assert "before the first recorded step" in took(646).largest[0].record
 
 
+def exactly(call: Call, row: Sync, *ops: Device) -> StoodStill:
+    return stood(linked(build_trace(host=OPEN, calls=[LAUNCH, call], device=ops, syncs=[row])))
+
+
 def test_an_exact_wait_that_is_rejected_counts_as_not_explained_and_is_a_warning_with_its_time() -> None:
     """The row says stream 7, but by the device's clock its op ended 7 us after the call had returned."""
-    x = linked(
-        build_trace(
-            host=OPEN,
-            calls=[LAUNCH, Call("cudaStreamSynchronize", 100, 993, 2)],
-            device=[Device("k", 30, 1000, 1)],
-            syncs=[Sync(SyncKind.STREAM, 100, 993, 2, stream=7)],
-        )
-    )
-    graph = graph_of(x)
-    if graph.sync_calls.call.size:
-        pytest.skip("clocks are brought together before waits are judged")
-    found = stood(x, graph)
+    row = Sync(SyncKind.STREAM, 100, 993, 2, stream=7)
+    found = exactly(Call("cudaStreamSynchronize", 100, 993, 2), row, Device("k", 30, 1000, 1))
     assert found.standstill.calls == Stood(ns=873_000, explained_ns=0)
     (warning,) = found.warnings
-    assert "1 synchronisation calls" in warning
-    assert "0.873 ms" in warning
+    assert re.fullmatch("1 synchronisation calls .* ended after they returned: 0.873 ms count as not explained", warning)
+    assert found.standstill.largest[0].record == DEVICE_CLOCK
+
+
+def test_an_exact_wait_for_what_was_not_recorded_is_a_warning_of_its_own() -> None:
+    row = Sync(SyncKind.STREAM, 100, 993, 2, stream=9)
+    found = exactly(Call("cudaStreamSynchronize", 100, 993, 2), row, Device("k", 30, 1500, 1))
+    assert found.standstill.calls == Stood(ns=873_000, explained_ns=0)
+    (warning,) = found.warnings
+    assert re.fullmatch("1 synchronisation calls .* nothing of it was recorded .*: 0.873 ms count as not explained", warning)
+    assert found.standstill.largest[0].record == BEFORE_WINDOW
+
+
+def test_an_exact_wait_of_a_stream_that_is_rejected_counts_what_its_op_was_late() -> None:
+    """Op n of stream 8 waits for k of stream 7, but began 100 us before that ended, 958 us after it could have."""
+    calls = [LAUNCH, Call("cudaEventRecord", 21, 22, 2), Call("cudaStreamWaitEvent", 23, 24, 3), Call("cudaLaunchKernel", 30, 40, 4)]
+    rows = [Sync(SyncKind.STREAM_WAIT, 23, 24, 3, stream=8, record=2, record_stream=7)]
+    device = [Device("k", 20, 1100, 1), Device("n", 1000, 1200, 4, stream=8)]
+    found = stood(linked(build_trace(host=OPEN, calls=calls, device=device, syncs=rows)))
+    assert found.standstill.streams == Stood(ns=958_000, explained_ns=0)
+    (warning,) = found.warnings
+    assert re.fullmatch("1 device ops .* they began before it: 0.958 ms count as not explained", warning)
+
+
+def test_exact_waits_that_hold_are_no_warning() -> None:
+    row = Sync(SyncKind.STREAM, 100, 1005, 2, stream=7)
+    assert exactly(Call("cudaStreamSynchronize", 100, 1005, 2), row, Device("k", 30, 1000, 1)).warnings == ()
 
 
 def test_an_asynchronous_copy_from_pageable_memory_stands_still_until_its_own_copy_begins() -> None:
@@ -168,6 +189,18 @@ def test_silence_that_a_busy_thread_may_have_ended_is_planted_standstill_to_the_
     assert (found.threads, found.python_ns) == (Stood(ns=5_000_000, explained_ns=0), 0)
     assert (found.largest[0].ns, found.largest[0].start_ns) == (5_000_000, 100_000)
     assert found.largest[0].what == "thread 1 silent before aten::end"
+
+
+def test_silence_in_which_frames_begin_and_end_is_python() -> None:
+    """One frame lasts through the silence and says nothing; inside it others begin and end from 1,000 to 2,000, and at 4,000."""
+    busy = [Host("aten::mul", 10 * i, 10 * i + 10, tid=2) for i in range(600)]
+    trace = build_trace(host=[Host("aten::mm", 0, 100), Host("aten::end", 5_100, 5_200), *busy])
+    start = np.array([50, *range(1_000, 2_000, 90), 4_000]) * 1000
+    end = np.array([6_000, *range(1_080, 2_000, 90), 2_000, 4_010]) * 1000
+    frames = FrameRows(np.ones(len(start), np.int64), start + trace.host.start_ns[0], end + trace.host.start_ns[0])
+    found = stood(linked(replace(trace, frames=frames))).standstill
+    assert found.python_ns == 1_010_000
+    assert found.threads == Stood(ns=5_000_000 - 1_010_000, explained_ns=0)
 
 
 def test_after_the_last_of_the_others_a_thread_ran_by_itself() -> None:
@@ -239,8 +272,8 @@ def test_order_of_rows_and_folding_change_nothing(tmp_path: Path, seed: int) -> 
     path = tmp_path / "kineto.json"
     write_kineto(execution, path, cuda_sync=False)
     x = linked_of(path)
-    graph = graph_of(x)
-    whole, folded = stood(x, graph).standstill, stood(x, fold(graph)).standstill
+    built = built_of(x)
+    whole, folded = stood(x, built).standstill, stood(x, replace(built, graph=fold(built.graph))).standstill
     assert (folded.calls, folded.threads, folded.python_ns) == (whole.calls, whole.threads, whole.python_ns)
     document = json.loads(path.read_text())
     Random(seed).shuffle(document["traceEvents"])
@@ -252,7 +285,7 @@ def test_order_of_rows_and_folding_change_nothing(tmp_path: Path, seed: int) -> 
 def test_silences_are_those_of_a_plain_walk(tmp_path: Path, seed: int) -> None:
     execution = run(random_program(seed, shape(Random(seed))) if seed % 3 else training_program(seed))
     x = written(tmp_path, execution, cuda_sync=False)
-    graph = graph_of(x)
+    graph = built_of(x).graph
     found = silences(graph, x)
     columns = (found.tid, found.start_ns, found.ns, found.explained_ns, found.python_ns)
     assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == plain_silences(graph, x)

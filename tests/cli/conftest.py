@@ -34,8 +34,14 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def graphlink() -> Callable[..., Ran]:
+def graphlink(graphlink_once: Callable[..., Ran]) -> Callable[..., Ran]:
     """Runs the command line in this process."""
+    return graphlink_once
+
+
+@pytest.fixture(scope="session")
+def graphlink_once() -> Callable[..., Ran]:
+    """The same for what a session needs once."""
 
     def call(*arguments: str | Path) -> Ran:
         out, err = io.StringIO(), io.StringIO()

@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from graphlink.annotate.pipeline.analyse import analyse
 from graphlink.annotate.pipeline.records import Cause, Definitions, Phase, Pipeline
 from graphlink.cli import schedules
-from graphlink.cli.bubbles import bubbles_parser, what_if
+from graphlink.cli.bubbles import what_if
 from graphlink.emit import bubbles
 from graphlink.errors import OutputError
 from tests.cli.conftest import Ran
@@ -121,22 +122,8 @@ def test_names_do_not_act_on_the_terminal(graphlink: Run, tmp_path: Path) -> Non
     assert "\\x1b[31m\\nlong " in ran.out
 
 
-@dataclass(frozen=True)
-class _Offer:
+def offer() -> Any:
     """ZB-H1 by hand on two stages."""
-
-    orders: tuple[SimpleNamespace, ...]
-    timed: SimpleNamespace
-    schedule: str = "ZB-H1"
-    stages: int = 2
-    microbatches: int = 4
-    chunks: int = 1
-    definitions: Definitions = field(default_factory=lambda: Definitions(0.1, 0.05, None))
-    activations: tuple[float, ...] = (2.0, 1.5)
-    assumed: tuple[str, ...] = ("weights\x1b take a third",)
-
-
-def offer() -> _Offer:
     by_rank = played(one_f_one_b(2, 4), EQUAL)
     orders = tuple(
         SimpleNamespace(
@@ -151,7 +138,17 @@ def offer() -> _Offer:
         end_ns=tuple(np.array([b.end_ns for b in mine]) for mine in by_rank),
         makespan_ns=15_000_000,
     )
-    return _Offer(orders, timed)
+    return SimpleNamespace(
+        orders=orders,
+        timed=timed,
+        schedule="ZB-H1",
+        stages=2,
+        microbatches=4,
+        chunks=1,
+        definitions=Definitions(0.1, 0.05, None),
+        activations=(2.0, 1.5),
+        assumed=("weights\x1b take a third",),
+    )
 
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
@@ -181,13 +178,6 @@ def test_a_picture_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written") as said:
         schedules.compare(file, offer(), tmp_path / "out")
     assert "--compare" in said.value.text()
-
-
-OPTIONS = "-h --help --top --compare --schedule --microbatches --chunks --input-share"
-
-
-def test_the_options_are_these() -> None:
-    assert {s for action in bubbles_parser()._actions for s in action.option_strings} == set(OPTIONS.split())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.cli import main
-from graphlink.cli.inputs import of_folders
+from graphlink.run.discover.inputs import of_folders
 from tests.doctor.recordings import write_run
 
 JAX = {"traceEvents": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import pickle
 import shutil
 import sqlite3
 import tracemalloc
@@ -192,6 +193,50 @@ def test_a_planted_journal_costs_the_user_nothing(graphlink: Run, traces: Path, 
     (left / "journal.json").write_text('{"old": ["../thesis.txt"], "new": ["../thesis.txt", "../../thesis.txt"]}')
     assert graphlink("--kineto", traces / "kineto_0.json", "--out", tmp_path / "out", "--no-timeline").status == 0
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+class Runs:
+    """A value whose pickle makes a file when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def jobs(graphlink: Run, traces: Path, out: Path) -> Path:
+    """The folder of what two rank jobs left."""
+    ran = graphlink("link", "--rank-job", traces, "--out", out, "--no-timeline", "--sync", "cuda", "-q", "--jobs", "1")
+    assert ran.status == 0, ran.err
+    return out / ".graphlink" / "ranks"
+
+
+@pytest.mark.parametrize("name", ["rows.columns", "prepared.columns"])
+@pytest.mark.parametrize("verb", ["join", "--resume"])
+def test_planted_state_runs_nothing(graphlink: Run, traces: Path, tmp_path: Path, name: str, verb: str) -> None:
+    out, mark = tmp_path / "out", tmp_path / "ran"
+    for folder in jobs(graphlink, traces, out).iterdir():
+        (folder / name).write_bytes(pickle.dumps(Runs(mark)))
+        (folder / name.replace("columns", "pickle")).write_bytes(pickle.dumps(Runs(mark)))
+    resume = (traces, "--out", out, "--resume", "--no-timeline", "--sync", "cuda", "--jobs", "1")
+    ran = graphlink("join", out, "--jobs", "1") if verb == "join" else graphlink(*resume)
+    is_said(ran, out / ".graphlink" / "ranks", name, "run the job of this rank again")
+    assert not mark.exists() and not (out / "summary.json").exists()
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda _: b"", lambda data: data[:50], None])
+def test_state_that_is_damaged_is_named(graphlink: Run, traces: Path, tmp_path: Path, change: Callable[[bytes], bytes] | None) -> None:
+    path = sorted(jobs(graphlink, traces, tmp_path).glob("*/rows.columns"))[0]
+    path.write_bytes(change(path.read_bytes())) if change is not None else path.unlink()
+    is_said(graphlink("join", tmp_path), path, "run the job of this rank again")
+
+
+def test_a_failed_join_says_what_is_kept(graphlink: Run, traces: Path, tmp_path: Path) -> None:
+    for path in sorted(jobs(graphlink, traces, tmp_path / "out").glob("*/rows.columns"))[:1]:
+        path.write_bytes(b"")
+    ran = graphlink(traces, "--out", tmp_path / "out", "--resume", "--no-timeline", "--sync", "cuda", "--jobs", "1")
+    is_said(ran, path, "for --resume", str(tmp_path / "out" / ".graphlink"))
 
 
 @pytest.mark.parametrize("flag", ["--et", "--kineto"])

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from graphlink.cli.inputs import Found, of_files, of_folders
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.read.heads import read_head
+from graphlink.run.discover.inputs import Found, of_files, of_folders
 from tests.cli.conftest import Ran
 from tests.cli.test_errors import is_said
 from tests.tiny_traces import et, info, kineto, written
@@ -102,10 +102,9 @@ def test_a_folder_without_a_recording_is_missing_if_others_have_one(tmp_path: Pa
     assert f"nor in {tmp_path}" in text
 
 
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "kineto_0.json", info(0))
-    assert "--kineto" in refused(InputError, path)
-    assert f"{path}: is a file" in refused(InputError, tmp_path / "kineto*")
+def test_a_pattern_of_files_is_those_files(tmp_path: Path) -> None:
+    kineto(tmp_path / "kineto_0.json", info(0))
+    assert pairs(of_folders([str(tmp_path / "kineto*")], None)) == [(0, "kineto_0.json", None)]
     assert "no file matches" in refused(InputError, tmp_path / "none*")
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.cli.check import check_parser
-from graphlink.cli.parser import join_parser, link_parser, show_parser
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]
@@ -144,19 +142,6 @@ def test_a_node_is_shown_with_its_edges_both_ways(graphlink: Run, traces: Path, 
     missing = graphlink("show", tmp_path / "out" / "trace.0.et", "--node", "99999999")
     assert missing.status == 1
     assert "99999999" in missing.err
-
-
-LINK_OPTIONS = """-h --help --version --et --kineto --nsys --nccl --paddle-logs --rank --strict --step --sync --hta-limit --gap-us --host
---target --out --range-rule --name --linked --timeline --no-timeline --force --jobs --engine --comm-time
---keep-unmatched --same-run --rank-job --resume --partial -q --quiet -v --verbose"""
-JOIN_OPTIONS = "-h --help --strict --force --comm-time --keep-unmatched --same-run --jobs --engine -q --quiet -v --verbose"
-
-
-def test_the_options_are_these() -> None:
-    assert {s for action in link_parser()._actions for s in action.option_strings} == set(LINK_OPTIONS.split())
-    assert {s for action in show_parser()._actions for s in action.option_strings} == {"-h", "--help", "--node"}
-    assert {s for action in join_parser()._actions for s in action.option_strings} == set(JOIN_OPTIONS.split())
-    assert {s for action in check_parser()._actions for s in action.option_strings} == {"-h", "--help", "--groups"}
 
 
 @pytest.mark.parametrize(("option", "word"), [("--help", "exit status"), ("--version", "graphlink 0")])

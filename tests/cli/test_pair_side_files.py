@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.cli.inputs import of_folders
-from graphlink.cli.side_files import given, pair
 from graphlink.errors import InputError
 from graphlink.read.nccl.heads import DumpHead, Member
 from graphlink.read.nccl.records import Communicator, DumpKind
+from graphlink.run.discover.inputs import of_folders
+from graphlink.run.discover.side_files import given, pair
 from graphlink.run.job import Inputs
 from tests.cli.conftest import Ran
 from tests.tiny_traces import info, kineto

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import graphlink as graphlink_library
 from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.run.state import RankRows, State
@@ -229,3 +231,80 @@ def test_jobs_with_other_side_files_or_other_members_are_done_again(four: Path, 
     assert state.found(bare, options) is None
     dump.write_text("[ ]")
     assert state.found(inputs, options) is None
+
+
+CUT = "tmp-{}-999999999-x"  # of a process that does not live
+
+
+@pytest.fixture(scope="module")
+def one(four: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run of one rank wrote."""
+    out = tmp_path_factory.mktemp("one") / "out"
+    pair = ["--kineto", str(four / "kineto_0.json"), "--et", str(four / "et_0.json")]
+    subprocess.run([*COMMAND, *pair, "--out", str(out), "--sync", "cuda", "--no-timeline", "-q"], env=ENVIRONMENT, check=True)
+    return out
+
+
+def cut(one: Path, out: Path) -> Path:
+    """A copy of ``one`` as a kill left it when all old files were moved aside and the new graph was moved in."""
+    shutil.copytree(one, out)
+    aside = out / ".graphlink" / CUT.format(socket.gethostname().replace("-", "_")) / "old"
+    aside.mkdir(parents=True)
+    names = sorted(published(out))
+    for name in names:
+        (out / name).rename(aside / name)
+    (aside.parent / "journal.json").write_text(json.dumps({"old": names, "new": names}))
+    for name in names[1:]:
+        (aside.parent / name).write_text("new")
+    (out / names[0]).write_text("new")
+    return out
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["show", "check", "replay", "critical-path", "critical-path --across", "astra --force", "show trace.0.et --node 3", "check trace.0.et"],
+)
+def test_every_verb_sees_a_folder_as_it_was_before_a_kill(graphlink: Callable[..., object], one: Path, tmp_path: Path, verb: str) -> None:
+    name, *rest = verb.split()
+    inner = rest.pop(0) if rest and rest[0].endswith(".et") else ""
+    shutil.copytree(one, tmp_path / "sound")
+    before = published(one)
+    expected = graphlink(name, tmp_path / "sound" / inner, *rest)
+    ran = graphlink(name, cut(one, tmp_path / "cut") / inner, *rest)
+    assert ran.status == expected.status  # type: ignore[attr-defined]
+    assert ran.out.replace(str(tmp_path / "cut"), "X") == expected.out.replace(str(tmp_path / "sound"), "X")  # type: ignore[attr-defined]
+    assert before.items() <= published(tmp_path / "cut").items() and not (tmp_path / "cut" / ".graphlink").exists()
+
+
+def test_the_library_opens_a_folder_as_it_was_before_a_kill(one: Path, tmp_path: Path) -> None:
+    run = graphlink_library.open(cut(one, tmp_path / "cut"))
+    assert run.summary == graphlink_library.open(one).summary
+    assert published(one).items() <= published(tmp_path / "cut").items()
+
+
+def test_a_finished_folder_keeps_no_copies(graphlink: Callable[..., object], four: Path, one: Path, tmp_path: Path) -> None:
+    out = cut(one, tmp_path / "out")
+    (out / ".graphlink" / "ranks" / CUT.format(socket.gethostname().replace("-", "_"))).mkdir(parents=True)
+    command = ("--kineto", four / "kineto_0.json", "--et", four / "et_0.json", "--out", out, "--sync", "cuda", "--no-timeline", "--resume")
+    ran = graphlink(*command)
+    assert ran.status == 0 and "was complete already" in ran.out, ran  # type: ignore[attr-defined]
+    assert published(out) == published(one) and not (out / ".graphlink").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+@pytest.mark.parametrize("moves", [1, 4, 5])
+def test_killed_between_two_moves(graphlink: Callable[..., object], four: Path, one: Path, tmp_path: Path, moves: int) -> None:
+    out = Path(shutil.copytree(one, tmp_path / "out"))
+    program = (
+        "import os, sys\nfrom graphlink.cli import main\nleft = [int(sys.argv.pop(1))]\n"
+        "def watch(event, given):\n"
+        "    if event == 'os.rename':\n"
+        "        left[0] -= 1\n"
+        "        if left[0] < 0: os.kill(os.getpid(), 9)\n"
+        "sys.addaudithook(watch)\nmain()\n"
+    )
+    command = [sys.executable, "-c", program, str(moves), "--kineto", str(four / "kineto_1.json"), "--out", str(out), "--force"]
+    ran = subprocess.run([*command, "--sync", "cuda", "--no-timeline", "-q"], env=ENVIRONMENT, check=False)
+    assert ran.returncode == -signal.SIGKILL and published(out) != published(one)
+    assert graphlink("show", out).status == 0  # type: ignore[attr-defined]
+    assert published(out) == published(one) and not (out / ".graphlink").exists()

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from graphlink.cli import standins
-from graphlink.cli.standins import Standins
 from graphlink.engine import files
 from graphlink.engine.memory import USUAL_PACKING
 from graphlink.errors import InputError, OutputError
+from graphlink.run.discover import standins
+from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs
 from graphlink.run.out import out_of
@@ -106,6 +106,20 @@ def test_patterns_and_one_end_of_the_way_by_url(graphlink: Run, three: Path, who
         assert {n for n, data in there.items() if data != whole[n]} <= {"summary.json"} and len(there) == len(whole)
 
 
+def test_files_behind_urls_are_taken_for_what_they_are(graphlink: Run, three: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    files_of_all = [f"file://{path}" for path in sorted(three.iterdir())]
+    for name, given in (("files", files_of_all), ("pattern", [f"file://{three}/*.json"])):
+        assert graphlink(*given, "--out", tmp_path / name, "--jobs", "1", "-q").status == 0
+        there = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
+        assert {n for n, data in there.items() if data != whole[n]} <= {"summary.json"} and len(there) == len(whole)
+    assert graphlink(f"file://{three}/kineto_0.json", "--out", tmp_path / "one", "-q").status == 0
+    assert graphlink("--kineto", f"file://{three}/kineto_0.json", "--out", tmp_path / "flag", "-q").status == 0
+    assert contents(f"file://{tmp_path}/one") == contents(f"file://{tmp_path}/flag")
+    assert "no Kineto trace given" in told(
+        graphlink(f"file://{three}/et_0.json", "--out", tmp_path / "none"), f"file://{three}/et_0.json", 2
+    )
+
+
 def test_a_single_pair_in_memory_and_force(graphlink: Run, three: Path, tmp_path: Path) -> None:
     root = f"memory://{uuid.uuid4().hex}"
     put(three, f"{root}/in")
@@ -150,7 +164,7 @@ def test_a_rank_that_failed_is_done_again_and_no_other(
     ran = graphlink(traces, "--out", out, "--jobs", "2")
     assert ran.status == 3 and len(ran.err.splitlines()) <= 5
     assert f"the first: {traces}/kineto_2.json" in ran.err and f"2 are kept in {out}/.graphlink" in ran.err
-    assert {name.rpartition("/")[2] for name in contents(out)} == {"prepared.pickle", "rows.pickle", "rank.json"}
+    assert {name.rpartition("/")[2] for name in contents(out)} == {"prepared.columns", "rows.columns", "rank.json"}
     files.put_file(three / "kineto_2.json", f"{traces}/kineto_2.json")
     ran = graphlink(traces, "--out", out, "--jobs", "2", "--resume", "-v")
     assert ran.status == 0 and "2 of 3 ranks are done already" in ran.err
@@ -322,7 +336,7 @@ def test_what_is_not_there(graphlink: Run, three: Path, s3: str, tmp_path: Path)
 
 def test_a_file_as_folder_and_an_empty_folder(graphlink: Run, three: Path, root: str, tmp_path: Path) -> None:
     url = put(three, f"{root}/traces")
-    assert "is a file, not a folder" in told(graphlink(f"{url}/et_0.json", "--out", tmp_path / "out"), f"{url}/et_0.json")
+    assert "no Kineto trace given" in told(graphlink(f"{url}/et_0.json", "--out", tmp_path / "out"), f"{url}/et_0.json", 2)
     files.put_file(three / "et_0.json", f"{root}/notes/readme.txt")
     assert "no Kineto trace" in told(graphlink(f"{root}/notes", "--out", tmp_path / "out"), f"{root}/notes")
 

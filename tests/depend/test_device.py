@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -57,6 +58,15 @@ def test_what_starts_when_it_is_ready_has_no_delay() -> None:
 @pytest.mark.parametrize(("ended", "explained"), [(100, True), (99, True), (70, True), (69, False)])
 def test_an_op_of_another_stream_that_ended_up_to_30_us_before_explains_a_late_start(ended: float, explained: bool) -> None:
     graph = graph_of(launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)))
+    assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
+
+
+@pytest.mark.parametrize(("ended", "resolution_ns", "explained"), [(100, 1, True), (100, 1000, False), (99, 1000, True)])
+def test_what_ended_in_the_us_of_the_start_may_have_ended_after_it_where_times_are_rounded(
+    ended: float, resolution_ns: int, explained: bool
+) -> None:
+    trace = replace(launches(Device("a", 10, ended, 1, stream=9), Device("b", 100, 110, 2)), resolution_ns=resolution_ns)
+    graph = graph_of(trace)
     assert ((op(graph, 10), op(graph, 100)) in edges(graph, EdgeKind.EVENT)) == explained
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from graphlink.annotate.communication import communication
+from graphlink.link.launch import rounding_ns
+from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind, SyncKind
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import (
-    Api,
     DeviceClock,
     Execution,
     Program,
@@ -36,7 +37,6 @@ from tests.depend.programs import Case, Pairs, built, case, linked_of
 from tests.depend.test_truth import WITH_ROWS, WITHOUT_ROWS
 
 PROGRAMS, FEW = 300, 60
-UNCERTAIN_NS = 5_000  # of the end of an op, where clocks are estimated: a launch lags by 1 to 8 us, a call returns 3 to 12 us late
 MOST_NS = 20_000
 
 
@@ -58,21 +58,36 @@ CLOCKS = {"offset": offset, "drift": drift, "steps": steps}
 
 
 def uncertain(x: Case) -> Pairs:
-    """Queries, with what they ask for, that came so near to its end that nobody can say whether they found it over; and calls whose row
-    does not name the record, which are inferred.
+    """Pairs of queries whose answer nobody can know, and of calls whose row does not name the record, which are inferred.
+
+    Nobody can know it where another machine gives the same recording, and there the query found what is found here: one that ran its ops
+    when they are found to have run, where that breaks no rule (``possible``). The clock of its device makes up the difference.
     """
-    execution, ends = x.execution, x.execution.device
-    row_of = {int(c): i for i, c in enumerate(x.trace.device.correlation)}
-    out: Pairs = set()
-    for i, call in enumerate(execution.calls):
-        if call.call.api is not Api.EVENT_QUERY or call.record is None:
-            continue
-        for op in execution.calls[call.record].sources:
-            if abs(ends[op].end_ns - call.end_ns) <= UNCERTAIN_NS:
-                out.add((row_of[x.ids.device_correlation[op]], x.call_of[x.ids.call_correlation[i]]))
+    role = roles(x.trace.calls, x.trace.strings)
+    queries = {(op, call) for op, call in x.waits ^ x.found_waits() if role[call] == Role.EVENT_QUERY}
     syncs = x.trace.syncs
     unnamed = syncs.correlation[(syncs.kind == SyncKind.EVENT) & ~syncs.record_known].tolist()
-    return out | {(NOWHERE, x.call_of[c]) for c in unnamed if c in x.call_of}
+    return (queries if possible(x) else set()) | {(NOWHERE, x.call_of[c]) for c in unnamed if c in x.call_of}
+
+
+def possible(x: Case) -> bool:
+    """Tell whether ops may have run when they are found to have run.
+
+    None before its launch, none before what it waited for or what was before it on its stream was over, and no call over before that.
+    """
+    device, calls, call = x.trace.device, x.trace.calls, x.linked.device_call
+    role = roles(calls, x.trace.strings)
+    launched = call != NOWHERE
+    order = np.lexsort((device.start_ns, device.stream, device.device))
+    a, b = order[:-1], order[1:]
+    same = (device.stream[a] == device.stream[b]) & (device.device[a] == device.device[b])
+    early_ns = [
+        calls.start_ns[call[launched]] - device.start_ns[launched],
+        device.end_ns[a[same]] - device.start_ns[b[same]],
+        *(device.end_ns[[op]] - calls.end_ns[[by]] for op, by in x.waits if role[by] != Role.EVENT_QUERY),
+        *(device.end_ns[[op]] - device.start_ns[[held]] for op, held in x.event_edges),
+    ]
+    return int(np.concatenate(early_ns).max()) <= rounding_ns(x.trace)
 
 
 @dataclass
@@ -104,8 +119,8 @@ def test_with_rows_exactly_the_true_waits_are_found_whatever_the_clock(tmp_path:
         events.add(x, x.event_edges, x.found_events(), set())
     print(f"\n{programs} programs, {clock}: {waits}, events {events}")
     assert waits.true > 10 * programs
-    assert waits.false + waits.missing + events.false + events.missing <= 0.001 * waits.true
-    assert waits.unsure <= 0.01 * waits.true
+    assert (waits.false, waits.missing, events.false, events.missing) == (0, 0, 0, 0)
+    assert waits.unsure <= 1
 
 
 @dataclass
@@ -134,7 +149,7 @@ class Inferred:
     def hold(self, programs: int) -> None:
         print(f"\n{programs} programs: {self}")
         assert self.edges > 8 * programs
-        assert self.false <= 0.008 * self.edges  # the estimate of a clock errs by some us, which ties do not bear
+        assert self.false <= (0.005 if programs > FEW else 0.0065) * self.edges  # of few programs single edges count
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -225,7 +240,7 @@ def test_what_a_host_polled_for_is_an_edge_or_named(tmp_path: Path) -> None:
         false += len(waited - right - {ids.device_correlation[op] for op, _ in execution.waits})
     print(f"\n{polls} polls: {named} named, {edges_of} have an edge of their own, {false} edges false")
     assert polls >= 50
-    assert named + edges_of >= 0.9 * polls
+    assert named + edges_of >= 0.95 * polls
     assert false <= 0.01 * polls + 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,8 @@ class Polled:
 def recorded(*polled: Polled, more: tuple[Call, ...] = ()) -> Trace:
     host, calls, device = [Host("main", 0, 200_000, annotation=True)], [*more], []
     for i, p in enumerate(polled):
-        host += [Host(p.name, p.start, p.goes_on + 20, annotation=True), Host("aten::empty", p.goes_on, p.goes_on + 10)]
+        host.append(Host(p.name, p.start, p.goes_on + 90, annotation=True))
+        host += [Host("aten::empty", p.goes_on + at, p.goes_on + at + 4) for at in range(0, 90, 5)]
         if p.before is not None:
             calls.append(Call("cudaLaunchKernel", p.start - 20, p.start - 15, 2 * i + 2))
             device.append(Device("layout", p.start - 10, p.before, 2 * i + 2))
@@ -48,11 +49,11 @@ def understood(*polled: Polled, more: tuple[Call, ...] = ()) -> Built:
     return built(link(trace, None, match_hosts(trace, None)), sync="cuda")
 
 
-def waits(graph_of: Built) -> list[tuple[float, float]]:
-    """(end of the kernel, start of the part behind the wait) of the ``sync`` edges to parts, us."""
+def waits(graph_of: Built, kind: NodeKind = NodeKind.HOST_PART) -> list[tuple[float, float]]:
+    """(end of the kernel, start of the part behind the wait) of the ``sync`` edges to parts (or nodes of another kind), us."""
     g = graph_of.graph
     target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
-    at = np.flatnonzero((g.edge_kind == EdgeKind.SYNC) & (g.kind[target] == NodeKind.HOST_PART))
+    at = np.flatnonzero((g.edge_kind == EdgeKind.SYNC) & (g.kind[target] == kind))
     return [(float(g.end_ns[s]) / 1e3, float(g.start_ns[t]) / 1e3) for s, t in zip(g.source[at], target[at], strict=True)]
 
 
@@ -75,6 +76,14 @@ def test_a_host_that_goes_on_before_the_kernel_ends_waited_inside_it() -> None:
     found = understood(*BEFORE)
     assert waits(found) == [edge for p in BEFORE for edge in ((p.before, p.goes_on), (p.ends, p.ends))]
     assert (found.untold.spins, int(found.graph.wait_ns.sum())) == (0, sum(round(p.goes_on - p.start - 7) * 1000 for p in BEFORE))
+
+
+@pytest.mark.parametrize("later", [-8, 0, 8])
+def test_the_next_operator_is_the_one_after_the_op_that_polled_wherever_its_rows_stand(later: float) -> None:
+    """As after the end of a call; which of its rows begins after the end of a kernel hangs on some us of the device's clock."""
+    polled = tuple(replace(p, ends=p.ends + later) for p in BEFORE)
+    following = [p.start for p in polled[1:]]
+    assert waits(understood(*polled), NodeKind.HOST_OP) == [(p.ends, start) for p, start in zip(polled, following, strict=False)]
 
 
 @pytest.mark.parametrize("polled", [AFTER, BEFORE])

@@ -45,7 +45,7 @@ WAITED = (STREAM, 20, 90)  # 10 us from the end of the kernel to its return
 @pytest.mark.parametrize(
     ("others", "wake"),
     [
-        ([], []),  # no call of the recording found all done: nothing is known
+        ([], []),  # no call of the recording found all done: 10 us may be what such a call takes
         ([(STREAM, 100, 104)], [(80, 6)]),
         ([(STREAM, 100, 104), (STREAM, 110, 113), (STREAM, 120, 128)], [(80, 6)]),  # the median
         ([(STREAM, 100, 119)], []),  # takes longer than the return
@@ -55,6 +55,11 @@ WAITED = (STREAM, 20, 90)  # 10 us from the end of the kernel to its return
 )
 def test_a_return_after_a_wait_against_calls_that_found_all_done(others: list[tuple[str, float, float]], wake: object) -> None:
     assert waking(WAITED, *others) == wake
+
+
+def test_a_machine_that_wakes_up_slowly_shows_it_without_a_call_that_found_all_done() -> None:
+    assert waking((STREAM, 20, 225)) == [(80, 145 - 14)]
+    assert waking((STREAM, 20, 225), (STREAM, 300, 304)) == [(80, 145 - 4)]
 
 
 def test_what_is_known_of_waking_up_is_what_was_simulated(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphlink.cli.inputs import of_folders
 from graphlink.doctor.diagnose import Given, findings_of
 from graphlink.doctor.examine import examine
 from graphlink.doctor.records import Finding
+from graphlink.run.discover.inputs import of_folders
 
 
 def diagnosed(folder: Path) -> dict[str, Finding]:

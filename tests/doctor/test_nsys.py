@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from graphlink.cli.nsys import ranks_of
 from graphlink.doctor.diagnose import Given, findings_of
 from graphlink.doctor.examine import examine
 from graphlink.doctor.records import Finding
 from graphlink.engine.engines import RunsOn
+from graphlink.run.discover.nsys import ranks_of
 from graphlink.testing import NsysVariation, Training, run, training_program, write_nsys
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from graphlink.cli.inputs import of_folders
-from graphlink.cli.side_files import heads_of, pair
 from graphlink.doctor.diagnose import Given, findings_of
 from graphlink.doctor.examine import examine
 from graphlink.doctor.nccl import dump_lacking, missing_calls
 from graphlink.doctor.records import Finding
 from graphlink.read.nccl.read import read_dump
+from graphlink.run.discover.inputs import of_folders
+from graphlink.run.discover.side_files import heads_of, pair
 from graphlink.testing import ClusterTraining, cluster_run
 from graphlink.testing.nccl import write_nccl
 from graphlink.testing.nccl_records import NcclProfile

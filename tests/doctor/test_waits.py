@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.cli.inputs import of_folders
+from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, run_rank
 from graphlink.testing import Shape, Variation, random_program, run, write_kineto
 from tests.doctor.diagnosed import diagnosed
@@ -68,3 +68,32 @@ def test_recorded_waits_for_gloo_leave_nothing_to_infer(tmp_path: Path) -> None:
     ]
     (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
     assert "host-comm" not in diagnosed(tmp_path)
+
+
+def test_an_exact_wait_that_the_graph_lacks_is_told_with_its_time(tmp_path: Path) -> None:
+    """The row names stream 9, and what that ran was launched before the recording."""
+    op = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "args": {"Input Dims": [[1]], "Record function id": 1}}
+    call = {"ph": "X", "cat": "cuda_runtime", "pid": 1, "tid": 1}
+    sync = {"stream": 9, "correlation": 2, "device": 0, "cuda_sync_kind": "Stream Synchronize"}
+    events = [
+        op | {"name": "aten::mm", "ts": 0.5, "dur": 1100},
+        op | {"name": "aten::add", "ts": 1200, "dur": 10},
+        call | {"name": "cudaLaunchKernel", "ts": 2, "dur": 5, "args": {"correlation": 1}},
+        call | {"name": "cudaStreamSynchronize", "ts": 20, "dur": 1000, "args": {"correlation": 2}},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "k",
+            "pid": 0,
+            "tid": 7,
+            "ts": 10,
+            "dur": 30,
+            "args": {"stream": 7, "correlation": 1, "device": 0},
+        },
+        {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 9, "ts": 20, "dur": 1000, "args": sync},
+    ]
+    (tmp_path / "kineto_0.json").write_text(json.dumps({"traceEvents": events}))
+    found = diagnosed(tmp_path)["standstill"]
+    assert found.figures["calls_ns"] == 980_000
+    assert found.told[0].startswith("1 synchronisation calls have a row that names what they waited for, but nothing of it was recorded")
+    assert found.told[0].endswith("0.980 ms count as not explained")

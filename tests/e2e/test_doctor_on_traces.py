@@ -24,7 +24,10 @@ KNOWN: dict[str, set[str]] = {
     "partial-et": {"et-partial", "no-cuda-sync", "matched-by-order", "integer-us", "no-steps"},
     "cuda-sync/alexnet.json.gz": {"no-et", "no-shapes", "integer-us", "no-steps", "no-record-function-ids"},
     "cuda-sync/event_sync.json.gz": {"no-et", "no-shapes", "integer-us", "no-record-function-ids"},
-    "nsys/h100_2gpu_1s.sqlite": {"nsys-cut", "launches-before-window", "nsys-no-event-records", "nsys-rank-by-order", "profiler-overhead"},
+    "nsys/h100_2gpu_1s.sqlite": {
+        "nsys-cut", "launches-before-window", "nsys-no-event-records", "nsys-rank-by-order", "profiler-overhead", "standstill",
+        "launches-without-ops",
+    },
     "nsys/no_nvtx_table.sqlite": {"nsys-no-nvtx", "profiler-overhead", "nsys-odd-rows"},
     "nccl/nccl_trace_p2p_4rank.json": {"nccl-alone", "nccl-no-gpu-stop", "nccl-no-proxy-steps", "nccl-no-seq"},
     "rocm/mi250_minitoy.json.gz": {"no-et", "no-hip-sync"},
@@ -35,6 +38,7 @@ KNOWN: dict[str, set[str]] = {
     "legacy/triton_example.json.gz": {"no-et", "no-cuda-sync", "no-record-function-ids"},
     "legacy/sendrecv_graph_launch_5streams.json.gz": {
         "no-et", "no-cuda-sync", "comm-unknown", "launches-before-window", "missing-ranks", "integer-us", "no-record-function-ids",
+        "standstill",
     },
     "host-only/no_gpu_no_rank.json.gz": {"no-et", "host-only", "no-rank", "integer-us", "no-record-function-ids"},
     "pipelining-cpu/1f1b": {"host-only", "host-comm", "no-seq", "no-pipeline-ranges", "began-apart", "first-meeting-late"},
@@ -49,7 +53,7 @@ def told(name: str) -> dict[str, Any]:
     if not COMMAND.exists():
         pytest.skip("graphlink is not installed: pip install -e .")
     ran = subprocess.run(
-        [str(COMMAND), "doctor", str(TRACES / name), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        [str(COMMAND), "doctor", str(TRACES / name), "--json", "-"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}

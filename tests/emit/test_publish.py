@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from graphlink.emit.publish import HIDDEN, JOURNAL, OLD, Publication, naming, write
+from graphlink.emit.publish import HIDDEN, JOURNAL, MOST_MOVING_S, OLD, Publication, left_by_the_killed, naming, settle, temporary, write
 from graphlink.errors import OutputError
+from tests.emit.kills import NEW as NEW_FILES
+from tests.emit.kills import OLD as OLD_FILES
 
 
 def publish(folder: Path, files: dict[str, bytes], *, force: bool = False, listed: Sequence[str] | None = None) -> None:
@@ -224,7 +231,7 @@ def test_a_temporary_folder_of_no_process_number_is_no_matter(tmp_path: Path, pi
 def test_a_journal_that_is_none_is_passed_over(tmp_path: Path, text: bytes) -> None:
     (planted(tmp_path) / JOURNAL).write_bytes(text)
     publish(tmp_path, {"a.0.et": b""})
-    assert set(tree(tmp_path)) == {"a.0.et", "summary.json", HIDDEN}
+    assert set(tree(tmp_path)) == {"a.0.et", "summary.json"}
 
 
 def test_force_replaces_no_file_that_only_a_planted_summary_calls_graphlinks(tmp_path: Path) -> None:
@@ -239,3 +246,90 @@ def test_what_is_no_name_of_an_output_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"notes\.txt"):
         publish(tmp_path, {"notes.txt": b""})
     assert tree(tmp_path) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fork, SIGKILL")
+@pytest.mark.parametrize("ending", ["succeeds", "fails"])
+def test_whoever_opens_a_folder_after_a_kill_finds_the_old_files_or_the_new(tmp_path: Path, ending: str) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.emit.kills", str(tmp_path), ending]
+    ran = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=True)
+    kills = [json.loads(line) for line in ran.stdout.splitlines()]
+    whole = [{**files, "summary.json": summary_of(files)} for files in (OLD_FILES, NEW_FILES)]
+    states = [{name: data.decode() for name, data in files.items()} for files in whole]
+    assert len(kills) >= 60
+    assert not [kill for kill in kills if kill[2] not in states], "mixed, or something is left beside"
+    assert {states.index(kill[2]) for kill in kills} == {0, 1}
+    once = [states.index(found) for _, second, found in kills if second is None]
+    assert ending == "fails" or once == sorted(once), "old until a moment, new from then on"
+    assert ending == "succeeds" or once[-1] == 0
+    assert len(once) > 20
+
+
+def summary_of(files: dict[str, bytes]) -> bytes:
+    return msgspec.json.encode({"graphlink": "0", "files": [*files, "summary.json"]})
+
+
+def test_a_process_that_moves_files_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its journal is there only while it holds the lock; so it is dead for who holds the lock, or of another sort of file system."""
+    publish(tmp_path, {"a.0.et": b"old"})
+    seen: list[bytes] = []
+    rename = Path.rename
+    reader: list[threading.Thread] = []
+
+    def look() -> None:
+        settle(tmp_path)
+        seen.append((tmp_path / "a.0.et").read_bytes())
+
+    def slowly(self: Path, target: Path) -> Path:
+        if not reader and self.name == "a.0.et":
+            reader.append(threading.Thread(target=look))
+            reader[0].start()
+            reader[0].join(0.2)
+            assert not seen
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", slowly)
+    publish(tmp_path, {"a.0.et": b"new"}, force=True)
+    reader[0].join()
+    assert seen == [b"new"]
+
+
+@pytest.mark.parametrize(("age_s", "there"), [(0, None), (MOST_MOVING_S + 60, b"before")])
+def test_what_a_killed_process_of_another_host_moved_is_taken_back_after_a_while(tmp_path: Path, age_s: int, there: bytes | None) -> None:
+    left = planted(tmp_path, new=["trace.1.et"], old=["trace.0.et"])
+    (left / OLD / "trace.0.et").write_bytes(b"before")
+    left = left.rename(left.with_name("tmp-elsewhere-1-7-x"))
+    began = time.time() - age_s
+    os.utime(left / JOURNAL, (began, began))
+    with contextlib.nullcontext() if age_s else pytest.raises(OutputError, match="another host"):
+        settle(tmp_path)
+    assert tree(tmp_path).get("trace.0.et") == there and left.exists() == (not age_s)
+
+
+def test_what_others_prepare_is_left_alone(tmp_path: Path) -> None:
+    for name in (f"tmp-{socket.gethostname().replace('-', '_')}-{os.getpid()}-x", "tmp-elsewhere-1-7-x", "tmp-x"):
+        (tmp_path / HIDDEN / name / OLD).mkdir(parents=True)
+    before = tree(tmp_path)
+    settle(tmp_path)
+    assert tree(tmp_path) == before
+
+
+def test_a_number_that_another_process_has_by_now_is_no_life(tmp_path: Path) -> None:
+    (tmp_path / HIDDEN).mkdir()
+    mine = temporary(tmp_path / HIDDEN)
+    other = mine.with_name(mine.name.replace(f"-{os.getpid()}-", f"-{os.getpid()}-1"))
+    other.mkdir()
+    assert left_by_the_killed(tmp_path / HIDDEN) == ([other] if Path("/proc/self/stat").exists() else [])
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may do anything")
+def test_files_that_cannot_be_moved_back_are_an_error(tmp_path: Path) -> None:
+    left = planted(tmp_path, new=["trace.1.et"], old=["trace.0.et"])
+    (left / OLD / "trace.0.et").write_bytes(b"before")
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(OutputError, match="cannot be put back"):
+            settle(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)

@@ -310,14 +310,22 @@ def _bubbles(place: Place, rng: random.Random) -> Outcome:
 
 
 def _jobs(place: Place, rng: random.Random) -> Outcome:
-    """What jobs of single ranks leave; not the pickles, which are trusted like the folder that they lie in."""
+    """What jobs of single ranks leave: what they say of themselves."""
+    return _left(place, "rank.json", mutate.of_json, rng)
+
+
+def _columns(place: Place, rng: random.Random) -> Outcome:
+    """What jobs of single ranks leave: their records."""
+    return _left(place, rng.choice(("rows.columns", "prepared.columns")), mutate.of_columns, rng)
+
+
+def _left(place: Place, name: str, change: Callable[[bytes, random.Random], bytes], rng: random.Random) -> Outcome:
     folder = place.work / "jobs"
     if not folder.exists():
         shutil.copytree(place.base / "jobs", folder)
-    manifests = sorted((folder / ".graphlink" / "ranks").glob("*/rank.json"))
-    path = rng.choice(manifests)
+    path = rng.choice(sorted((folder / ".graphlink" / "ranks").glob(f"*/{name}")))
     before = (place.base / "jobs" / path.relative_to(folder)).read_bytes()
-    path.write_bytes(mutate.of_json(before, rng))
+    path.write_bytes(change(before, rng))
     try:
         return call("join", folder, "--jobs", "1", "-q")
     finally:
@@ -358,6 +366,7 @@ CASES = (
     Case("path", 5, _path),
     Case("bubbles", 6, _bubbles),
     Case("jobs", 1, _jobs),
+    Case("columns", 2, _columns),
     Case("journal", 1, _journal),
     Case("readers", 40, _readers),
 )

@@ -1,4 +1,5 @@
-"""Hostile changes of a file, each told by a random generator alone: of bytes, of JSON values, of cells of sqlite, of protobuf fields."""
+"""Hostile changes of a file, each told by a random generator alone: of bytes, of JSON values, of cells of sqlite, of protobuf fields,
+of columns."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ import gzip
 import random
 import re
 import sqlite3
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import zstandard
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
 _JSON = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null|NaN|[\[\]{}:,]')
 _WORDS = re.compile(rb"0x[0-9a-fA-F]+|-?\d+(?:\.\d+)?|[A-Za-z_]\w*")
@@ -311,3 +315,44 @@ def _change_table(connection: sqlite3.Connection, rng: random.Random) -> None:
         connection.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     else:
         connection.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{rng.choice((*columns, "rowid", "x y", "id"))}"')
+
+
+def of_columns(data: bytes, rng: random.Random) -> bytes:
+    """Of a record that ``graphlink.run.codec`` wrote; most have the checksum that belongs to them."""
+    if rng.random() < 0.2:
+        return of_bytes(data, rng)
+    sections = _sections(data)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(sections))
+        sort, inside = sections[at]
+        if rng.random() < 0.05:
+            sections[at] = rng.choice(sections)
+        elif sort[:1] in (b"<", b"|"):
+            sections[at] = sort, _column(np.frombuffer(inside, sort.rstrip(b"\0").decode()), rng).tobytes()
+        elif inside:
+            sections[at] = sort, of_bytes(inside, rng)
+    first = data[: data.index(b"\n") + 1]
+    made = first + b"".join(sort + len(inside).to_bytes(8, "little") + inside for sort, inside in sections)
+    return made + zlib.crc32(made).to_bytes(4, "little")
+
+
+def _sections(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Their sorts, and what is in them."""
+    at, out = data.index(b"\n") + 1, []
+    while at < len(data) - 4:
+        size = int.from_bytes(data[at + 8 : at + 16], "little")
+        out.append((data[at : at + 8], data[at + 16 : at + 16 + size]))
+        at += 16 + size
+    return out
+
+
+def _column(values: NDArray[np.generic], rng: random.Random) -> NDArray[np.generic]:
+    kind = rng.randrange(4)
+    if kind == 0 or not len(values):
+        return np.resize(values, rng.choice((0, 1, len(values) + 1, max(len(values) - 1, 0))))
+    if kind == 1:
+        return values[:: rng.choice((-1, 2))]
+    changed = values.copy()
+    for _ in range(rng.choice((1, 1, 3, 20))):
+        changed[rng.randrange(len(changed))] = np.array(rng.choice(INTEGERS), np.int64).astype(values.dtype)
+    return changed

@@ -115,6 +115,16 @@ def test_a_wait_that_is_over_bounds_the_clock() -> None:
     assert (on_host_clock(trace).device.end_ns <= 200_000).all()
 
 
+@pytest.mark.parametrize(("between", "bounded"), [([], True), ([Call("cudaEventRecord", 211, 212, 22)], False)])
+def test_a_synchronisation_right_behind_a_copy_to_the_host_bounds_the_clock(between: list[Call], bounded: bool) -> None:
+    """As ``item()`` does it, whatever other streams there are; what the launches say would have it end after the return."""
+    calls, ops = launches(10)
+    copy, sync = Call("cudaMemcpyAsync", 205, 210, 20), Call("cudaStreamSynchronize", 213, 240, 21)
+    rows = [*ops, Device("k", 190, 195, 1, stream=9), Device("Memcpy DtoH (Device -> Pinned)", 246, 248, 20, kind=DeviceKind.MEMCPY)]
+    found = offsets_us(build_trace(calls=[*calls, copy, *between, sync], device=rows))
+    assert (found[-1] >= 8) == bounded
+
+
 def test_a_query_and_a_copy_from_the_host_bound_nothing() -> None:
     calls, ops = launches(10)
     calls += [Call("cudaMemcpy", 300, 310, 50), Call("cudaEventQuery", 320, 321, 51), Call("cudaEventRecord", 299, 300, 52)]
@@ -129,6 +139,17 @@ def test_each_device_has_a_clock() -> None:
     clocks = on_host_clock(trace).clocks
     assert clocks is not None
     assert [round(c.offset_ns[0] / 1000) for c in clocks.devices] == [6, -4]
+
+
+def test_a_device_that_shows_nothing_has_the_clock_of_the_others_if_that_is_one() -> None:
+    (calls, ops), (more, others), (last, few) = launches(10, 6), launches(10, 6, 21, 3), launches(1, 6, 41, 7)
+    few = [op._replace(device=2) for op in few]
+    for ahead, offsets in ((0, [6, 6, 6]), (-20, [6, -14, 0])):
+        second = [op._replace(device=1, start=op.start + ahead, end=op.end + ahead) for op in others]
+        clocks = on_host_clock(build_trace(calls=[*calls, *more, *last], device=[*ops, *second, *few])).clocks
+        assert clocks is not None
+        assert [round(c.offset_ns[0] / 1000) for c in clocks.devices] == offsets
+        assert [c.anchored for c in clocks.devices] == [True, True, not ahead]
 
 
 def test_hip_returns_sooner_before_its_kernels_begin() -> None:
@@ -163,7 +184,7 @@ def price(costs: list[list[float]], path: Iterable[int]) -> float:
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(st.floats(0, 40), min_size=n, max_size=n), min_size=1, max_size=6)))
 @settings(max_examples=100, deadline=None)
 def test_no_path_through_the_levels_is_cheaper(costs: list[list[float]]) -> None:
-    assert price(costs, cheapest(np.array(costs), CHANGE_US).tolist()) == pytest.approx(cheapest_of_all(costs))
+    assert price(costs, cheapest(np.array(costs), np.full(len(costs), CHANGE_US)).tolist()) == pytest.approx(cheapest_of_all(costs))
 
 
 def test_a_recording_without_device_rows_stays_as_it_is() -> None:

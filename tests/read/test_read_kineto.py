@@ -219,6 +219,17 @@ def test_what_is_no_node_is_counted(read):
     }  # fmt: skip
 
 
+def test_frames_of_python_are_no_rows_but_when_they_were_is_kept(read):
+    trace = read(
+        row("python_function", "f", 1, 2), row("python_function", "g", 5, 1, tid=9), row("python_function", "wrong", None, "x"),
+        row("cpu_op", "a", 1, 1), baseTimeNanoseconds=1000,
+    )  # fmt: skip
+    frames = trace.frames
+    assert (frames.tid.tolist(), frames.start_ns.tolist(), frames.end_ns.tolist()) == ([11, 9], [2000, 6000], [4000, 7000])
+    assert trace.left_out == {"python_function": 2, "unreadable": 1}
+    assert read(row("cpu_op", "a", 1, 1)).frames is None
+
+
 def test_durations(read):
     trace = read(row("cpu_op", "a", 1, -3), {"ph": "X", "cat": "cpu_op", "name": "b", "tid": 1, "ts": 2}, row("cpu_op", "c", 3, None))
     assert (trace.host.end_ns - trace.host.start_ns).tolist() == [0, 0, 0]

@@ -90,13 +90,19 @@ def test_scaled_kernels_with_cuda_sync_rows(tmp_path: Path, ops: int, programs: 
         assert of_scale.max() <= 1.5, scale
 
 
+@pytest.mark.parametrize(("estimated", "most"), [(False, 2.0), (True, 2.5)], ids=["true clock", "estimated clock"])
 @EITHER
-def test_scaled_kernels_without_cuda_sync_rows(tmp_path: Path, programs: int) -> None:
+def test_scaled_kernels_without_cuda_sync_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: int, estimated: bool, most: float
+) -> None:
+    """These programs launch 1 to 8 us after their call, so that their clock is found up to some us off."""
+    if not estimated:
+        monkeypatch.setattr("graphlink.run.job.on_host_clock", lambda trace: trace)
     errors = what_if_errors(tmp_path, cuda_sync=False, programs=programs)
     print("\n", *errors.table(), sep="\n")
     for scale, of_scale in errors.by_scale.items():
         assert np.median(of_scale) <= 1.0, scale
-        assert np.percentile(of_scale, 90) <= 2.0, scale
+        assert np.percentile(of_scale, 90) <= most, scale
 
 
 def faster_host(program: Program, factor: float) -> Program:
@@ -116,11 +122,47 @@ def faster_host(program: Program, factor: float) -> Program:
     return replace(program, threads=tuple(threads))
 
 
-def test_a_faster_host_and_a_faster_device(tmp_path: Path) -> None:
-    """Without blocking copies, whose launch is part of their op in the graph, with its latency."""
+def launching_within(program: Program, most_ns: int) -> Program:
+    """The program whose device ops begin 1 us to ``most_ns`` after their launch call (else up to 8 us), in the same order of lateness."""
+
+    def changed(action: Action) -> Action:
+        if not isinstance(action, Call):
+            return action
+        sooner = (replace(w, launch_delay_ns=1_000 + (w.launch_delay_ns - 1_000) * (most_ns - 1_000) // 7_000) for w in action.work)
+        return replace(action, work=tuple(sooner))
+
+    return replace(program, threads=tuple(replace(t, actions=tuple(map(changed, t.actions))) for t in program.threads))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_that_begins_later_is_recorded_as_one_whose_clock_is_ahead(seed: int) -> None:
+    """Where calls return as much sooner after what they waited for: so no rule can tell launch latency from a clock's offset."""
+    ns = 2_000
+
+    def changed(action: Action) -> Action:
+        if not isinstance(action, Call):
+            return action
+        work = tuple(replace(w, launch_delay_ns=w.launch_delay_ns + ns) for w in action.work)
+        return replace(action, work=work, return_ns=max(0, action.return_ns - ns))
+
+    program = random_program(seed, Shape(threads=1, streams=3, queries=False, blocking=False, ops=60))
+    threads = tuple(replace(t, actions=tuple(map(changed, t.actions))) for t in program.threads)
+    sooner, later = run(program), run(replace(program, threads=threads))
+    assert [(op.start_ns + ns, op.end_ns + ns) for op in sooner.device] == [(op.start_ns, op.end_ns) for op in later.device]
+    for a, b in ((sooner.calls, later.calls), (sooner.host, later.host)):
+        assert [(row.start_ns, row.end_ns) for row in a] == [(row.start_ns, row.end_ns) for row in b]
+
+
+@pytest.mark.parametrize(("most_ns", "usual", "worst"), [(3_000, 0.05, 0.1), (8_000, 0.08, 0.2)], ids=["as real ones", "late"])
+def test_a_faster_host_and_a_faster_device(tmp_path: Path, most_ns: int, usual: float, worst: float) -> None:
+    """Without blocking copies, whose launch is part of their op in the graph, with its latency.
+
+    What calls take to return is the host's, what launches take is not, and their sum is all that a recording shows (the test above).
+    So where a machine launches later than real ones do (1 to 3 us), half of what it is later is lost for each wait.
+    """
     errors: dict[float, list[float]] = {1.0: [], 0.5: []}
     for seed in range(PROGRAMS // 4):
-        program = random_program(seed, replace(program_shape(seed, 60), blocking=False))
+        program = launching_within(random_program(seed, replace(program_shape(seed, 60), blocking=False)), most_ns)
         execution = run(program)
         work = recorded(tmp_path, execution, cuda_sync=True)
         lead = execution.makespan_ns - measured_ns(work.ranks[0].file)
@@ -132,8 +174,8 @@ def test_a_faster_host_and_a_faster_device(tmp_path: Path) -> None:
             of.append(abs(100 * (got / truth - 1)))
     for kernels, of in errors.items():
         print(f"\nhost x 0.5, kernels x {kernels:g}: median {np.median(of):.3f} %  worst {max(of):.3f} %")
-        assert np.median(of) <= 0.08
-        assert max(of) <= 0.2
+        assert np.median(of) <= usual
+        assert max(of) <= worst
 
 
 def without_waits(program: Program) -> Program:

@@ -38,7 +38,7 @@ def check_summary(summary: Any, stages: int, *expected: str) -> None:
         assert all(text.startswith(expected) for text in rank["warnings"])
         assert rank["device"]["ops"] == rank["device"]["linked"] > 0
         assert "impossible" not in rank["sync"]["rejected"]
-        assert abs(rank["replay"]["error_pct"]) < 0.05
+        assert abs(rank["replay"]["error_pct"]) < 0.02
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from graphlink.annotate.nccl.details import details
 from graphlink.annotate.nccl.records import NcclJoin, Ops
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph, NodeKind
 from graphlink.read.nccl.records import Dump
+from graphlink.records import Short
 
 
-@dataclass(frozen=True, slots=True)
-class SideFiles:
+@dataclass(frozen=True, slots=True, repr=False)
+class SideFiles(Short):
     """The side files of a rank, and what joining them with its communication gave."""
 
     dumps: tuple[Dump, ...]

@@ -232,8 +232,8 @@ def _ordinals(lane: I64, function: I64, seq: I64) -> I64:
             numbers = seq[own[at]]
             sure &= numbers[0] == 0 and bool((np.diff(numbers) > 0).all())
             place = np.searchsorted(at, np.arange(len(own)))
-            low, high = np.append(0, numbers + 1)[place], np.append(numbers, numbers[-1] + 1)[place]
-            total += low
+            low, high = np.append(NOWHERE, numbers)[place], np.append(numbers - 1, numbers[-1])[place]
+            total += low + 1
             sure &= low == high
         found[own[sure]] = total[sure]
     return found

@@ -21,10 +21,11 @@ from graphlink.annotate.pipeline.witness import witness
 from graphlink.annotate.pipeline.work import Worked, device_work, host_work
 from graphlink.annotate.waits import before_on_thread, wait_slices
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, Graph, Linked
+from graphlink.records import Short
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+@dataclass(frozen=True, slots=True, repr=False)
+class Staged(Short):
     """``run`` is None where a rank has no pipeline range. ``of_device``: the range of each device row, ``NOWHERE`` for none."""
 
     run: StageRun | None

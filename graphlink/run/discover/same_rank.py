@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graphlink.cli.names import named_world, without_number
 from graphlink.errors import InputError
 from graphlink.read.heads import Head
 from graphlink.read.kinds import KINETO
+from graphlink.run.discover.names import named_world, without_number
 from graphlink.run.one_run import APART_NS
 
 _DATED_NS: Final = 10**18  # 2001; what is less counts from Kineto's base date or from when a machine started

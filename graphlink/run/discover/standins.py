@@ -5,7 +5,6 @@ All that is asked of them until their ranks are known is in their heads; so the 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import glob
 import re
@@ -14,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from graphlink.cli.inputs import Found, is_looked_into, unfold
-from graphlink.cli.side_files import may_be_side_file
 from graphlink.engine import files
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import HEAD_BYTES, at_once, read_head
 from graphlink.run.compare import MOST
+from graphlink.run.discover.inputs import Found, is_looked_into, unfold
+from graphlink.run.discover.recordings import Recordings
+from graphlink.run.discover.side_files import may_be_side_file
 from graphlink.run.fetch import telling
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
@@ -35,20 +35,22 @@ class Standins:
         self._remotes: dict[Path, files.Remote] = {}
         self._prefixes: dict[str, str] = {}  # of stand-ins, and of URLs
 
-    def named(self, arguments: argparse.Namespace) -> argparse.Namespace:
-        """Arguments that name stand-ins, which are there then, instead of URLs.
+    def named(self, recordings: Recordings) -> Recordings:
+        """Recordings that name stand-ins, which are there then, instead of URLs.
 
         Raises:
             InputError: a file or folder is missing or cannot be reached.
             UsageError: its file system needs a package that is not there.
         """
-        both = [name for name in (*arguments.kineto, *arguments.et) if files.is_url(name)]
+        both = [name for name in (*recordings.kineto, *recordings.et) if files.is_url(name)]
         self._add([one for name in both for one in (files.found(name) if files.is_pattern(name) else [files.remote(name)])])
-        self._add([one for name in filter(files.is_url, arguments.nccl) for one in _side_files(name)])
-        for url in self._folders(arguments.folder):
+        self._add([one for name in filter(files.is_url, recordings.nccl) for one in _side_files(name)])
+        for url in self._folders(recordings.folders):
             self._fill(url)
-        given = {option: [self._name(name) for name in getattr(arguments, option)] for option in ("kineto", "et", "nccl", "folder")}
-        return argparse.Namespace(**{**vars(arguments), **given})
+        kineto, et, nccl, folders = (
+            tuple(map(self._name, names)) for names in (recordings.kineto, recordings.et, recordings.nccl, recordings.folders)
+        )
+        return replace(recordings, kineto=kineto, et=et, nccl=nccl, folders=folders)
 
     def stood_for(self, found: Found) -> Found:
         """What was found of stand-ins, of what these stand for.
@@ -71,7 +73,7 @@ class Standins:
         for url in self._folders(names):
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
-            for graph in files.found(f"{url}/*.et")[:MOST]:
+            for graph in files.found(f"{url}/*.et")[:MOST] if not files.is_file(url) else ():
                 files.fetch(graph.url, local)
         return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
 
@@ -91,10 +93,13 @@ class Standins:
 
     def _folders(self, names: Sequence[str]) -> list[str]:
         urls = filter(files.is_url, names)
-        return [one for url in urls for one in (files.folders(url) if files.is_pattern(url) else [url.rstrip("/")])]
+        return [one for url in urls for one in (files.folders(url) or files.listing(url) if files.is_pattern(url) else [url.rstrip("/")])]
 
     def _fill(self, url: str) -> None:
-        """Stand-ins for what a folder holds, or the folders in it where it holds no recording itself."""
+        """Stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
+        if files.is_file(url):
+            self._add([files.remote(url)])
+            return
         self._local(url).mkdir(parents=True, exist_ok=True)
         here = self._add(_recordings(url))
         if not any(read_head(path).kind for path in here):

@@ -8,21 +8,21 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.names import is_named_as_recording, is_trace_name, named_rank
-from graphlink.cli.pairing import few, holes, pair, refuse_world
-from graphlink.cli.side_files import heads_of, may_be_side_file
 from graphlink.errors import InputError, UsageError
 from graphlink.read import kinds
 from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
-from graphlink.read.nccl.heads import DumpHead
+from graphlink.read.nccl.heads import DumpHead, read_dump_head
 from graphlink.read.nccl.names import is_named_so
 from graphlink.read.paddle import is_worker_log
 from graphlink.read.source import unreadable
+from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank
+from graphlink.run.discover.pairing import few, holes, pair, refuse_world
+from graphlink.run.discover.side_files import heads_of, may_be_side_file
 from graphlink.run.job import Inputs
 
 log: Final = logging.getLogger("graphlink")
@@ -90,16 +90,19 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
 
 
 def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False) -> Found:
-    """The recordings in folders, told by content and paired by rank over all of them; side files of NCCL are not paired yet.
+    """The recordings in folders and the files named, told by content, paired by rank over all of them; side files of NCCL not yet.
 
-    A folder that holds none itself is taken as a folder of folders, of a rank or host each.
+    A folder that holds none itself is taken as a folder of folders, of a rank or host each. A single pair that is named is one as given,
+    as with ``--kineto`` and ``--et``: that other ranks were not recorded is not missed.
 
     Raises:
         InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank, or of two runs
-            without ``same_run``.
-        UsageError: files cannot be paired; execution traces beside nsys exports.
+            without ``same_run``; a file that is named is no recording.
+        UsageError: files cannot be paired; execution traces beside nsys exports, or without any trace of a device.
     """
-    folders = _contents(_folders(names))
+    paths = _named(names)
+    named = [path for path in paths if path.is_file()]
+    folders = [*_contents([path for path in paths if path not in set(named)]), *([_of_files(by_kind(named), named)] if named else [])]
     devices = [head for folder in folders for head in folder.devices]
     hosts = [head for folder in folders for head in folder.hosts]
     dumps = tuple(head for folder in folders for head in folder.dumps)
@@ -110,15 +113,17 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
         missing = (*missing, f"left aside, by their beginning neither traces nor side files of NCCL: {few(strange)}")
     foreign = _foreign([path for folder in folders for path in folder.foreign])
     if not devices:
+        if hosts and len(named) == len(paths) and not any(folder.databases for folder in folders):
+            raise UsageError("no Kineto trace given", path=hosts[0].path, todo="add the Kineto trace of the same run")
         exports = [path for folder in folders for path in folder.exports(needed=True)]
         _refuse_exports(folders, exports, hosts)
         return Found((), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing)
     warnings = (*_left_aside(folders, "Kineto traces", exports_too=True), *foreign)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
         one = _single(devices[0], hosts[0].path if hosts else None, rank)
-        return Found((one,), (), warnings, (*missing, *_holes(one, devices[0])), dumps)
+        return Found((one,), (), warnings, missing if len(named) == len(paths) else (*missing, *_holes(one, devices[0])), dumps)
     if rank is not None:
-        raise UsageError("--rank is for a single pair, and the folder holds more", path=folders[0].path)
+        raise UsageError("--rank is for a single pair, and there are more", path=folders[0].path)
     paired = pair(devices, hosts, same_run=same_run)
     return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing), dumps)
 
@@ -144,12 +149,65 @@ def _matches(name: str) -> list[Path]:
     return [Path(match) for match in found]
 
 
-def _folders(names: Sequence[str]) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Recordings by kind, in the order in which they were given."""
+
+    devices: list[Path] = field(default_factory=list)
+    hosts: list[Path] = field(default_factory=list)
+    exports: list[Path] = field(default_factory=list)
+    dumps: list[DumpHead] = field(default_factory=list)
+
+
+def by_kind(paths: Sequence[Path]) -> Files:
+    """Tell files by their content.
+
+    Raises:
+        InputError: one is no recording.
+    """
+    files = Files()
+    of_kind = {kinds.KINETO.name: files.devices, kinds.ET.name: files.hosts, kinds.NSYS.name: files.exports}
+    for path in paths:
+        head = read_dump_head(path)
+        if head is not None:
+            files.dumps.append(head)
+            continue
+        kind = looks_like(path)
+        if kind == kinds.CHAKRA.name:
+            raise InputError("is a Chakra graph, not a recording", path=path, todo=f"graphlink check {path} judges it")
+        if kind is not None and kind not in of_kind and kind != kinds.NCCL.name:
+            raise InputError(f"is {kinds.ALL[kind].what}", path=path, todo=kinds.ALL[kind].todo)
+        if kind not in of_kind:
+            logs = f"give the folder of Paddle's logs with --paddle-logs {path.parent}"
+            raise InputError(
+                "is neither a Kineto trace, an execution trace, an nsys export nor a side file of NCCL",
+                path=path,
+                todo=logs if is_worker_log(path) else "give what a profiler wrote; graphlink doctor --env tells what it would write",
+            )
+        of_kind[kind].append(path)
+    return files
+
+
+def _of_files(files: Files, named: Sequence[Path]) -> _Folder:
+    """Files that are named, as if they lay in a folder."""
+    return _Folder(
+        named[0],
+        devices=tuple(read_heads(files.devices)),
+        hosts=tuple(read_heads(files.hosts)),
+        databases=tuple(files.exports),
+        logs=(),
+        dumps=tuple(files.dumps),
+        strange=(),
+        foreign=(),
+    )
+
+
+def _named(names: Sequence[str]) -> list[Path]:
     """Of what a pattern matches beside folders, files are passed over."""
     out: dict[Path, None] = {}
     for name in names:
         matches = _matches(name)
-        out |= dict.fromkeys([path for path in matches if _is_folder(path)] or matches[:1])
+        out |= dict.fromkeys([path for path in matches if _is_folder(path)] or matches)
     return list(out)
 
 
@@ -254,8 +312,9 @@ def _foreign_kind(path: Path) -> kinds.Kind | None:
 def _inside(folder: Path) -> list[Path]:
     """What is in a folder, but for hidden files."""
     if not _is_folder(folder):
-        what = "is a file, not a folder" if folder.exists() else "there is no such folder"
-        raise InputError(what, path=folder, todo="give a folder, or files with --et and --kineto")
+        if folder.exists():
+            raise InputError("is neither a file nor a folder, but a pipe or a device", path=folder, todo="say what it is: --kineto or --et")
+        raise InputError("there is no such file or folder", path=folder, todo="give a folder or files; graphlink --help lists the verbs")
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as problem:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.names import named_rank
-from graphlink.cli.pairing import few
 from graphlink.errors import InputError
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, read_heads
@@ -20,6 +18,8 @@ from graphlink.read.nccl.heads import DumpHead, read_dump_head
 from graphlink.read.nccl.looks import read_kind
 from graphlink.read.nccl.records import Communicator
 from graphlink.read.source import unreadable
+from graphlink.run.discover.names import named_rank
+from graphlink.run.discover.pairing import few
 from graphlink.run.job import Inputs
 
 _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)

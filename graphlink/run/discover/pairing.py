@@ -14,11 +14,11 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final
 
-from graphlink.cli.names import counted_ranks, named_rank, named_world, natural_order
-from graphlink.cli.same_rank import of_other_runs, refuse_copies, refuse_same_rank
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import Head, deep_ranks
 from graphlink.read.source import open_source
+from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order
+from graphlink.run.discover.same_rank import of_other_runs, refuse_copies, refuse_same_rank
 from graphlink.run.job import Inputs
 
 _MOST_RANKS: Final = 8  # that a message lists

@@ -90,4 +90,4 @@ def _store(task: _Task) -> Contents:
 
 def _stored(task: _Task, place: int) -> Path:
     folder, name = task.stored
-    return folder / f"{name}.{place}.pickle"
+    return folder / f"{name}.{place}.columns"

@@ -1,0 +1,88 @@
+"""Launches that were held up because the queue to the device was full (docs/standstill.md).
+
+A host may run some 1,000 ops ahead of a stream; then a launch returns only as an op ahead of it begins. CUPTI's overhead rows say so; where
+there are none, it shows in that launches are slow where most ops are ahead of them, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.link.roles import Role, roles
+from graphlink.model import I64, NOWHERE, Linked, Trace
+
+LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings held 908 to 1,140 ops
+NEAR_FULL: Final = 0.9  # of the most that was ever ahead: records and waits of events take places, too, and a launch of a graph several
+SLOW: Final = 3  # times what 95 % of the launches take that have fewer ahead of them
+TIMES: Final = 10
+MORE_OFTEN: Final = 10  # than where fewer are ahead
+
+
+ROWS: Final = "Command Buffer Full"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Launch calls (``call``, ascending), each held up for ``ns``: as rows say, else beyond what launches take with fewer ops ahead."""
+
+    call: I64
+    ns: I64
+
+
+def held_launches(linked: Linked) -> Held:
+    """Launches that rows tell of, else of streams whose queue was full time and again; ops without a call were launched before all.
+
+    Cost: O(n log n).
+    """
+    trace, call = linked.trace, linked.device_call
+    if ROWS in trace.strings and (trace.overhead.name == trace.strings.index(ROWS)).any():
+        return _told(trace)
+    calls, device = trace.calls, trace.device
+    role = roles(calls, trace.strings)
+    launched_ns = np.full(len(call), np.iinfo(np.int64).min)
+    launched_ns[call != NOWHERE] = calls.start_ns[call[call != NOWHERE]]
+    order = np.lexsort((launched_ns, device.stream, device.device))
+    moves = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
+    found = [Held(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    for rows in np.split(order, moves):
+        if len(rows) > LEAST_AHEAD:
+            launches = np.unique(call[rows][call[rows] != NOWHERE]).astype(np.int64)
+            launches = launches[role[launches] == Role.OTHER]
+            begun = np.searchsorted(np.sort(device.start_ns[rows]), calls.start_ns[launches], side="right")
+            ahead = np.searchsorted(launched_ns[rows], calls.start_ns[launches]) - begun
+            found.append(_held(launches, ahead, (calls.end_ns - calls.start_ns)[launches]))
+    joined, ns = np.concatenate([held.call for held in found]), np.concatenate([held.ns for held in found])
+    by_call = np.argsort(joined, kind="stable")
+    return Held(joined[by_call], ns[by_call])
+
+
+def _told(trace: Trace) -> Held:
+    """The calls around the rows; rows do not say on which thread they are."""
+    calls, row = trace.calls, np.flatnonzero(trace.overhead.name == trace.strings.index(ROWS))
+    start_ns, end_ns = trace.overhead.start_ns[row], trace.overhead.end_ns[row]
+    long = np.flatnonzero(calls.end_ns - calls.start_ns >= (end_ns - start_ns).min())
+    order = long[np.argsort(calls.start_ns[long], kind="stable")]
+    at = np.searchsorted(calls.start_ns[order], start_ns, side="right") - 1
+    start_ns, end_ns, at = (column[at >= 0] for column in (start_ns, end_ns, at))
+    call = order[at]
+    inside = calls.end_ns[call] >= end_ns
+    held, which = np.unique(call[inside], return_inverse=True)
+    ns = np.zeros(len(held), np.int64)
+    np.add.at(ns, which, (end_ns - start_ns)[inside])
+    return Held(held, ns)
+
+
+def _held(launches: I64, ahead: I64, took_ns: I64) -> Held:
+    full = ahead >= max(NEAR_FULL * ahead.max(initial=0), LEAST_AHEAD)
+    none = Held(launches[:0], took_ns[:0])
+    if np.count_nonzero(full) < TIMES or np.count_nonzero(~full) < TIMES:
+        return none
+    usual_ns = int(np.quantile(took_ns[~full], 0.95))
+    slow = took_ns > SLOW * usual_ns
+    held, often = full & slow, float(np.mean(slow[full]))
+    if np.count_nonzero(held) < TIMES or often < MORE_OFTEN * float(np.mean(slow[~full])):
+        return none
+    return Held(launches[held], took_ns[held] - usual_ns)

@@ -1,0 +1,216 @@
+"""``graphlink link`` and ``graphlink join``: their options, and what contradicts itself among them. The list is frozen by a test."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Final
+
+from graphlink.cli.numbers import between, count
+from graphlink.engine.files import is_url
+from graphlink.errors import UsageError
+
+USAGE: Final = "\n       ".join(
+    f"graphlink [link] {given} [options]" for given in ("DIR|FILE ...", "--et ET --kineto KINETO", "--nsys EXPORT", "--paddle-logs DIR")
+)
+_Options = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def link_options(parser: argparse.ArgumentParser) -> None:
+    _add_inputs(parser.add_argument_group("inputs (plain, .gz or .zst, told by content; folders and traces may be URLs)"))
+    _add_graph(parser.add_argument_group("the graph"))
+    _add_outputs(parser.add_argument_group("outputs"))
+    _add_joining(parser.add_argument_group("several ranks"))
+    running = parser.add_argument_group("running")
+    running.add_argument("--rank-job", action="store_true", help="only the work on these ranks, left in DIR for graphlink join")
+    running.add_argument("--resume", action="store_true", help="go on with what an earlier command that failed or was killed left in DIR")
+    running.add_argument("--partial", action="store_true", help="publish the ranks that did not fail (exit status 3)")
+    _add_running(running)
+
+
+def join_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", metavar="DIR", help="what the jobs were given as --out")
+    parser.add_argument("--strict", action="store_true", help="a rank without a job is an error, not a warning")
+    _add_force(parser)
+    _add_joining(parser)
+    _add_running(parser)
+
+
+def link(arguments: argparse.Namespace) -> int:
+    """Links what ``arguments`` name; returns the exit status.
+
+    Raises:
+        GraphlinkError: as ``job.link``; options contradict each other.
+    """
+    refuse_contradictions(arguments)
+    from graphlink.cli import job
+
+    return job.link(arguments)
+
+
+def join(arguments: argparse.Namespace) -> int:
+    """Joins the ranks that jobs left; returns the exit status.
+
+    Raises:
+        GraphlinkError: as ``job.join``.
+    """
+    from graphlink.cli import job
+
+    return job.join(arguments)
+
+
+def _add_inputs(inputs: _Options) -> None:
+    inputs.add_argument(
+        "folder",
+        nargs="*",
+        metavar="DIR|FILE",
+        help="folders or quoted globs of them, or traces and nsys exports themselves: told by content, paired by rank",
+    )
+    for option, what in (
+        ("--et", "execution traces"),
+        ("--kineto", "Kineto traces"),
+        ("--nsys", "nsys sqlite exports instead of Kineto, a rank is a (process, device)"),
+        ("--nccl", "side files of NCCL or the Flight Recorder beside Kineto, or folders of them"),
+    ):
+        help_text = f"{what}: files or quoted globs, repeatable"
+        inputs.add_argument(option, action="extend", default=[], nargs="+", metavar="FILE", help=help_text)
+    inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
+    inputs.add_argument(
+        "--rank", type=count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
+    )
+    inputs.add_argument("--strict", action="store_true", help="a rank or a partner that is missing is an error, not a warning")
+    inputs.add_argument(
+        "--step", default="all", metavar="STEPS", help="which ProfilerSteps, by the numbers of their marks: all (default), 3, 2-5"
+    )
+
+
+def _add_graph(graph: _Options) -> None:
+    graph.add_argument("--sync", choices=("both", "hta", "cuda"), default="both", help="where synchronisation is taken from (default both)")
+    graph.add_argument(
+        "--hta-limit",
+        type=count,
+        default=2_000_000,
+        metavar="N",
+        help="events of a window above which HTA is skipped there (default 2000000)",
+    )
+    graph.add_argument(
+        "--gap-us",
+        type=between(0, 1e12, "time in us"),
+        default=20.0,
+        metavar="US",
+        help="idle time above which a gap or delay is a node (default 20)",
+    )
+    graph.add_argument(
+        "--target", choices=("astra-sim", "chakra"), default="astra-sim", help="write what ASTRA-sim can run (default), or as recorded"
+    )
+    graph.add_argument(
+        "--host",
+        choices=("full", "launches"),
+        default="full",
+        help="every host op (default), or only those that launch, wait, hand over or begin a thread",
+    )
+    graph.add_argument(
+        "--range-rule",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="names of pipeline ranges, with groups (?P<phase>...), microbatch, stage, chunk; repeatable, before the known ones",
+    )
+
+
+def _add_outputs(outputs: _Options) -> None:
+    outputs.add_argument("-o", "--out", default="graphlink-out", metavar="DIR", help="output folder, or its URL (default graphlink-out)")
+    outputs.add_argument("--name", default="trace", metavar="NAME", help="prefix of the graphs: NAME.<rank>.et (default trace)")
+    outputs.add_argument("--linked", action="store_true", help="also write linked.<rank>.json, the ET merged with device ops")
+    timeline = outputs.add_mutually_exclusive_group()
+    timeline.add_argument(
+        "--timeline", choices=("recorded", "both"), default="recorded", help="what timeline.perfetto-trace shows; both: the replay too"
+    )
+    timeline.add_argument("--no-timeline", action="store_true", help="write no timeline")
+    _add_force(outputs)
+
+
+def _add_force(parser: _Options) -> None:
+    parser.add_argument("--force", action="store_true", help="replace the files that the summary of an earlier run lists, and no others")
+
+
+def _add_joining(parser: _Options) -> None:
+    parser.add_argument(
+        "--comm-time",
+        choices=("recorded", "transfer"),
+        default="recorded",
+        help="duration of communication in the graphs: as recorded (default), or without the time spent waiting for other ranks",
+    )
+    parser.add_argument(
+        "--keep-unmatched", action="store_true", help="communication that other ranks lack stays communication, not computation"
+    )
+    parser.add_argument(
+        "--same-run", action="store_true", help="recordings that differ in number of ranks, job or time are of one run all the same"
+    )
+
+
+def _add_running(parser: _Options) -> None:
+    parser.add_argument("--jobs", type=_at_least_one, metavar="N", help="ranks at a time (default: as cores and memory allow)")
+    parser.add_argument("--engine", choices=("pool", "ray"), default="pool", help="processes of this machine (default), or a Ray cluster")
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
+    loudness.add_argument("-v", "--verbose", action="store_true", help="a line a stage on stderr")
+
+
+def refuse_contradictions(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where options of ``graphlink link`` contradict each other, or name nothing."""
+    if arguments.nsys and (arguments.et or arguments.kineto):
+        other = "--et" if arguments.et else "--kineto"
+        raise UsageError(f"{other} cannot be given with --nsys: an export is a recording of its own", todo="give one or the other")
+    if arguments.nsys and arguments.nccl:
+        raise UsageError("--nccl cannot be given with --nsys: side files are joined with Kineto traces", todo="leave one out")
+    if arguments.nsys and arguments.strict:
+        raise UsageError("--strict is not for --nsys: an export says neither its partners nor how many there are")
+    if arguments.folder and (arguments.et or arguments.kineto or arguments.nsys):
+        raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et, --kineto or --nsys, not both")
+    if arguments.paddle_logs is not None:
+        _check_paddle(arguments)
+    elif not arguments.folder and not arguments.kineto and not arguments.nsys:
+        raise UsageError("no Kineto trace given", todo="graphlink --et ET.json --kineto KINETO.json; see graphlink --help")
+    refuse_urls([*arguments.nsys, *filter(None, [arguments.paddle_logs])])
+    if not arguments.out:
+        raise UsageError("--out: names no folder")
+    if not arguments.name or arguments.name.startswith(".") or any(c in arguments.name for c in "/\\\0"):
+        raise UsageError(f"--name {arguments.name!r}: must be the beginning of a file name")
+    if arguments.linked and (arguments.kineto or arguments.nsys) and not arguments.et:
+        raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
+    if arguments.json and arguments.rank_job:
+        raise UsageError("--json is the summary of a run, and --rank-job makes none", todo="give it to graphlink join")
+
+
+def _check_paddle(arguments: argparse.Namespace) -> None:
+    if not arguments.paddle_logs:
+        raise UsageError("--paddle-logs: names no folder")
+    traces = (
+        *((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto")),
+        *((arguments.nsys, "--nsys"), (arguments.nccl, "--nccl")),
+    )
+    for given, name in traces:
+        if given:
+            raise UsageError(f"--paddle-logs and {name}: give one of them")
+    for given, name in (
+        (arguments.linked, "--linked"),
+        (arguments.rank is not None, "--rank"),
+        (arguments.strict, "--strict"),
+        (arguments.range_rule, "--range-rule"),
+    ):
+        if given:
+            raise UsageError(f"{name} is not for --paddle-logs: they hold jobs, not traces, and the names of files say the ranks")
+
+
+def refuse_urls(given: Iterable[str]) -> None:
+    """Raises UsageError where one of the names is a URL."""
+    for name in filter(is_url, given):
+        raise UsageError("is read from folders of this machine only", path=name, todo="copy it here first")
+
+
+def _at_least_one(text: str) -> int:
+    number = count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number

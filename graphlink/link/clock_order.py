@@ -1,0 +1,96 @@
+"""What ran after what on the devices, whatever their clocks show: stream order, and waits of streams for events that rows name exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.link.clock_evidence import MOST_NS, Waits, called, last_of
+from graphlink.model import I32, I64, NOWHERE, Bool, SyncKind, Trace
+from graphlink.pairs import numbered_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Device row ``after`` began ``gap_ns`` after row ``before`` had ended, by their clocks, and no earlier in truth.
+
+    ``named`` by rows, else as both are on one stream. Pairs that are further apart than clocks are have no part in it. ``waits``: what
+    ``before`` ended no later than, as the stream that waited for it was itself waited for.
+    """
+
+    before: I64
+    after: I64
+    gap_ns: I64
+    named: Bool
+    waits: Waits
+
+
+def order_of(trace: Trace, call: I32) -> Order:
+    """The order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n log n).
+
+    The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on the stream of
+    the record before that has ended. A record counts where the number of its stream tells the device, too.
+    """
+    device = trace.device
+    row = np.lexsort((device.start_ns, device.stream, device.device))
+    a, b = row[:-1], row[1:]
+    same = (device.stream[a] == device.stream[b]) & (device.device[a] == device.device[b])
+    source, target, waits = _named(trace, call)
+    before, after = np.concatenate([a[same], source]), np.concatenate([b[same], target])
+    gap_ns = device.start_ns[after] - device.end_ns[before]
+    keep = np.abs(gap_ns) <= MOST_NS
+    named = np.arange(len(before)) >= len(before) - len(source)
+    return Order(before[keep], after[keep], gap_ns[keep], named[keep], waits)
+
+
+def _named(trace: Trace, call: I32) -> tuple[I64, I64, Waits]:
+    """(before, after) as rows name them, and what was waited for through them."""
+    device, calls, syncs = trace.device, trace.calls, trace.syncs
+    wait, record, number = _waiting(trace)
+    none = np.zeros(0, np.int64)
+    if not len(wait):
+        return none, none, _bounds(trace, none, none)
+    launched = np.flatnonzero(call != NOWHERE)
+    launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
+    source, at = last_of(trace, call, launched, number, syncs.record_stream[wait], record, np.arange(len(wait)))
+    sync_call = called(trace, syncs.correlation)
+    sync = np.flatnonzero((syncs.kind == SyncKind.STREAM) & syncs.stream_known & (sync_call != NOWHERE))
+    place = np.empty(len(calls.start_ns), np.int64)
+    place[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(place))
+    asked = syncs.device[wait[at]], syncs.stream[wait[at]], place[sync_call[wait[at]]]
+    target = _next((device.device[launched], device.stream[launched], place[call[launched]]), asked)
+    over = _next((syncs.device[sync], syncs.stream[sync], place[sync_call[sync]]), asked)
+    held, known = target != NOWHERE, over != NOWHERE
+    return source[held], launched[target[held]], _bounds(trace, source[known], sync_call[sync[over[known]]])
+
+
+def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
+    """(row, record call, device of the record) of waits of streams whose row names the record and its stream."""
+    device, syncs = trace.device, trace.syncs
+    streams = numbered_pairs(device.stream, device.device)[0]
+    devices = dict(streams)
+    twice = {stream for k, (stream, _) in enumerate(streams) if k and streams[k - 1][0] == stream}
+    wait = np.flatnonzero((syncs.kind == SyncKind.STREAM_WAIT) & syncs.stream_known & syncs.record_known & syncs.record_stream_known)
+    numbers, inverse = np.unique(syncs.record_stream[wait], return_inverse=True)
+    number = np.array([NOWHERE if stream in twice else devices.get(stream, NOWHERE) for stream in numbers.tolist()], np.int64)[inverse]
+    record = called(trace, syncs.record[wait])
+    keep = (number != NOWHERE) & (record != NOWHERE) & (called(trace, syncs.correlation[wait]) != NOWHERE)
+    return wait[keep], record[keep], number[keep]
+
+
+def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
+    """Of columns (device, stream, place): for each ``asked`` the next item on its stream, NOWHERE without one."""
+    device, stream, place = (np.concatenate(column) for column in zip(items, asked, strict=True))
+    lane = numbered_pairs(device, stream)[1]
+    key, wanted = np.split(lane * (int(place.max(initial=0)) + 1) + place, [len(items[2])])
+    order = np.argsort(key, kind="stable")
+    out = np.append(order, NOWHERE)[np.searchsorted(key[order], wanted, side="right")]
+    return np.where(lane[out] == lane[len(key) :], out, NOWHERE)
+
+
+def _bounds(trace: Trace, op: I64, by: I64) -> Waits:
+    """Exact, but no sign of how late a call returns: it may have waited for later work, too."""
+    device, calls = trace.device, trace.calls
+    every = np.ones(len(op), np.bool_)
+    return Waits(op, device.end_ns[op] - calls.end_ns[by], device.end_ns[op] - calls.start_ns[by], every, ~every)

@@ -1,0 +1,1 @@
+"""Which recordings there are, and which are of one rank."""

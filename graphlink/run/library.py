@@ -1,0 +1,273 @@
+"""graphlink as a library: a run is linked or opened, and asked for its graphs, paths, what-ifs and tables."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphlink.emit import bubbles, path, summary
+from graphlink.emit.publish import settle
+from graphlink.engine.engines import RunsOn
+from graphlink.engine.files import is_url
+from graphlink.errors import UsageError, bad_value
+from graphlink.read.chakra import ChakraFile, read_chakra
+from graphlink.records import html_table
+from graphlink.replay.across import across as across_all
+from graphlink.replay.folder import load, load_groups
+from graphlink.replay.report import MACHINES, Report, report
+from graphlink.replay.whatif import Changes, parse_scale
+from graphlink.run import tables
+from graphlink.run.discover.recordings import Recordings
+from graphlink.run.link import Output, linked
+from graphlink.run.options import Options
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEPT: Final = 4  # graphs that stay in memory
+_SHOWN: Final = 16  # ranks of a table for a notebook
+
+logging.getLogger("graphlink").addHandler(logging.NullHandler())  # a library does not print
+
+
+def open(folder: str | Path) -> Run:
+    """Open an output folder of graphlink.
+
+    Raises:
+        InputError: it holds no ``summary.json`` of this version of graphlink.
+        OutputError: files of a run that was killed while it published cannot be put back.
+        UsageError: it is behind a URL.
+    """
+    if is_url(str(folder)):
+        raise UsageError("is read from folders of this machine only", path=folder, todo="copy it here first")
+    settle(Path(folder))
+    return Run(Path(folder))
+
+
+def link(
+    *recordings: str | Path | Recordings,
+    options: Options | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    resume: bool = False,
+    partial: bool = False,
+    runs_on: RunsOn | None = None,
+) -> Run:
+    """Link the recordings of a run, as ``graphlink link`` does, and open what was written.
+
+    Args:
+        recordings: Folders, files, or patterns of them, told by content and paired by rank; or one ``Recordings``, which names each kind.
+        options: What shapes graphs and files.
+        out: The output folder; without one a temporary folder, which goes when the run object does.
+        force: Replace the files that the summary of an earlier run in ``out`` lists, and no others.
+        resume: Go on with what an earlier run that failed or was killed left in ``out``.
+        partial: Publish the ranks that did not fail.
+        runs_on: How many ranks at a time, and on which engine.
+
+    Raises:
+        InputError: a recording cannot be read, or is of another run or rank than its name says.
+        SomeRanksFailed: some ranks of several failed, and ``partial`` is not set.
+        OutputError: ``out`` holds outputs and ``force`` is not set, or cannot be written.
+        UsageError: what is named does not go together.
+    """
+    if out is not None and is_url(str(out)):
+        raise UsageError(
+            "what is written behind a URL cannot be opened", path=out, todo="use the command graphlink, or a folder of this machine"
+        )
+    if len(recordings) == 1 and isinstance(recordings[0], Recordings):
+        named = recordings[0]
+    else:
+        names = [one for one in recordings if not isinstance(one, Recordings)]
+        if len(names) < len(recordings):
+            raise UsageError("a Recordings stands alone: it names all files", todo="give one Recordings, or names only")
+        named = Recordings.of(names)
+    folder = Path(tempfile.mkdtemp(prefix="graphlink-") if out is None else out)
+    with contextlib.ExitStack() as left:
+        if out is None:
+            left.callback(shutil.rmtree, folder, ignore_errors=True)
+        output = Output(folder=str(folder), force=force, resume=resume, partial=partial)
+        with linked(named, options or Options(), output, runs_on or RunsOn()):
+            pass
+        run = Run(folder)
+        left.pop_all()
+    if out is None:
+        weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    return run
+
+
+class Run:
+    """Answer questions about a linked run from the files in its folder.
+
+    Tables are pandas data frames, new ones at every call: of ``rank``, or without it of all ranks one after the other; their first column
+    is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the rank, where nothing else is said.
+
+    Attributes:
+        folder: Where the files are.
+        summary: ``summary.json``: counts, provenance, replay error, warnings.
+        ranks: The ranks that have a graph, ascending.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.summary: summary.Summary = summary.load(folder / summary.NAME)
+        self.ranks: tuple[int, ...] = tuple(sorted(one.rank for one in self.summary.ranks))
+        self._read = functools.lru_cache(maxsize=_KEPT)(read_chakra)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)[-200:]!r}, {len(self.ranks):,} rank{'s' * (len(self.ranks) != 1)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                f"{one.rank}",
+                f"{one.graph_nodes:,}",
+                f"{sum(one.edges.values()):,}",
+                f"{one.device.ops:,}",
+                f"{one.replay.measured_ns / 1e6:,.3f}",
+                f"{one.replay.error_pct:+.3f}",
+                f"{one.critical_path.length_ns / 1e6:,.3f}",
+            )
+            for one in self.summary.ranks[:_SHOWN]
+        ]
+        head = ("rank", "nodes", "edges", "device ops", "recorded ms", "replay error %", "critical path ms")
+        more = f", the first {_SHOWN}" if len(self.ranks) > _SHOWN else ""
+        return html_table(f"{self!r}{more}", head, rows)
+
+    def graph(self, rank: int | None = None) -> ChakraFile:
+        """Return the graph of a rank (of the only one without ``rank``): numpy columns with one entry a node, dependencies as CSR.
+
+        Raises:
+            InputError: its file cannot be read.
+            UsageError: there is no such rank, or there are several and none is named.
+        """
+        if rank is None and len(self.ranks) != 1:
+            raise bad_value("rank", rank, self._allowed())
+        return self._read(self._graph_files(rank)[self._chosen(rank)[0]])
+
+    def nodes(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a node: id, name, work, type, thread or stream, and its times in ns."""
+        return self._of_graphs(rank, tables.nodes)
+
+    def edges(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a dependency: the ids ``source`` and ``target``, and its ``kind``."""
+        return self._of_graphs(rank, tables.edges)
+
+    def ops(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a host op (and part of one): times in ns, its caller and how many device ops it launches."""
+        return self._of_graphs(rank, tables.ops)
+
+    def kernels(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a device op (kernel, communication, copy): device, stream, times in ns, and the op that launched it."""
+        return self._of_graphs(rank, tables.kernels)
+
+    def syncs(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a ``sync`` edge: the device op that was waited for, the host node behind the wait, and the call."""
+        return self._of_graphs(rank, tables.syncs)
+
+    def collectives(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a collective, send or receive: bytes, group, times in ns, and the bandwidth of its group and type in bytes/s."""
+        groups = load_groups(self.folder)
+        return self._of_graphs(rank, lambda file: tables.collectives(file, groups, self.summary))
+
+    def idle(self, rank: int | None = None) -> pd.DataFrame:
+        """Return one row a piece of idle time in the graph: host gap, device delay, start delay or host wait (``cause``), in ns."""
+        return self._of_graphs(rank, tables.idle)
+
+    def bubbles(self) -> pd.DataFrame:
+        """Return one row an idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
+        file = self.folder / bubbles.NAME
+        return tables.bubbles(bubbles.load(file).idle if self.summary.pipeline else ())
+
+    def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
+        """Return one row a node of the critical path of each rank, first node first: its share, what held it back, what it costs in ns.
+
+        ``across``: the one path over all ranks, which waited for each other; ``rank`` is that of each node then.
+
+        Raises:
+            UsageError: there is no such rank, or ``rank`` and ``across`` are both given.
+        """
+        if across:
+            if rank is not None:
+                raise UsageError("across=True is over all ranks: leave rank out")
+            return tables.critical_across(across_all(load(self._graph_files(None)), load_groups(self.folder)))
+        return tables.of_ranks({one: tables.critical_path(self._path(one)) for one in self._chosen(rank)})
+
+    def gains(self, rank: int | None = None, *, of: str = "families") -> pd.DataFrame:
+        """Return how much earlier a rank would end if a thing took no time, in ns, largest first: each recomputed, never to be added up.
+
+        ``of``: ``families`` (all nodes of one name), ``ops``, ``sync_points`` (as if the call did not wait) or ``shares``.
+
+        Raises:
+            UsageError: there is no such rank or sort.
+        """
+        return tables.of_ranks({one: tables.gains(self._path(one), of) for one in self._chosen(rank)})
+
+    def replay(
+        self,
+        *,
+        scale: str | Sequence[str] = (),
+        remove_sync: str | int | Sequence[str | int] = (),
+        gb_per_s: float | None = None,
+        launch_us: float | None = None,
+        machine: str = "ideal",
+        rank: int | None = None,
+    ) -> Report:
+        """Replay the graphs, and with changes once more, as ``graphlink replay`` does (docs/replay.md).
+
+        ``runs[i].ranks[j].replayed_ns`` is what the replay took, ``what_if[i].gain_pct`` what the changes gain in per cent.
+
+        Args:
+            scale: ``SORT[:REGEX]=FACTOR``, one or several: other durations, as ``"kernel:gemm=0.5"``. SORT is kernel, comm, copy, host, gap
+                or delay.
+            remove_sync: Waits of the host to take away, one or several: ``"all"``, ids of nodes, names of ops or of calls.
+            gb_per_s: Communication at this bandwidth, in 1e9 bytes a second.
+            launch_us: Every launch takes this many us more.
+            machine: ``ideal``, ``astra-sim``, ``ranks`` or ``coupled``.
+            rank: Only this rank.
+
+        Raises:
+            InputError: a graph cannot be read.
+            UsageError: a change names nothing, a value is out of range, there is no such machine or rank.
+        """
+        if machine not in MACHINES:
+            raise bad_value("machine", machine, f"one of {', '.join(MACHINES)}")
+        if gb_per_s is not None and not 0 < gb_per_s < 1e9:
+            raise bad_value("gb_per_s", gb_per_s, "a bandwidth in GB/s above 0")
+        if launch_us is not None and not -1e9 < launch_us < 1e9:
+            raise bad_value("launch_us", launch_us, "a time in us")
+        changes = Changes(
+            tuple(map(parse_scale, _several(scale))),
+            _several(remove_sync),
+            None if gb_per_s is None else gb_per_s * 1e9,
+            None if launch_us is None else round(launch_us * 1000),
+        )
+        return report(self._graph_files(rank), machine, load_groups(self.folder), changes)
+
+    def _of_graphs(self, rank: int | None, table: Callable[[ChakraFile], pd.DataFrame]) -> pd.DataFrame:
+        return tables.of_ranks({one: table(self._read(file)) for one, file in self._graph_files(rank).items()})
+
+    def _graph_files(self, rank: int | None) -> dict[int, Path]:
+        return {one: self.folder / f"{self.summary.options.name}.{one}.et" for one in self._chosen(rank)}
+
+    def _path(self, rank: int) -> path.PathFile:
+        return path.load(self.folder / f"critical_path.{rank}.json")
+
+    def _chosen(self, rank: int | None) -> tuple[int, ...]:
+        if (rank is None and not self.ranks) or (rank is not None and rank not in self.ranks):
+            raise bad_value("rank", rank, self._allowed())
+        return self.ranks if rank is None else (rank,)
+
+    def _allowed(self) -> str:
+        some = ", ".join(map(str, self.ranks[:8])) + (", ..." if len(self.ranks) > 8 else "")
+        return f"one of {some}" if self.ranks else "a rank that has a graph, and none has: logs of Paddle hold bubbles only"
+
+
+def _several(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
+    return (str(given),) if isinstance(given, str) or not hasattr(given, "__iter__") else tuple(map(str, given))

@@ -1,0 +1,257 @@
+"""The main job: recordings found, ranks linked and joined, files published together or not at all; and its two halves, jobs and joining."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from msgspec import UNSET
+
+from graphlink.emit import bubbles, publish, summary, summary_run
+from graphlink.engine.engines import RunsOn, session
+from graphlink.errors import GraphlinkError, InputError, OutputError
+from graphlink.run import job
+from graphlink.run.compare import compare
+from graphlink.run.discover.find import find
+from graphlink.run.discover.recordings import Recordings
+from graphlink.run.discover.standins import Standins
+from graphlink.run.fetch import here
+from graphlink.run.out import Out, out_of
+from graphlink.run.paddle import run_paddle
+from graphlink.run.ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
+from graphlink.run.state import State, Stored
+from graphlink.run.told import cut_short, run_told
+from graphlink.version import __version__
+
+log: Final = logging.getLogger("graphlink")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Say where the files go, and what becomes of what an earlier run left there.
+
+    Attributes:
+        folder: The output folder, or its URL.
+        force: Replace the files that the summary of an earlier run lists, and no others.
+        resume: Go on with what an earlier run that failed or was killed left there.
+        partial: Publish the ranks that did not fail.
+    """
+
+    folder: str
+    force: bool = False
+    resume: bool = False
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was published, and the exit status of the command. ``earlier``: by an earlier run, and nothing was left to do."""
+
+    summary: summary.Summary
+    status: int = 0
+    earlier: bool = False
+
+
+@contextlib.contextmanager
+def linked(recordings: Recordings, options: job.Options, output: Output, runs_on: RunsOn) -> Iterator[Made]:
+    """Link the recordings of a run and publish its files. What is raised inside takes them back.
+
+    Raises:
+        GraphlinkError: as the stages do; nothing is published then.
+    """
+    state, out = State(output.folder), out_of(output.folder)
+    complete = _complete(recordings, out, options, runs_on) if output.resume else None
+    if complete is not None:
+        yield Made(complete, earlier=True)
+        state.clear()
+        return
+    with out.publication(force=output.force) as publication, _saying_what_is_kept(state, out):
+        made = _write(recordings, options, output, runs_on, publication.beside)
+        publication.publish()
+        yield made
+    state.clear()
+
+
+@contextlib.contextmanager
+def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: bool = False, same_run: bool = False) -> Iterator[Made]:
+    """Join the ranks whose jobs ``leave_jobs`` left, and publish their files. What is raised inside takes them back.
+
+    Of ``joining`` only what joining looks at counts: all else is that of the jobs.
+
+    Raises:
+        GraphlinkError: there are none, or as the stages do; nothing is published then.
+    """
+    state, out = State(output.folder), out_of(output.folder)
+    stored = state.all()
+    if not stored:
+        raise InputError(
+            "holds no jobs of ranks to join", path=out.name, todo="run graphlink link --rank-job --out DIR for every rank first"
+        )
+    options = options_of(stored, joining)
+    with out.publication(force=output.force) as publication:
+        with session(runs_on):
+            missing = _missing(stored, strict=strict)
+            ranks = join_ranks(stored, options, output.folder, publication.beside, runs_on, same_run=same_run)
+            told = run_told(ranks.run, ranks.path, [], ranks.result.ranks)
+            warnings = (*missing, *ranks.run.warnings, *cut_short(ranks.run))
+            whole = _summarised(ranks.result, options, told, warnings, publication.beside)
+            publication.publish()
+        yield Made(whole)
+    state.clear()
+
+
+@contextlib.contextmanager
+def _saying_what_is_kept(state: State, out: Out) -> Iterator[None]:
+    """Errors say that what is done of several ranks stays."""
+    try:
+        yield
+    except (InputError, OutputError) as problem:
+        if not state.exists():
+            raise
+        kept = f"what is done of the ranks is kept in {out.hidden} for --resume"
+        todo = f"{problem.todo}; {kept}" if problem.todo else kept
+        raise type(problem)(problem.what, path=problem.path, where=problem.where, todo=todo) from problem
+
+
+def leave_jobs(recordings: Recordings, options: job.Options, output: Output, runs_on: RunsOn) -> list[int]:
+    """Do the work on the ranks that are named, and leave it for ``joined``. Returns the ranks.
+
+    Raises:
+        GraphlinkError: as the stages do; ``SomeRanksFailed`` if some did.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        inputs = find(recordings, Path(folder), runs_on, linked=options.linked, one=True).inputs
+        jobs = rank_jobs(inputs, options, output.folder, runs_on, resume=output.resume)
+    good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
+    return [stored.manifest.rank for stored in jobs.done]
+
+
+def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
+    """What an earlier run of these recordings with these options wrote, if it was killed after all was done.
+
+    Of recordings of this machine that are newer than outputs on this machine it is another run.
+    """
+    whole = out.published()
+    if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or recordings.paddle_logs or recordings.nsys:
+        return None
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        inputs = find(recordings, Path(folder), runs_on, linked=options.linked).inputs
+    asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
+    same = asked == {_files_of(rank) for rank in whole.ranks}
+    return whole if same and not _changed_since(Path(out.name) / summary.NAME, inputs) else None
+
+
+def _files_of(rank: summary.Rank) -> frozenset[str]:
+    side_files = [] if rank.nccl is UNSET else [file.path for file in rank.nccl.files]
+    return frozenset([*filter(None, (rank.inputs.kineto, rank.inputs.et)), *side_files])
+
+
+def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
+    """Whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
+    local = [path for one in inputs for path in one.files if one.remote_of(path) is None]
+    if not published.is_file() or not local:
+        return False
+    told = [path.stat() for path in local]
+    return max(max(one.st_mtime_ns, one.st_ctime_ns) for one in told) > published.stat().st_mtime_ns
+
+
+def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
+    """Ranks of the run without a job, in words.
+
+    Raises:
+        InputError: there are some, and it is ``strict``.
+    """
+    there = {s.manifest.rank for s in stored}
+    world_size = max(s.manifest.world_size for s in stored)
+    gone = list(islice((r for r in range(world_size) if r not in there), 9))
+    if not gone:
+        return ()
+    text = f"no job of rank {', '.join(map(str, gone[:8]))}{', ...' if len(gone) > 8 else ''} of {world_size} ranks"
+    if strict:
+        raise InputError(text, todo="run graphlink link --rank-job for them, or leave out --strict")
+    log.warning("%s", text)
+    return (text,)
+
+
+def _write(recordings: Recordings, options: job.Options, output: Output, runs_on: RunsOn, folder: Path) -> Made:
+    """All files of the job into ``folder``; what their summary says, and the exit status."""
+    if recordings.paddle_logs is not None:
+        result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
+        return Made(_summarised(result, options, None, (), folder))
+    found = find(recordings, folder, runs_on, linked=options.linked)
+    inputs, warnings = found.inputs, found.warnings
+    if len(inputs) == 1:
+        with naming_limits(inputs[0].name), here(inputs[0]) as one:
+            result = job.run_rank(one, options, folder)
+        if options.comm_time != "recorded":
+            warnings = (
+                *warnings,
+                "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
+            )
+        return Made(_summarised(result, options, None, warnings, folder))
+    out = output.folder
+    with session(runs_on):
+        jobs = rank_jobs(inputs, options, out, runs_on, resume=output.resume)
+        if jobs.failed and not (jobs.done and output.partial):
+            raise _failed(jobs, len(inputs), out_of(out))
+        ranks = join_ranks(jobs.done, options, out, folder, runs_on, same_run=recordings.same_run)
+    warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
+    standins = Standins(folder / "graphs")
+    with standins.telling():
+        beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out)])  # not with outputs of our own
+    compared, others = compare(beside, {rank: folder / f"{options.name}.{rank}.et" for rank in ranks.run.ranks})
+    told = run_told(ranks.run, ranks.path, compared, ranks.result.ranks)
+    whole = _summarised(
+        ranks.result, options, told, (*warnings, *map(standins.told, others), *ranks.run.warnings, *cut_short(ranks.run)), folder
+    )
+    return Made(whole, SOME_FAILED if jobs.failed else 0)
+
+
+def _same_folder(name: str, other: str) -> bool:
+    return name == other or Path(name).resolve() == Path(other).resolve()
+
+
+def _failed(jobs: Jobs, count: int, out: Out) -> GraphlinkError:
+    text = f"{len(jobs.failed)} of {count} ranks failed, nothing was published; the first: {jobs.failed[0]}"
+    if not jobs.done:
+        return InputError(text)
+    return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out.hidden}: go on with --resume, or publish them with --partial")
+
+
+def _summarised(
+    result: job.RunResult, options: job.Options, told: summary_run.Run | None, warnings: tuple[str, ...], folder: Path
+) -> summary.Summary:
+    """The summary of a job whose other files lie in ``folder``, written there too."""
+    whole = summary.Summary(
+        options=_told(options),
+        ranks=list(result.ranks),
+        run=told,
+        pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
+        warnings=list(warnings),
+        files=sorted({*result.files, summary.NAME}),
+    )
+    publish.write(folder / summary.NAME, summary.encode(whole))
+    return whole
+
+
+def _told(options: job.Options) -> summary.Options:
+    return summary.Options(
+        step=options.step,
+        sync=options.sync,
+        hta_limit=options.hta_limit,
+        target=options.target,
+        gap_us=options.gap_ns / 1000,
+        comm_time=options.comm_time,
+        keep_unmatched=options.keep_unmatched,
+        host=options.host,
+        range_rules=list(options.range_rules),
+        linked=options.linked,
+        timeline=options.timeline,
+        name=options.name,
+    )

@@ -1,0 +1,148 @@
+"""What the job of a rank is given: its files, and what shapes its graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from graphlink.annotate.pipeline.rules import user_rules
+from graphlink.depend.build import BuildOptions
+from graphlink.engine.files import Remote
+from graphlink.errors import InputError, UsageError, bad_value
+from graphlink.link.steps import parse_steps
+from graphlink.read.nsys_places import Numbering
+from graphlink.records import Short
+
+_WORDS: Final = {
+    "target": ("astra-sim", "chakra"),
+    "host": ("full", "launches"),
+    "timeline": ("recorded", "both", "none"),
+    "comm_time": ("recorded", "transfer"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Inputs(Short):
+    """Name the files of one rank: a Kineto trace, with or without its execution trace, or an nsys export.
+
+    Attributes:
+        kineto: The Kineto trace.
+        et: Its execution trace.
+        nsys: The nsys export, instead.
+        place: Which (process, device) of an nsys export, from 0, in the order of ``read_report``.
+        stored: Its trace, left by ``store``, so that an export of several ranks is read once.
+        numbering: Which ranks the export holds, which all files of a run decide.
+        rank: Overrules what the recording says.
+        expected_rank: Is used where the recording says nothing.
+        nccl: Side files of NCCL.
+        found: Those of them that were found, not named: it is no error if one cannot be read.
+        members: Global ranks of communicators, by their keys, as the side files of all ranks together tell.
+        remote: Of files on other file systems what they are; they are fetched before they are read (``graphlink.run.fetch``).
+
+    Raises:
+        UsageError: there is neither ``kineto`` nor ``nsys``.
+    """
+
+    kineto: Path | None = None
+    et: Path | None = None
+    nsys: Path | None = None
+    place: int = 0
+    stored: Path | None = None
+    numbering: Numbering | None = None
+    rank: int | None = None
+    expected_rank: int | None = None
+    nccl: tuple[Path, ...] = ()
+    found: frozenset[Path] = frozenset()
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    remote: tuple[tuple[Path, Remote], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kineto is None and self.nsys is None:
+            raise UsageError("a rank has a recording: kineto and nsys are both None", todo="give one of them")
+        for name in map(self.name_of, self.files):
+            if any("\ud800" <= character <= "\udfff" for character in name):  # how Python holds other bytes
+                raise InputError("its name is not UTF-8, which summary.json could not hold", path=ascii(name), todo="rename it")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All of them."""
+        return (*(path for path in (self.kineto, self.et, self.nsys) if path is not None), *self.nccl)
+
+    @property
+    def recording(self) -> Path:
+        path = self.kineto or self.nsys
+        assert path is not None, "a rank has a recording"
+        return path
+
+    @property
+    def name(self) -> str:
+        """Of the recording, as the user knows it."""
+        return self.name_of(self.recording)
+
+    def name_of(self, path: Path) -> str:
+        found = self.remote_of(path)
+        return str(path) if found is None else found.url
+
+    def remote_of(self, path: Path) -> Remote | None:
+        return next((remote for local, remote in self.remote if local == path), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Options(Short):
+    """Say what shapes the graphs and files of a run; the defaults are those of the command line.
+
+    Attributes:
+        step: Which ProfilerSteps, by the numbers of their marks: ``all``, ``3`` or ``2-5`` (both ends included).
+        sync: Where synchronisation is taken from: ``both`` (CUDA's semantics and HTA), ``hta`` or ``cuda``.
+        hta_limit: Events of one window, from 0, above which HTA is skipped there, with a warning.
+        target: ``astra-sim`` writes what ASTRA-sim can run, ``chakra`` what was recorded.
+        gap_ns: Idle time in ns, from 0, above which a host gap or device delay is a node of its own.
+        linked: Also write ``linked.<rank>.json``, the execution trace merged with device ops.
+        host: ``full`` keeps every host op; ``launches`` folds those that neither launch, wait, hand over nor begin a thread.
+        timeline: What ``timeline.perfetto-trace`` shows: ``recorded``, ``both`` (recorded and replayed); ``none`` writes no timeline.
+        name: Prefix of the graphs, ``<name>.<rank>.et``: the beginning of a file name, without ``/``, ``\\`` or a leading dot.
+        comm_time: Duration of communication in the graphs of several ranks: as ``recorded``, or ``transfer``, without the time spent
+            waiting for other ranks.
+        keep_unmatched: Communication that other ranks lack stays communication, and does not become computation.
+        range_rules: Regular expressions with groups ``(?P<phase>...)``, ``microbatch``, ``stage``, ``chunk`` that names of pipeline ranges
+            match, tried before the known ones.
+
+    Raises:
+        UsageError: a value is none of these; with the field, the value and what is allowed.
+    """
+
+    step: str = "all"
+    sync: str = "both"
+    hta_limit: int = 2_000_000
+    target: str = "astra-sim"
+    gap_ns: int = 20_000
+    linked: bool = False
+    host: str = "full"
+    timeline: str = "recorded"
+    name: str = "trace"
+    comm_time: str = "recorded"
+    keep_unmatched: bool = False
+    range_rules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.step, str):
+            raise bad_value("step", self.step, "'all', a number ('3') or a range ('2-5')")
+        parse_steps(self.step)
+        self.build  # noqa: B018 - refuses what it must
+        for field_name, words in _WORDS.items():
+            if getattr(self, field_name) not in words:
+                raise bad_value(field_name, getattr(self, field_name), f"one of {', '.join(words)}")
+        for field_name in ("linked", "keep_unmatched"):
+            if not isinstance(getattr(self, field_name), bool):
+                raise bad_value(field_name, getattr(self, field_name), "True or False")
+        if not isinstance(self.name, str) or not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
+            raise bad_value("name", self.name, "the beginning of a file name")
+        if not isinstance(self.range_rules, tuple) or not all(isinstance(rule, str) for rule in self.range_rules):
+            raise bad_value("range_rules", self.range_rules, "a tuple of regular expressions")
+        user_rules(self.range_rules)
+
+    @property
+    def build(self) -> BuildOptions:
+        """Those that shape dependencies."""
+        return BuildOptions(sync=self.sync, gap_ns=self.gap_ns, hta_limit=self.hta_limit)

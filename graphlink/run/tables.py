@@ -1,0 +1,314 @@
+"""What the files of a run hold, as pandas tables: one row a node, edge, wait or interval, times in ns. The only place that makes any.
+
+Times are since the first node of the rank (``graph(rank).metadata.epoch_ns``), but where a table says otherwise. Integers that a row does
+not have are missing (``Int64``), never -1. Every table is linear in what the file holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from graphlink.emit.bubbles import IdleEntry
+from graphlink.emit.chakra import KINDS, type_name
+from graphlink.emit.path import PathFile
+from graphlink.emit.summary import Summary
+from graphlink.errors import bad_value
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind
+from graphlink.read.chakra import NO_GROUP, ChakraFile, CommType, Has, NodeType
+from graphlink.replay.across import CriticalAcross
+from graphlink.replay.workload import Work, works_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TIMES: Final = ("start_ns", "end_ns", "duration_ns")
+_DEVICE: Final = ("device", "stream", "correlation")
+_DELAYS: Final = ("start_delay_ns", "launch_latency_ns", "overlap_ns")
+_KINDS: Final = np.array([*KINDS, *(["unknown"] * (256 - len(KINDS)))], object)
+_WORKS: Final = np.array([w.name.lower() for w in Work], object)
+GAINS: Final = ("families", "ops", "sync_points", "shares")
+
+
+def nodes(file: ChakraFile) -> pd.DataFrame:
+    """Return one row a node of a graph, in its order."""
+    everything = np.ones(len(file.id), np.bool_)
+    plain = (*_TIMES, "cost_ns", "self_ns", "wait_ns", *_DELAYS)
+    type_of = {code: type_name(code) for code in np.unique(file.type).tolist()}
+    columns = {
+        **_named(file, everything),
+        "work": _WORKS[works_of(file)],
+        "type": np.array([type_of[code] for code in file.type.tolist()], object),
+        **_places(file, everything, ("tid", *_DEVICE)),
+        **{name: getattr(file, name) for name in plain},
+        "caller": _callers(file),
+    }
+    return frame(columns)
+
+
+def edges(file: ChakraFile) -> pd.DataFrame:
+    """Return one row a dependency (``data_deps``): ids of its ends, and its kind."""
+    target = np.repeat(np.arange(len(file.id)), np.diff(file.data.first))
+    return frame({"source": _ids(file, file.data.source), "target": _ids(file, target), "kind": _KINDS[file.data.kind]})
+
+
+def ops(file: ChakraFile) -> pd.DataFrame:
+    """Return one row a host node that is work: an op, or a part or call of one, with the number of device nodes that it launches."""
+    mine = works_of(file) == Work.HOST
+    launches = np.bincount(file.data.source[file.data.kind == EdgeKind.LAUNCH], minlength=len(file.id))
+    return frame(
+        {
+            **_named(file, mine),
+            "tid": file.tid[mine],
+            **{name: getattr(file, name)[mine] for name in (*_TIMES, "self_ns", "wait_ns")},
+            "caller": _callers(file)[mine],
+            "launches": launches[mine],
+        }
+    )
+
+
+def kernels(file: ChakraFile) -> pd.DataFrame:
+    """Return one row an op of a device: kernel, communication or copy (``work``), with the op that launched it."""
+    mine = np.isin(works_of(file), (Work.KERNEL, Work.COMM, Work.COPY)) & ~file.host & (file.device >= 0)  # gloo's are on none
+    caller = _caller_positions(file)
+    op_name = np.array([None, *file.strings], object)[np.where(caller == NOWHERE, 0, file.name[caller] + 1)]
+    return frame(
+        {
+            **_named(file, mine),
+            "work": _WORKS[works_of(file)[mine]],
+            **_places(file, mine, _DEVICE),
+            **{name: getattr(file, name)[mine] for name in (*_TIMES, *_DELAYS)},
+            "op": _callers(file)[mine],
+            "op_name": op_name[mine],
+        }
+    )
+
+
+def syncs(file: ChakraFile) -> pd.DataFrame:
+    """Return one row a ``sync`` edge: the device op that was waited for, the host node that waited, and the calls that did."""
+    target = np.repeat(np.arange(len(file.id)), np.diff(file.data.first))
+    edge = np.flatnonzero(file.data.kind == EdgeKind.SYNC)
+    source, behind = file.data.source[edge], target[edge]
+    place = (edge - file.data.first[behind]).tolist()
+    calls = [_call(file, node, k) for node, k in zip(behind.tolist(), place, strict=True)]
+    return frame(
+        {
+            "source": _ids(file, source),
+            "source_name": _texts(file, source),
+            "source_end_ns": file.end_ns[source],
+            "target": _ids(file, behind),
+            "target_name": _texts(file, behind),
+            "target_start_ns": file.start_ns[behind],
+            "call": np.array(calls, object),
+        }
+    )
+
+
+def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Summary) -> pd.DataFrame:
+    """Return one row a communication node, with what the ranks of the run together say of its group and type.
+
+    ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is known (a rank alone).
+    """
+    mine = np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV))
+    types = [_comm_type(t, c) for t, c in zip(file.type[mine].tolist(), file.comm_type[mine].tolist(), strict=True)]
+    group = file.group[mine]
+    rates = {
+        (one.id, of.type): (of.algorithm_bytes_per_s, of.bus_bytes_per_s)
+        for one in (whole.run.groups if whole.run else ())
+        for of in one.collectives
+    }
+    found = [rates.get(key, (None, None)) for key in zip(group.tolist(), types, strict=True)]
+    algorithm, bus = (np.array([pair[k] for pair in found], np.float64) for k in (0, 1))
+    members = np.empty(len(types), object)
+    members[:] = [groups.get(g) for g in group.tolist()]
+    return frame(
+        {
+            **_named(file, mine),
+            "type": np.array(types, object),
+            "size_bytes": _known(file.comm_size[mine], (file.has[mine] & np.uint32(Has.COMM_SIZE)) != 0),
+            "group": _known(group, group > NO_GROUP),
+            "ranks": members,
+            **_places(file, mine, ("comm_src", "comm_dst", "comm_tag", "stream")),
+            **{name: getattr(file, name)[mine] for name in _TIMES},
+            "algorithm_bytes_per_s": algorithm,
+            "bus_bytes_per_s": bus,
+        }
+    )
+
+
+def idle(file: ChakraFile) -> pd.DataFrame:
+    """Return one row a piece of idle time that the graph holds: ``idle_ns`` at a node that starts at ``start_ns``, by ``cause``.
+
+    Causes: ``host_gap`` and ``device_delay`` (nodes: nothing explains them), ``start_delay`` (before a device op), ``host_wait`` (a host op
+    blocked in synchronisation). Pieces of several threads and streams lie beside each other.
+    """
+    work = works_of(file)
+    causes = {
+        "host_gap": np.where(work == Work.GAP, file.duration_ns, 0),
+        "device_delay": np.where(work == Work.DELAY, file.duration_ns, 0),
+        "start_delay": np.where(file.host | (work == Work.DELAY), 0, file.start_delay_ns),
+        "host_wait": np.where(file.host, file.wait_ns, 0),
+    }
+    at = [np.flatnonzero(ns) for ns in causes.values()]
+    node = np.concatenate(at)
+    cause = np.repeat(np.array([*causes], object), [len(a) for a in at])
+    idle_ns = np.concatenate([ns[a] for ns, a in zip(causes.values(), at, strict=True)])
+    order = np.argsort(node, kind="stable")
+    return frame(
+        {
+            "id": _ids(file, node[order]),
+            "name": _texts(file, node[order]),
+            "cause": cause[order],
+            **_places(file, node[order], ("tid", "device", "stream")),
+            "start_ns": file.start_ns[node[order]],
+            "idle_ns": idle_ns[order],
+        }
+    )
+
+
+def bubbles(found: Iterable[IdleEntry]) -> pd.DataFrame:
+    """Return one row an idle interval of a pipeline, on the run's clock, with its cause and evidence."""
+    rows = list(found)
+    start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
+    step = np.array([NOWHERE if row.step is UNSET else row.step for row in rows], np.int64)
+    return frame(
+        {
+            **{name: np.array([getattr(row, name) for row in rows], np.int64) for name in ("rank", "stage")},
+            "step": _known(step, step != NOWHERE),
+            "start_ns": start,
+            "end_ns": end,
+            "duration_ns": end - start,
+            **{name: np.array([getattr(row, name) for row in rows], object) for name in ("cause", "evidence")},
+        }
+    )
+
+
+def critical_path(file: PathFile) -> pd.DataFrame:
+    """Return one row a node of the critical path of a rank, first node first; ``cost_ns`` sums up to its length."""
+    at = file.nodes
+    return frame(
+        {
+            "id": np.array(at.id, np.int64),
+            "name": _coded(at.name, file.names),
+            "share": _coded(at.share, file.shares),
+            "held_by": _coded(at.held_by, file.edge_kinds),
+            **{column: np.array(getattr(at, column), np.int64) for column in ("start_ns", "cost_ns", "start_delay_ns")},
+        }
+    )
+
+
+def critical_across(found: CriticalAcross) -> pd.DataFrame:
+    """Return one row a node of the path over all ranks, first node first; times of the replay, on the run's clock from ``origin_ns``."""
+    at = found.nodes
+    other = np.array([NOWHERE if rank is None else rank for rank in at.other_rank], np.int64)
+    return frame(
+        {
+            **{column: np.array(getattr(at, column), np.int64) for column in ("rank", "id")},
+            "name": _coded(at.name, found.names),
+            "share": _coded(at.share, found.shares),
+            **{column: np.array(getattr(at, column), np.int64) for column in ("start_ns", "end_ns", "start_delay_ns")},
+            "held_by": np.array(at.held_by, object),
+            "other_rank": _known(other, other != NOWHERE),
+        }
+    )
+
+
+def gains(file: PathFile, of: str) -> pd.DataFrame:
+    """Return one row a thing of sort ``of`` (one of ``GAINS``), largest gain first: how much earlier the rank would end without its time.
+
+    Raises:
+        UsageError: there is no such sort.
+    """
+    if of not in GAINS:
+        raise bad_value("of", of, f"one of {', '.join(GAINS)}")
+    if of == "shares":
+        gain, on_path = (msgspec.structs.asdict(ns) for ns in (file.gains.shares, file.share_ns))
+        columns = {"share": np.array([*gain], object), "gain_ns": np.array([*gain.values()]), "on_path_ns": np.array([*on_path.values()])}
+        return frame(columns).sort_values("gain_ns", ascending=False, kind="stable", ignore_index=True)
+    rows: Sequence[Any] = getattr(file.gains, of)
+    names = {"families": _FAMILY, "ops": _OP, "sync_points": _SYNC}[of]
+    return frame({name: np.array([getattr(row, name) for row in rows], kind) for name, kind in names.items()})
+
+
+_FAMILY: Final = {"name": object, "share": object, "count": np.int64, "gain_ns": np.int64, "on_path_ns": np.int64, "work_ns": np.int64}
+_OP: Final = {"id": np.int64, "name": object, "share": object, "gain_ns": np.int64, "on_path_ns": np.int64, "work_ns": np.int64}
+_SYNC: Final = {"id": np.int64, "name": object, "call": object, "waited_for": np.int64, "waited_for_name": object, "gain_ns": np.int64}
+
+
+def frame(columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table of columns of one length."""
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns))
+
+
+def of_ranks(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
+    """Return the tables of several ranks one after the other, with the rank as the first column."""
+    import pandas as pd
+
+    for rank, table in tables.items():
+        table.insert(0, "rank", np.full(len(table), rank, np.int64))
+    return pd.concat(tables.values(), ignore_index=True) if len(tables) > 1 else next(iter(tables.values()))
+
+
+def _known(values: I64, known: Bool) -> Any:
+    """A column of integers of which some are missing."""
+    import pandas as pd
+
+    return pd.arrays.IntegerArray(np.where(known, values, 0).astype(np.int64), ~known)
+
+
+def _places(file: ChakraFile, mine: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
+    columns = {name: getattr(file, name)[mine] for name in names}
+    return {
+        name: _known(column, ((file.has[mine] & np.uint32(Has[name.upper()])) != 0) & (column >= 0)) for name, column in columns.items()
+    }
+
+
+def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
+    return {"id": _ids(file, np.flatnonzero(mine)), "name": _texts(file, np.flatnonzero(mine))}
+
+
+def _ids(file: ChakraFile, node: Any) -> I64:
+    ids: I64 = file.id[node].astype(np.int64)
+    return ids
+
+
+def _texts(file: ChakraFile, node: Any) -> Any:
+    return np.array(file.strings, object)[file.name[node]] if len(file.strings) else np.zeros(0, object)
+
+
+def _coded(codes: Sequence[int | None], table: Sequence[str]) -> Any:
+    return np.array([None if code is None else table[code] for code in codes], object)
+
+
+def _caller_positions(file: ChakraFile) -> I64:
+    """Of each node the position of the first of its ``ctrl_deps``, ``NOWHERE`` without any."""
+    first, count = file.ctrl.first[:-1], np.diff(file.ctrl.first)
+    out = np.full(len(file.id), NOWHERE, np.int64)
+    out[count > 0] = file.ctrl.source[first[count > 0]]
+    return out
+
+
+def _callers(file: ChakraFile) -> Any:
+    caller = _caller_positions(file)
+    return _known(_ids(file, np.maximum(caller, 0)) if len(caller) else caller, caller != NOWHERE)
+
+
+def _call(file: ChakraFile, node: int, place: int) -> str | None:
+    """The names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
+    calls = file.sync_call.get(node, ())
+    if not calls:
+        return None
+    return calls[0] if len(calls) == 1 else calls[place] if place < len(calls) else None
+
+
+def _comm_type(node_type: int, comm_type: int) -> str:
+    if node_type != NodeType.COMM_COLL:
+        return "SEND" if node_type == NodeType.COMM_SEND else "RECV"
+    return CommType(comm_type).name if comm_type in set(CommType) else f"type {comm_type}"
