@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.annotate.ranks.clocks.align import clocks, onto_run
-from graphlink.annotate.ranks.matching.match import match
-from graphlink.annotate.ranks.records import Clock, Matching, RankComms
 from graphlink.model import I64
+from graphlink.ranks.clocks.align import clocks, onto_run
+from graphlink.ranks.matching.match import match
+from graphlink.ranks.records import Clock, Matching, RankComms
 from graphlink.testing import (
     ClusterRun,
     ClusterTraining,

@@ -23,8 +23,8 @@ import numpy as np
 from causes import Recorded, cause, told
 
 from graphlink.cli import main as graphlink
-from graphlink.emit.chakra import Heading, write_et
-from graphlink.emit.groups import assign
+from graphlink.graph.write_et import Heading, write_et
+from graphlink.ranks.group_ids import assign
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import Changes, Scale, apply

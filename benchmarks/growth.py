@@ -27,10 +27,10 @@ from pathlib import Path
 import synthetic
 from scale import exponent, floor_s, run
 
-from graphlink.annotate.explain import explain
-from graphlink.emit import groups
-from graphlink.emit.durations import cost_ns
-from graphlink.read.chakra import read_chakra
+from graphlink.graph.chakra import read_chakra
+from graphlink.graph.durations import cost_ns
+from graphlink.graph.explain import explain
+from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import RankFile, workload

@@ -41,7 +41,7 @@ def main() -> int:
 
 def write(folder: Path, ranks: int, rows: int, *, seq: bool) -> int:
     """A file of rows a rank; how many rows there are."""
-    from graphlink.annotate.ranks.records import RankComms
+    from graphlink.ranks.records import RankComms
     from graphlink.run import codec
     from graphlink.run.state import RankRows
     from graphlink.testing.cluster_large import large_columns

@@ -27,15 +27,15 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from graphlink.annotate.critical import critical_path, shares
-from graphlink.emit.chakra import Heading, write_et
-from graphlink.emit.durations import cost_ns
-from graphlink.emit.groups import assign
 from graphlink.errors import GraphlinkError
+from graphlink.graph.critical import critical_path, shares
+from graphlink.graph.durations import cost_ns
+from graphlink.graph.write_et import Heading, write_et
 from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, EdgeKind, NodeKind
-from graphlink.read.nsys import read_report
-from graphlink.read.nsys_places import number
+from graphlink.ranks.group_ids import assign
+from graphlink.read.nsys.places import number
+from graphlink.read.nsys.report import read_report
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.whatif import Changes, apply, parse_scale

@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from graphlink.annotate.communication import communication
-from graphlink.annotate.nccl.join import join
-from graphlink.annotate.nccl.ops import ops_of
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
+from graphlink.nccl.join import join
+from graphlink.nccl.ops import ops_of
+from graphlink.nccl.read.read import read_dump
 from graphlink.read.kineto import read_kineto
-from graphlink.read.nccl.read import read_dump
 from graphlink.testing import ClusterRun, ClusterTraining, LateStart, cluster_run
 from graphlink.testing.nccl import write_nccl
 from graphlink.testing.nccl_records import KINDS, NcclProfile

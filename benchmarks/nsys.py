@@ -109,7 +109,7 @@ def floor(path: str) -> None:
 def work(what: str, path: str) -> None:
     """In a process of its own: prints CPU seconds and peak MB."""
     if what == "read":
-        from graphlink.read.nsys import read_nsys
+        from graphlink.read.nsys.report import read_nsys
 
         job: Any = read_nsys
     else:

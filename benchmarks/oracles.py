@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from graphlink.cli import main
-from graphlink.emit.bubbles import Bubbles
+from graphlink.pipeline.file import Bubbles
 from graphlink.testing import PipelineRun, PipelineTraining, pipeline_run, write_nsys
 from graphlink.testing.paddle import Job, write_paddle
 

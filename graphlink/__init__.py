@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any
 from graphlink.version import __version__
 
 if TYPE_CHECKING:
-    from graphlink.annotate.communication import communication
-    from graphlink.annotate.critical import critical_path, shares
     from graphlink.capture import CaptureModule
-    from graphlink.check.check import check as check_graph
     from graphlink.depend.build import BuildOptions, build
-    from graphlink.emit.chakra import Heading, plan, write_et
-    from graphlink.emit.durations import cost_ns
-    from graphlink.emit.groups import assign, comm_group_json
-    from graphlink.emit.networkx import to_networkx
     from graphlink.engine.engines import RunsOn
     from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
+    from graphlink.graph.check import check as check_graph
+    from graphlink.graph.critical import critical_path, shares
+    from graphlink.graph.durations import cost_ns
+    from graphlink.graph.networkx import to_networkx
+    from graphlink.graph.write_et import Heading, plan, write_et
+    from graphlink.link.communication import communication
     from graphlink.link.launch import link as link_rows
     from graphlink.link.match import match_hosts
     from graphlink.link.steps import cut, parse_steps
+    from graphlink.ranks.group_ids import assign, comm_group_json
     from graphlink.read.host import read_host
     from graphlink.read.kineto import read_kineto
-    from graphlink.read.nsys import read_nsys
+    from graphlink.read.nsys.report import read_nsys
     from graphlink.replay.ideal import measured_ns
     from graphlink.replay.ideal import replay as replay_graph
     from graphlink.run.discover.recordings import Recordings
@@ -86,14 +86,14 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
 ]
 
 _HOME = {
-    "annotate.communication": ("communication",),
-    "annotate.critical": ("critical_path", "shares"),
-    "check.check": ("check_graph",),
+    "link.communication": ("communication",),
+    "graph.critical": ("critical_path", "shares"),
+    "graph.check": ("check_graph",),
     "depend.build": ("BuildOptions", "build"),
-    "emit.chakra": ("Heading", "plan", "write_et"),
-    "emit.durations": ("cost_ns",),
-    "emit.groups": ("assign", "comm_group_json"),
-    "emit.networkx": ("to_networkx",),
+    "graph.write_et": ("Heading", "plan", "write_et"),
+    "graph.durations": ("cost_ns",),
+    "ranks.group_ids": ("assign", "comm_group_json"),
+    "graph.networkx": ("to_networkx",),
     "engine.engines": ("RunsOn",),
     "errors": ("GraphlinkError", "InputError", "OutputError", "UsageError"),
     "link.launch": ("link_rows",),
@@ -101,7 +101,7 @@ _HOME = {
     "link.steps": ("cut", "parse_steps"),
     "read.host": ("read_host",),
     "read.kineto": ("read_kineto",),
-    "read.nsys": ("read_nsys",),
+    "read.nsys.report": ("read_nsys",),
     "replay.ideal": ("measured_ns", "replay_graph"),
     "run.discover.recordings": ("Recordings",),
     "run.job": ("finish", "prepare", "run_rank"),

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphlink.annotate.nccl.noted import SideFiles
-from graphlink.annotate.nccl.records import DumpClock, JoinedGroup, NcclJoin, Ops, Split
 from graphlink.model import NOWHERE
-from graphlink.read.nccl.records import Calls, Clock, Communicator, Dump, DumpKind, KernelChannels, ProxyOps, State, Steps
+from graphlink.nccl.noted import SideFiles
+from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
+from graphlink.nccl.records import DumpClock, JoinedGroup, NcclJoin, Ops, Split
+from graphlink.read.nccl_kinds import DumpKind
 from tests.build import Strings
 
 _TEXTS = ("function", "dtype", "algorithm", "protocol", "state", "group_name")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink import patterns
-from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.errors import UsageError
 from graphlink.patterns import UserPattern
+from graphlink.pipeline.rules import user_rules
 from graphlink.replay.whatif import parse_scale
 
 CATASTROPHIC = r"(?P<phase>F)(a|aa)+c?d"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import graphlink
-from graphlink.emit import path
-from graphlink.read.chakra import read_chakra
+from graphlink.graph import path_file as path
+from graphlink.graph.chakra import read_chakra
 from graphlink.replay.across import across
 from graphlink.replay.workload import RankFile, workload
 

@@ -66,7 +66,7 @@ def _settle(arguments: argparse.Namespace) -> None:
     names = [Path(value) for value in values if isinstance(value, str) and value]
     for folder in dict.fromkeys(folder for name in names for folder in (name, name.parent)):
         if os.path.isdir(folder / ".graphlink"):  # noqa: PTH112 - False, where Path.is_dir raises, for what is no name
-            from graphlink.emit.publish import settle
+            from graphlink.publish import settle
 
             settle(folder)
 

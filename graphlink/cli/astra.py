@@ -16,8 +16,8 @@ from graphlink.cli.out import tell
 from graphlink.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from graphlink.check.findings import Verdict
-    from graphlink.emit.astra_files import Dimension, Listing, Run
+    from graphlink.astra.files import Dimension, Listing, Run
+    from graphlink.graph.findings import Verdict
     from graphlink.replay.workload import RankFile
 
 TOPOLOGIES: Final = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
@@ -66,7 +66,7 @@ def astra(arguments: argparse.Namespace) -> int:
         raise UsageError("--out is the folder of the graphs", todo="name another one, or leave it away: DIR/astra-sim")
     from msgspec import structs
 
-    from graphlink.emit.astra_files import Prepared
+    from graphlink.astra.files import Prepared
 
     plan = _plan(arguments, folder, out)
     _refuse_foreign(out)
@@ -97,9 +97,9 @@ class _Plan:
 
 
 def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
-    from graphlink.emit.astra_files import Run
+    from graphlink.astra.files import Run
+    from graphlink.astra.network import far, named_groups, network, transfers
     from graphlink.replay.folder import GROUPS, graph_files, load, load_groups
-    from graphlink.replay.wire import far, named_groups, network, transfers
     from graphlink.replay.workload import workload
 
     if not folder.is_dir():
@@ -156,7 +156,7 @@ def _checked(folder: Path, *, replay_only: bool) -> tuple[str, ...]:
     Raises:
         InputError: it found what stops ASTRA-sim.
     """
-    from graphlink.check.astra_ranks import judge, runs_of
+    from graphlink.astra.ranks import judge, runs_of
 
     (run,) = runs_of(folder)
     verdicts = [v for v in judge(run, None).verdicts if v.rule.key not in _OURS]
@@ -186,7 +186,7 @@ def _legacy(verdict: Verdict) -> str:
 
 def _expected(files: Sequence[RankFile], world: int, *, replay_only: bool) -> dict[str, int]:
     """Nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
-    from graphlink.read.chakra import NodeType
+    from graphlink.graph.chakra import NodeType
 
     nodes = sum(len(f.file.id) for f in files) + (world == 1)
     skipped = sum(int(((f.file.type == NodeType.COMP) & (f.file.duration_micros == 0)).sum()) for f in files)
@@ -237,8 +237,8 @@ def _refuse_foreign(out: Path) -> None:
 
 
 def _write(plan: _Plan, out: Path, *, force: bool) -> Listing:
-    from graphlink.emit import astra_files
-    from graphlink.emit.publish import Publication, naming, write
+    from graphlink.astra import files as astra_files
+    from graphlink.publish import Publication, naming, write
     from graphlink.replay.folder import GROUPS
 
     made = {

@@ -12,8 +12,8 @@ from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from graphlink.annotate.pipeline.whatif import WhatIf
-    from graphlink.emit.bubbles import Bubbles, IdleEntry, StageEntry
+    from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
+    from graphlink.pipeline.whatif import WhatIf
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
@@ -54,7 +54,7 @@ def bubbles(arguments: argparse.Namespace) -> int:
         OutputError: the picture cannot be written.
     """
     from graphlink.cli import schedules
-    from graphlink.emit import bubbles as file_of
+    from graphlink.pipeline import file as file_of
 
     _check(arguments)
     folder = Path(arguments.what)
@@ -105,7 +105,7 @@ def what_if(file: Bubbles, offer: WhatIf) -> list[str]:
 def _head(file: Bubbles) -> list[str]:
     from msgspec import UNSET
 
-    from graphlink.emit.summary import shape
+    from graphlink.pipeline.summary import shape
 
     pipeline, definition = file.pipeline, file.definition
     steps = [s.number for s in file.steps]
@@ -190,7 +190,7 @@ def _theory(file: Bubbles) -> list[str]:
 def _notes(file: Bubbles) -> list[str]:
     from msgspec import UNSET
 
-    from graphlink.emit.summary import alike, like_it
+    from graphlink.report.summary import alike, like_it
 
     lines = []
     sync, optimizer = file.pipeline.optimizer_sync_ns, sum(entry.optimizer_ns for entry in file.stages)

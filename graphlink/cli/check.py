@@ -10,7 +10,7 @@ from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError
 
 if TYPE_CHECKING:
-    from graphlink.check.findings import Judgement
+    from graphlink.graph.findings import Judgement
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,9 @@ def check(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: there is no such file or folder, or it is no Chakra graph.
     """
-    from graphlink.check.astra import RankFile
-    from graphlink.check.astra_ranks import judge, runs_of
-    from graphlink.check.findings import Judged
+    from graphlink.astra.ranks import judge, runs_of
+    from graphlink.astra.rules import RankFile
+    from graphlink.graph.findings import Judged
 
     path = Path(arguments.what)
     if not path.exists():

@@ -11,7 +11,7 @@ from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from graphlink.emit.path import PathFile
+    from graphlink.graph.path_file import PathFile
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
@@ -56,7 +56,7 @@ def critical(arguments: argparse.Namespace) -> int:
 
 
 def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
-    from graphlink.emit import path
+    from graphlink.graph import path_file as path
 
     files = {int(rank): p for p in folder.glob("critical_path.*.json") if (rank := p.name.split(".")[1]).isdecimal()}
     if not files:

@@ -16,7 +16,7 @@ from graphlink.errors import InputError, UsageError
 if TYPE_CHECKING:
     from graphlink.doctor.diagnose import Given
     from graphlink.doctor.records import Finding
-    from graphlink.read.nccl.heads import DumpHead
+    from graphlink.nccl.read.heads import DumpHead
 
 MOST_TOLD: Final = 8  # lines of what else was said of a finding
 WIDTH: Final = 8
@@ -101,9 +101,9 @@ def _recordings_of(path: Path) -> Sequence[Path]:
     Raises:
         InputError: they are gone.
     """
-    from graphlink.emit import summary
     from graphlink.read import kinds
     from graphlink.read.looks import looks_like
+    from graphlink.report import summary
     from graphlink.run.discover.inputs import is_looked_into, own_outputs
 
     own = own_outputs(path) if path.is_dir() else frozenset()

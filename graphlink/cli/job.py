@@ -7,8 +7,8 @@ import contextlib
 
 from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
-from graphlink.emit import summary
 from graphlink.engine.engines import RunsOn
+from graphlink.report import summary
 from graphlink.run.discover.recordings import Recordings
 from graphlink.run.link import Made, Output, joined, leave_jobs, linked
 from graphlink.run.options import Options

@@ -109,9 +109,9 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
         UsageError: it would, or names no file.
         InputError: what is there already cannot be read.
     """
-    from graphlink.emit.publish import HIDDEN, is_own
+    from graphlink.pipeline.paddle.logs import is_worker_log
+    from graphlink.publish import HIDDEN, is_own
     from graphlink.read.looks import looks_like
-    from graphlink.read.paddle import is_worker_log
 
     if arguments.json == STDOUT:
         return

@@ -10,18 +10,18 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from graphlink.annotate.pipeline.measured import Measured, measure
-from graphlink.annotate.pipeline.order import Order
-from graphlink.annotate.pipeline.recognise import Recognised, recognise
-from graphlink.annotate.pipeline.schedules import SPLIT, default_chunks, named
-from graphlink.annotate.pipeline.simulate import Timed
-from graphlink.annotate.pipeline.theory import rebuild
-from graphlink.annotate.pipeline.whatif import WhatIf, what_if
-from graphlink.emit.bubbles import Bubbles, Compared, Other, known
-from graphlink.emit.bubbles_records import idle_of, ranges_of, replica, steps_of
-from graphlink.emit.pipeline_panels import Boxes, Panel, computed, recorded
-from graphlink.emit.pipeline_svg import heading, picture
 from graphlink.errors import OutputError, UsageError
+from graphlink.pipeline.file import Bubbles, Compared, Other, known
+from graphlink.pipeline.file_records import idle_of, ranges_of, replica, steps_of
+from graphlink.pipeline.measured import Measured, measure
+from graphlink.pipeline.order import Order
+from graphlink.pipeline.panels import Boxes, Panel, computed, recorded
+from graphlink.pipeline.recognise import Recognised, recognise
+from graphlink.pipeline.schedules import SPLIT, default_chunks, named
+from graphlink.pipeline.simulate import Timed
+from graphlink.pipeline.svg import heading, picture
+from graphlink.pipeline.theory import rebuild
+from graphlink.pipeline.whatif import WhatIf, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8

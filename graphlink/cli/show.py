@@ -12,7 +12,7 @@ from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from graphlink.emit.read_et import Edge, NodeView, Value
+    from graphlink.graph.read_et import Edge, NodeView, Value
 
 MOST_EDGES: Final = 50  # of one direction that are listed
 
@@ -33,7 +33,7 @@ def show(arguments: argparse.Namespace) -> int:
     if path.is_dir():
         if arguments.node is not None:
             raise UsageError("--node is for a graph, and this is a folder", path=path, todo="name the .et file")
-        from graphlink.emit import summary
+        from graphlink.report import summary
 
         whole = summary.load(path / summary.NAME)
         tell(arguments.json, whole, lambda: summary.table(whole))
@@ -42,7 +42,7 @@ def show(arguments: argparse.Namespace) -> int:
         raise InputError("there is no such file or folder", path=path)
     if arguments.node is None:
         raise UsageError("a graph is shown a node at a time", path=path, todo="add --node ID, or name the folder for its summary")
-    from graphlink.emit.read_et import view
+    from graphlink.graph.read_et import view
 
     seen = view(path, arguments.node)
     tell(arguments.json, seen, lambda: _node(seen))

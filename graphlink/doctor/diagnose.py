@@ -10,12 +10,12 @@ from graphlink.doctor.examine import Examined, examine, examine_alone
 from graphlink.doctor.nccl import ALONE, dump_lacking
 from graphlink.doctor.ranks import LEFT_ASIDE, ranks_lacking
 from graphlink.doctor.records import Finding, merged
-from graphlink.emit.diagnosis import Diagnosis, Told
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.nccl.job import read_dumps
+from graphlink.report.diagnosis import Diagnosis, Told
 from graphlink.run.job import Inputs
-from graphlink.run.nccl import read_dumps
 from graphlink.run.ranks import Failed, naming_limits, naming_lost
 
 

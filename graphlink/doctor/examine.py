@@ -5,11 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from graphlink.annotate.communication import communication
-from graphlink.annotate.nccl.members import known_groups
-from graphlink.annotate.nccl.noted import SideFiles
-from graphlink.annotate.pipeline.stagerun import stage_run
-from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
 from graphlink.doctor.et import OTHER_RUN, alone, et_lacking, without_et
@@ -21,12 +16,17 @@ from graphlink.doctor.records import Finding
 from graphlink.doctor.waits import standing_lacking, waits_lacking
 from graphlink.errors import InputError
 from graphlink.link.clocks import on_host_clock
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Communication, HostMatch, HostTrace, Linked, Trace
+from graphlink.nccl import job as nccl
+from graphlink.nccl.members import known_groups
+from graphlink.nccl.noted import SideFiles
+from graphlink.pipeline.stagerun import stage_run
+from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
-from graphlink.run import nccl
 from graphlink.run.job import Inputs, trace_of
 from graphlink.run.state import RankRows
 

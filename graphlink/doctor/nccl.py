@@ -9,11 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.nccl.records import NcclJoin
 from graphlink.doctor.environment import ENOUGH, INSPECTOR_BYTES, POOLS, WANTED_MASK
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.read.nccl.records import Dump, DumpKind
+from graphlink.nccl.read.records import Dump
+from graphlink.nccl.records import NcclJoin
+from graphlink.read.nccl_kinds import DumpKind
 
 _MASK: Final = f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"
 _MESSAGES: Final = ("send", "recv")

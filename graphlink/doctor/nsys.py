@@ -10,10 +10,10 @@ import numpy as np
 
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.model import Communication, Linked
-from graphlink.read.nsys import cut_window
-from graphlink.read.nsys_file import Export, open_export
-from graphlink.read.nsys_places import Numbering
-from graphlink.read.nsys_ranges import NVTX
+from graphlink.read.nsys.file import Export, open_export
+from graphlink.read.nsys.places import Numbering
+from graphlink.read.nsys.ranges import NVTX
+from graphlink.read.nsys.report import cut_window
 
 _EXPORT: Final = "nsys export --type sqlite --include-blobs=true REPORT.nsys-rep"
 _GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader gives to a row of a whole graph

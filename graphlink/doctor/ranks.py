@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.pipeline.infer import RULE
-from graphlink.annotate.pipeline.records import Pipeline
-from graphlink.annotate.ranks.clocks.align import onto_run
-from graphlink.annotate.ranks.figures.apart import Apart
 from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.pipeline.infer import RULE
+from graphlink.pipeline.records import Pipeline
+from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.figures.apart import Apart
 from graphlink.run.join import Run, join, told_conflict
 from graphlink.run.state import RankRows
 

@@ -8,16 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.critical import critical_path, shares
-from graphlink.annotate.standstill import Stood, stood_still
 from graphlink.depend.build import Found
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
-from graphlink.emit.durations import cost_ns
+from graphlink.graph.critical import critical_path, shares
+from graphlink.graph.durations import cost_ns
 from graphlink.link.roles import Role
 from graphlink.model import Bool, Built, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
+from graphlink.standstill.standstill import Stood, stood_still
 
 _COST: Final = (
     "{inferred} waits in the graph are inferred from when things ended; {explained} of {calls} synchronisation calls are explained so; "

@@ -7,6 +7,6 @@ Everything wrong with a file is an ``InputError``.
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.looks import looks_like
-from graphlink.read.nsys import read_nsys
+from graphlink.read.nsys.report import read_nsys
 
 __all__ = ["looks_like", "read_host", "read_kineto", "read_nsys"]

@@ -8,7 +8,7 @@ import msgspec
 
 from graphlink.errors import InputError
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
-from graphlink.read.nccl.looks import HEAD_BYTES, kind_of
+from graphlink.read.nccl_kinds import HEAD_BYTES, kind_of
 from graphlink.read.source import open_source
 from graphlink.read.stream import open_array
 

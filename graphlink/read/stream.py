@@ -22,7 +22,7 @@ import msgspec
 
 from graphlink.errors import InputError
 from graphlink.read.kinds import NCCL, binary_kind, kind_by_name
-from graphlink.read.nccl.looks import HEAD_BYTES, kind_of
+from graphlink.read.nccl_kinds import HEAD_BYTES, kind_of
 from graphlink.read.scan import guess_cut, scan, separator_at
 from graphlink.read.source import Source, open_source
 

@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.emit.summary import error_pct
+from graphlink.graph.chakra import NO_GROUP, CommType
 from graphlink.model import I64
-from graphlink.read.chakra import NO_GROUP, CommType
 from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
+from graphlink.replay.ideal import error_pct
 from graphlink.replay.meetings import RECEIVE, Meetings, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.graph.chakra import ChakraFile
 from graphlink.model import I64
-from graphlink.read.chakra import ChakraFile
 
 _FAR: Final = 1 << 61  # ns: no clocks are so far apart
 

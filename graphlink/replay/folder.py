@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
-from graphlink.read.chakra import read_chakra
+from graphlink.graph.chakra import read_chakra
 from graphlink.read.document import load as load_document
 from graphlink.replay.workload import RankFile
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.blocks import Block, blocks
+from graphlink.graph.blocks import Block, blocks
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
@@ -116,3 +116,13 @@ def _any_order(work: Workload) -> I64:
             if not left[j]:
                 free.append(j)
     return np.array(end, np.int64)
+
+
+def error_pct(replayed_ns: int, measured_ns: int) -> float:
+    """Signed, in per cent of the measured time; 0 where nothing was measured."""
+    return round(100 * (replayed_ns / measured_ns - 1), 6) if measured_ns else 0.0
+
+
+def share(part: int, whole: int) -> float:
+    """Return ``part`` of ``whole``; 0 of nothing."""
+    return round(part / whole, 6) if whole else 0.0

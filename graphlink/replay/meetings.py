@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.graph.chakra import NO_GROUP, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8
-from graphlink.read.chakra import NO_GROUP, NodeType
 from graphlink.replay.clock import RunClock, elapsed, run_clock
 from graphlink.replay.workload import Workload, work_bounds
 

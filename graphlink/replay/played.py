@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.critical import held_by
+from graphlink.graph.chakra import UNKNOWN_DEP
+from graphlink.graph.critical import held_by
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
-from graphlink.read.chakra import UNKNOWN_DEP
 from graphlink.records import Short
 
 NOT_RUN: Final = -1

@@ -12,16 +12,15 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.depend.fold import FOLDED, NAMES
-from graphlink.emit.summary import error_pct, share
 from graphlink.errors import InputError, UsageError
-from graphlink.read.chakra import NodeType
+from graphlink.graph.chakra import NodeType
+from graphlink.graph.fold import FOLDED, NAMES
 from graphlink.records import Short
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.drift import Place, places, slot_waits
 from graphlink.replay.fitting import fit, refuse_unfit
 from graphlink.replay.folder import load
-from graphlink.replay.ideal import IDEAL, play_ideal
+from graphlink.replay.ideal import IDEAL, error_pct, play_ideal, share
 from graphlink.replay.meetings import Meetings, meetings
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played, held_word

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.latency import delayed, lag_ns
 from graphlink.errors import UsageError
+from graphlink.graph.chakra import CommType, NodeType
+from graphlink.graph.latency import delayed, lag_ns
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.patterns import UserPattern
-from graphlink.read.chakra import CommType, NodeType
 from graphlink.replay.syncs import Changed, without_syncs
 from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found, work_bounds
 

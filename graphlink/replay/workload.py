@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from graphlink.errors import InputError
+from graphlink.graph.chakra import ChakraFile, Deps, Has, NodeType
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.read.chakra import ChakraFile, Deps, Has, NodeType
 from graphlink.records import Short
 
 

@@ -20,11 +20,11 @@ from typing import Any, BinaryIO, Final, TypeVar, Union, get_args, get_origin, g
 import msgspec
 import numpy as np
 
-from graphlink.annotate.nccl.records import Ops
-from graphlink.annotate.pipeline.records import Witness
-from graphlink.annotate.ranks.records import RankComms
 from graphlink.errors import InputError
 from graphlink.model import CommTable, Communication, Graph, Linked
+from graphlink.nccl.records import Ops
+from graphlink.pipeline.records import Witness
+from graphlink.ranks.records import RankComms
 from graphlink.version import __version__
 
 _HEAD: Final = struct.Struct("<8sQ")

@@ -10,13 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.check.astra import RankFile as Judged
-from graphlink.check.astra_ranks import judge
-from graphlink.emit.summary import error_pct
-from graphlink.emit.summary_run import Compared
+from graphlink.astra.ranks import judge
+from graphlink.astra.rules import RankFile as Judged
 from graphlink.errors import InputError
-from graphlink.read.chakra import ChakraFile, Has, NodeType, read_chakra
-from graphlink.replay.ideal import play_ideal
+from graphlink.graph.chakra import ChakraFile, Has, NodeType, read_chakra
+from graphlink.ranks.summary import Compared
+from graphlink.replay.ideal import error_pct, play_ideal
 from graphlink.replay.workload import RankFile, workload
 
 log: Final = logging.getLogger("graphlink")

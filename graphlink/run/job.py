@@ -15,43 +15,51 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.annotate.communication import communication
-from graphlink.annotate.critical import CriticalPath
-from graphlink.annotate.explain import explain
-from graphlink.annotate.nccl.members import known_groups
-from graphlink.annotate.nccl.noted import SideFiles
-from graphlink.annotate.nccl.noted import notes as nccl_notes
-from graphlink.annotate.pipeline.analyse import RankPipeline, analyse, rank_pipeline
-from graphlink.annotate.pipeline.notes import notes
-from graphlink.annotate.pipeline.records import Pipeline
-from graphlink.annotate.pipeline.rules import user_rules
-from graphlink.annotate.pipeline.stagerun import Staged, stage_run
-from graphlink.annotate.ranks.clocks.align import onto_run
-from graphlink.annotate.ranks.records import Clock
-from graphlink.annotate.standstill import Standstill, stood_still
-from graphlink.check.check import ERROR, Finding, check
+from graphlink import publish
 from graphlink.depend.build import build
-from graphlink.depend.fold import FOLDED, NAMES, fold
-from graphlink.emit import bubbles, chakra, groups, path, perfetto, pipeline_svg, publish, summary, timeline
-from graphlink.emit import linked as linked_file
-from graphlink.emit.durations import cost_ns
-from graphlink.emit.target import ASTRA_SIM
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.graph import linked as linked_file
+from graphlink.graph import path_file as path
+from graphlink.graph import write_et as chakra
+from graphlink.graph.check import ERROR, Finding, check
+from graphlink.graph.critical import CriticalPath, ShareNs
+from graphlink.graph.durations import cost_ns
+from graphlink.graph.explain import explain
+from graphlink.graph.fold import FOLDED, NAMES, fold
+from graphlink.graph.target import ASTRA_SIM
 from graphlink.link.clocks import on_host_clock
+from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
 from graphlink.model import I32, I64, Bool, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.nccl import job as nccl
+from graphlink.nccl.members import known_groups
+from graphlink.nccl.noted import SideFiles
+from graphlink.nccl.noted import notes as nccl_notes
+from graphlink.perfetto import packets as perfetto
+from graphlink.pipeline import file as bubbles
+from graphlink.pipeline import svg as pipeline_svg
+from graphlink.pipeline.analyse import RankPipeline, analyse, rank_pipeline
+from graphlink.pipeline.notes import notes
+from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.rules import user_rules
+from graphlink.pipeline.stagerun import Staged, stage_run
+from graphlink.ranks import group_ids as groups
+from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.records import Clock
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
-from graphlink.read.nsys import numbered, read_report
-from graphlink.read.nsys_places import number
+from graphlink.read.nsys.places import number
+from graphlink.read.nsys.report import numbered, read_report
 from graphlink.read.stream import gc_paused
 from graphlink.records import Short
-from graphlink.replay.ideal import measured_ns, replay
-from graphlink.run import codec, nccl
+from graphlink.replay.ideal import error_pct, measured_ns, replay, share
+from graphlink.report import summary, timeline
+from graphlink.run import codec
 from graphlink.run.options import Inputs as Inputs
 from graphlink.run.options import Options as Options
+from graphlink.standstill.standstill import Standstill, stood_still
 
 log: Final = logging.getLogger("graphlink")
 
@@ -396,13 +404,11 @@ def _entry(
         replay=summary.Replay(
             measured_ns=measured,
             replayed_ns=replayed_ns,
-            error_pct=summary.error_pct(replayed_ns, measured),
-            gap_share=summary.share(critical.gap_ns, critical.length_ns),
-            delay_share=summary.share(critical.delay_ns, critical.length_ns),
+            error_pct=error_pct(replayed_ns, measured),
+            gap_share=share(critical.gap_ns, critical.length_ns),
+            delay_share=share(critical.delay_ns, critical.length_ns),
         ),
-        critical_path=summary.CriticalPath(
-            length_ns=critical.length_ns, share_ns=summary.ShareNs(**critical.share_ns), nodes=len(critical.node)
-        ),
+        critical_path=summary.CriticalPath(length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)),
         standstill=standstill,
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},
         warnings=[*prepared.warnings, *extra],

@@ -9,17 +9,17 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.pipeline.analyse import analyse, rank_pipeline
-from graphlink.annotate.pipeline.clocks import TOLERANCE_NS
-from graphlink.annotate.pipeline.common import counted_alike, on_run_clock
-from graphlink.annotate.pipeline.records import Pipeline, StageRun
-from graphlink.annotate.ranks.clocks.align import clocks, onto_run
-from graphlink.annotate.ranks.figures.measure import Figures, figures
-from graphlink.annotate.ranks.matching.match import match
-from graphlink.annotate.ranks.records import Clocks, Conflict, GroupKey, Matching, Meetings, RankComms
-from graphlink.emit import groups
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
+from graphlink.pipeline.analyse import analyse, rank_pipeline
+from graphlink.pipeline.clocks import TOLERANCE_NS
+from graphlink.pipeline.common import counted_alike, on_run_clock
+from graphlink.pipeline.records import Pipeline, StageRun
+from graphlink.ranks import group_ids as groups
+from graphlink.ranks.clocks.align import clocks, onto_run
+from graphlink.ranks.figures.measure import Figures, figures
+from graphlink.ranks.matching.match import match
+from graphlink.ranks.records import Clocks, Conflict, GroupKey, Matching, Meetings, RankComms
 from graphlink.run.job import Joined
 from graphlink.run.state import RankRows
 

@@ -12,17 +12,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.emit import bubbles, path, summary
-from graphlink.emit.publish import settle
 from graphlink.engine.engines import RunsOn
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError, bad_value
-from graphlink.read.chakra import ChakraFile, read_chakra
+from graphlink.graph import path_file as path
+from graphlink.graph.chakra import ChakraFile, read_chakra
+from graphlink.pipeline import file as bubbles
+from graphlink.publish import settle
 from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.folder import load, load_groups
 from graphlink.replay.report import MACHINES, Report, report
 from graphlink.replay.whatif import Changes, parse_scale
+from graphlink.report import summary
 from graphlink.run import tables
 from graphlink.run.discover.recordings import Recordings
 from graphlink.run.link import Output, linked

@@ -13,9 +13,12 @@ from typing import Final
 
 from msgspec import UNSET
 
-from graphlink.emit import bubbles, publish, summary, summary_run
+from graphlink import publish
 from graphlink.engine.engines import RunsOn, session
 from graphlink.errors import GraphlinkError, InputError, OutputError
+from graphlink.pipeline import file as bubbles
+from graphlink.ranks import summary as summary_run
+from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.compare import compare
 from graphlink.run.discover.find import find

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.annotate.ranks.clocks.align import onto_run
-from graphlink.annotate.ranks.records import Clocks, RankComms
 from graphlink.errors import InputError
+from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.records import Clocks, RankComms
 
 APART_NS: Final = 600 * 10**9
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from graphlink.annotate.pipeline.rules import user_rules
 from graphlink.depend.build import BuildOptions
 from graphlink.engine.files import Remote
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.link.steps import parse_steps
-from graphlink.read.nsys_places import Numbering
+from graphlink.pipeline.rules import user_rules
+from graphlink.read.nsys.places import Numbering
 from graphlink.records import Short
 
 _WORDS: Final = {

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Protocol
 
-from graphlink.emit import publish, summary
+from graphlink import publish
 from graphlink.engine.files import is_url
+from graphlink.report import summary
 from graphlink.run.remote import RemoteOut
 
 _TRIES: Final = 4

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.annotate.pipeline.analyse import analyse
-from graphlink.annotate.pipeline.paddle import stage_runs
-from graphlink.annotate.pipeline.records import Pipeline
 from graphlink.errors import InputError
 from graphlink.link.steps import parse_steps
-from graphlink.read.paddle import read_paddle
+from graphlink.pipeline.analyse import analyse
+from graphlink.pipeline.paddle.logs import read_paddle
+from graphlink.pipeline.paddle.runs import stage_runs
+from graphlink.pipeline.records import Pipeline
 from graphlink.run.job import RunResult, write_pipeline
 
 log: Final = logging.getLogger("graphlink")

@@ -11,15 +11,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from graphlink.annotate.ranks.comms import rank_comms
-from graphlink.emit import groups, publish, timeline
+from graphlink import publish
 from graphlink.engine.engines import Lost, RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.ranks import group_ids as groups
+from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across
 from graphlink.replay.folder import load
+from graphlink.report import timeline
 from graphlink.run import job
 from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.job import RunResult

@@ -11,10 +11,11 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from graphlink.emit import publish, summary
+from graphlink import publish
 from graphlink.engine import files
 from graphlink.errors import GraphlinkError
 from graphlink.read.heads import at_once
+from graphlink.report import summary
 
 JOURNAL: Final = "journal.json"
 

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from graphlink.check.findings import Judged
-from graphlink.emit.astra_files import Prepared
-from graphlink.emit.bubbles import Bubbles, Compared
-from graphlink.emit.diagnosis import Diagnosis
-from graphlink.emit.linked import LinkedFile
-from graphlink.emit.path import PathFile
-from graphlink.emit.read_et import NodeView
-from graphlink.emit.summary import Summary
+from graphlink.astra.files import Prepared
+from graphlink.graph.findings import Judged
+from graphlink.graph.linked import LinkedFile
+from graphlink.graph.path_file import PathFile
+from graphlink.graph.read_et import NodeView
+from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.report import Report
+from graphlink.report.diagnosis import Diagnosis
+from graphlink.report.summary import Summary
 
 GroupId = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]*$")]
 GlobalRank = Annotated[int, msgspec.Meta(ge=0)]

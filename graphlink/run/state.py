@@ -16,11 +16,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from graphlink.annotate.pipeline.records import StageRun
-from graphlink.annotate.ranks.records import GroupKey, RankComms
-from graphlink.emit import publish, summary
+from graphlink import publish
 from graphlink.errors import InputError
+from graphlink.pipeline.records import StageRun
+from graphlink.ranks.records import GroupKey, RankComms
 from graphlink.read.heads import at_once
+from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs, Options, Prepared

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.emit.bubbles import IdleEntry
-from graphlink.emit.chakra import KINDS, type_name
-from graphlink.emit.path import PathFile
-from graphlink.emit.summary import Summary
 from graphlink.errors import bad_value
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, CommType, Has, NodeType
+from graphlink.graph.path_file import PathFile
+from graphlink.graph.write_et import KINDS, type_name
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
-from graphlink.read.chakra import NO_GROUP, ChakraFile, CommType, Has, NodeType
+from graphlink.pipeline.file import IdleEntry
 from graphlink.replay.across import CriticalAcross
 from graphlink.replay.workload import Work, works_of
+from graphlink.report.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import UNSET
 
-from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.figures.apart import Apart
-from graphlink.annotate.ranks.figures.measure import RankTotals, Totals
-from graphlink.annotate.ranks.figures.stragglers import Straggler
-from graphlink.annotate.ranks.records import Clock, GroupKey
-from graphlink.emit import summary_run as told
-from graphlink.emit.summary import Rank
-from graphlink.emit.summary_nccl import over_ranks
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, CommKind
+from graphlink.nccl.summary import over_ranks
+from graphlink.ranks import summary as told
+from graphlink.ranks.figures.apart import Apart
+from graphlink.ranks.figures.measure import RankTotals, Totals
+from graphlink.ranks.figures.stragglers import Straggler
+from graphlink.ranks.records import Clock, GroupKey
 from graphlink.replay.across import CriticalAcross
+from graphlink.report.summary import Rank
 from graphlink.run.join import Run, told_conflict
 
 _SHARDS = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # whose size is a rank's part

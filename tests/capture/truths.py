@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from graphlink.annotate.ranks.comms import rank_comms
-from graphlink.annotate.ranks.matching.match import match
-from graphlink.annotate.ranks.records import RankComms
 from graphlink.model import CommKind, EdgeKind, Graph, NodeKind
+from graphlink.ranks.comms import rank_comms
+from graphlink.ranks.matching.match import match
+from graphlink.ranks.records import RankComms
 from graphlink.run import job
 
 ERROR_PCT = 5.0

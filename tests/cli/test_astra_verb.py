@@ -18,8 +18,8 @@ import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.cli import main
-from graphlink.read.chakra import read_chakra
-from tests.check.et_files import coll, encoded, judged, node, recv, send, written
+from graphlink.graph.chakra import read_chakra
+from tests.astra.et_files import coll, encoded, judged, node, recv, send, written
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]

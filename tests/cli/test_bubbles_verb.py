@@ -12,14 +12,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from graphlink.annotate.pipeline.analyse import analyse
-from graphlink.annotate.pipeline.records import Cause, Definitions, Phase, Pipeline
 from graphlink.cli import schedules
 from graphlink.cli.bubbles import what_if
-from graphlink.emit import bubbles
 from graphlink.errors import OutputError
+from graphlink.pipeline import file as bubbles
+from graphlink.pipeline.analyse import analyse
+from graphlink.pipeline.records import Cause, Definitions, Phase, Pipeline
 from tests.cli.conftest import Ran
-from tests.emit.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
+from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
 Run = Callable[..., Ran]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.cli.out import plain, visible
-from graphlink.emit.attributes import framed
+from graphlink.graph.attributes import framed
 from tests.cli.conftest import Ran
 
 CLI = Path(__file__).parents[2] / "graphlink" / "cli"

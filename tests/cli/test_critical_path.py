@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from graphlink.cli.critical import report, sentences
-from graphlink.depend.fold import NAMES
-from graphlink.emit.path import load
-from graphlink.emit.summary import ShareNs
-from graphlink.read.chakra import read_chakra
+from graphlink.graph.chakra import read_chakra
+from graphlink.graph.critical import ShareNs
+from graphlink.graph.fold import NAMES
+from graphlink.graph.path_file import load
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.emit.attributes import framed
+from graphlink.graph.attributes import framed
 from graphlink.testing import Training, run, training_program
 from graphlink.testing.nsys import write_nsys
 from graphlink.testing.paddle import write_paddle

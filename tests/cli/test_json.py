@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from graphlink.cli.verbs import VERBS
-from graphlink.emit import bubbles
+from graphlink.pipeline import file as bubbles
 from graphlink.read.looks import looks_like
 from graphlink.run.schemas import FILES
 from tests.cli.conftest import Ran
-from tests.emit.pipelines import simple
+from tests.pipeline.pipelines import simple
 
 Run = Callable[..., Ran]
 VERBS_AND_RECORDS = [

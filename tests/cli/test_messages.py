@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from graphlink.emit import summary
+from graphlink.report import summary
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]

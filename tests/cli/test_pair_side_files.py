@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.read.nccl.heads import DumpHead, Member
-from graphlink.read.nccl.records import Communicator, DumpKind
+from graphlink.nccl.read.heads import DumpHead, Member
+from graphlink.nccl.read.records import Communicator
+from graphlink.read.nccl_kinds import DumpKind
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.job import Inputs

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import graphlink as graphlink_library
-from graphlink.annotate.ranks.comms import rank_comms
+from graphlink.ranks.comms import rank_comms
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.run.state import RankRows, State
 from graphlink.testing.et import write_et

@@ -9,12 +9,12 @@ from random import Random
 
 import numpy as np
 
-from graphlink.annotate.communication import communication
 from graphlink.depend import build as stage
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
 from graphlink.link.clocks import on_host_clock
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.link.roles import Role, roles

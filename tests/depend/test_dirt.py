@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from graphlink.annotate.communication import communication
+from graphlink.link.communication import communication
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind, SyncKind

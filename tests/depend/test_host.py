@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.annotate.communication import communication
 from graphlink.depend.build import BuildOptions, find
 from graphlink.depend.host import host_side
 from graphlink.depend.timeline import behind_rows
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import EdgeKind, Graph, NodeKind, SyncKind, Trace

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlink.annotate.communication import communication
 from graphlink.depend.build import BuildOptions, build, find
 from graphlink.depend.cuda import cuda_waits
-from graphlink.emit.durations import cost_ns
+from graphlink.graph.durations import cost_ns
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Built, EdgeKind, Graph, Linked, SyncCalls, Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphlink.emit.durations import cost_ns
+from graphlink.graph.durations import cost_ns
 from graphlink.model import NodeKind, SyncKind
 from graphlink.replay.ideal import measured_ns, replay
 from tests.build import Call, Device, Host, Sync, build_trace

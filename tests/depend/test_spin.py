@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.emit.durations import cost_ns
+from graphlink.graph.durations import cost_ns
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Built, EdgeKind, NodeKind, Trace

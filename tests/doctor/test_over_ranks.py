@@ -25,9 +25,9 @@ from graphlink.testing import (
     cluster_run,
     pipeline_run,
 )
-from tests.annotate.ranks.test_clocks import host_rows
-from tests.annotate.ranks.true_runs import MS, Off, Simulated, training
 from tests.doctor.diagnosed import diagnosed
+from tests.ranks.test_clocks import host_rows
+from tests.ranks.true_runs import MS, Off, Simulated, training
 
 SMALL = ClusterTraining(steps=2, layers=1)
 

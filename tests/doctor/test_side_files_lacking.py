@@ -12,7 +12,7 @@ from graphlink.doctor.diagnose import Given, findings_of
 from graphlink.doctor.examine import examine
 from graphlink.doctor.nccl import dump_lacking, missing_calls
 from graphlink.doctor.records import Finding
-from graphlink.read.nccl.read import read_dump
+from graphlink.nccl.read.read import read_dump
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.discover.side_files import heads_of, pair
 from graphlink.testing import ClusterTraining, cluster_run

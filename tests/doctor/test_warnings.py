@@ -8,7 +8,7 @@ import pytest
 
 from graphlink.doctor.nccl import dump_lacking
 from graphlink.errors import InputError
-from graphlink.read.nccl.read import read_dump
+from graphlink.nccl.read.read import read_dump
 from graphlink.run.discover.inputs import of_folders
 from graphlink.run.job import Options, prepare
 from graphlink.testing import ClusterTraining, Dropped, LateStart, MissingRank, cluster_run

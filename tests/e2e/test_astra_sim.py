@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.read.chakra import CommType, read_chakra
+from graphlink.graph.chakra import CommType, read_chakra
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import RankFile, workload
-from tests.check.et_files import coll, node, recv, send, written
+from tests.astra.et_files import coll, node, recv, send, written
 from tests.e2e.conftest import ROOT
 
 SIMULATORS = ROOT.parent / "shared" / "astra-sim"

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.annotate.commtypes import CollectiveType
-from graphlink.emit import summary_run
-from graphlink.read.chakra import read_chakra
+from graphlink.graph.chakra import read_chakra
+from graphlink.link.commtypes import CollectiveType
+from graphlink.ranks import summary as summary_run
 from graphlink.run import ranks as run_ranks
 from graphlink.testing import (
     ClusterRun,

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.annotate.communication import communication
+from graphlink.graph.chakra import read_chakra
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import DeviceKind, Trace
-from graphlink.read.chakra import read_chakra
 from graphlink.read.commnames import kernel_path
 from graphlink.read.kineto import read_kineto
-from graphlink.read.nsys import read_report
+from graphlink.read.nsys.report import read_report
 from graphlink.replay.workload import Work, works_of
 from graphlink.run.job import Inputs, Options, run_rank
 from tests.e2e.conftest import ROOT

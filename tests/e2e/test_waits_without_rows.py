@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.annotate.communication import communication
 from graphlink.depend.build import BuildOptions, build
+from graphlink.link.communication import communication
 from graphlink.model import Built, EdgeKind, Linked, NodeKind
 from tests.depend.programs import linked_of
 

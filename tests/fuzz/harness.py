@@ -136,11 +136,11 @@ def _job(place: Place, rng: random.Random, *flags: str | Path) -> Outcome:
 def _read(path: Path, kind: str) -> Outcome:
     """Only the reader, which is what most of the inputs break."""
     from graphlink.errors import GraphlinkError
+    from graphlink.graph.chakra import read_chakra
+    from graphlink.nccl.read.read import read_dump
+    from graphlink.pipeline.paddle.lines import read_job_lines
     from graphlink.read import read_host, read_kineto
-    from graphlink.read.chakra import read_chakra
-    from graphlink.read.nccl.read import read_dump
-    from graphlink.read.nsys import read_report
-    from graphlink.read.paddle_lines import read_job_lines
+    from graphlink.read.nsys.report import read_report
 
     readers: dict[str, Callable[[Path], object]] = {
         "kineto": read_kineto,

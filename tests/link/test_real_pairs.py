@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.annotate.communication import communication
 from graphlink.errors import InputError
+from graphlink.link.communication import communication
 from graphlink.link.launch import BEFORE_WINDOW, link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, CommKind, Linked

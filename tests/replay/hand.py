@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphlink.graph.chakra import ChakraFile, CommType, Has, Metadata, NodeType
+from graphlink.graph.chakra_columns import COLUMNS, TEMPLATE, NodeBlock, assemble
 from graphlink.model import EdgeKind
-from graphlink.read.chakra import ChakraFile, CommType, Has, Metadata, NodeType
-from graphlink.read.chakra_columns import COLUMNS, TEMPLATE, NodeBlock, assemble
 from graphlink.replay.workload import RankFile, Workload, workload
 
 CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from graphlink.cli import main
+from graphlink.graph.chakra import read_chakra
 from graphlink.model import EdgeKind
-from graphlink.read.chakra import read_chakra
 from graphlink.replay.across import CriticalAcross, across, encode
 from graphlink.replay.workload import RankFile
-from tests.check.et_files import coll, encoded, node, recv
+from tests.astra.et_files import coll, encoded, node, recv
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.emit.durations import cost_ns
+from graphlink.graph.durations import cost_ns
 from graphlink.model import I64, Comm, EdgeKind, Graph, NodeKind
 from graphlink.replay.ideal import longest_path, measured_ns
 from graphlink.testing import Execution, Program, Shape, Training, random_program, run, training_program, write_kineto

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.annotate.critical import Share, critical_path, edge_name, shares
-from graphlink.emit.durations import cost_ns
+from graphlink.graph.critical import Share, critical_path, edge_name, shares
+from graphlink.graph.durations import cost_ns
 from graphlink.model import NOWHERE, EdgeKind, NodeKind
 from graphlink.replay.ideal import measured_ns, replay
-from tests.emit.hand import ALL_REDUCE, N, communication, every_kind, graph, records
+from tests.pipeline.hand import ALL_REDUCE, N, communication, every_kind, graph, records
 
 
 def test_a_node_starts_when_the_last_of_its_dependencies_ends() -> None:

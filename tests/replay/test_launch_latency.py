@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.annotate.latency import FEW
+from graphlink.graph.latency import FEW
 from graphlink.model import EdgeKind
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal

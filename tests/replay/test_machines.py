@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink.graph.chakra import read_chakra
 from graphlink.model import NOWHERE, EdgeKind
-from graphlink.read.chakra import read_chakra
 from graphlink.replay.drift import places, slot_waits
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.meetings import meetings
@@ -19,7 +19,7 @@ from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, SLOT
 from graphlink.replay.slots import play_ranks, play_slots
 from graphlink.replay.stuck import stuck
 from graphlink.replay.workload import RankFile, Slot, Work, workload
-from tests.check.et_files import encoded, node
+from tests.astra.et_files import encoded, node
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file, load, plain
 
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC

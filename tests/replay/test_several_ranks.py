@@ -15,7 +15,7 @@ from graphlink.model import EdgeKind
 from graphlink.replay.fitting import fit, told_ranks
 from graphlink.replay.syncs import waiting_ranks
 from graphlink.replay.whatif import Changes, parse_scale
-from tests.check.et_files import coll, node, written
+from tests.astra.et_files import coll, node, written
 from tests.replay.hand import CPU, GPU, N, load
 
 H, L, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.SYNC

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.emit.chakra import Heading, write_et
-from graphlink.emit.groups import assign
+from graphlink.graph.write_et import Heading, write_et
+from graphlink.ranks.group_ids import assign
 from graphlink.run.job import Inputs, Options, prepare
-from tests.check.et_files import coll, node, recv, send, written
+from tests.astra.et_files import coll, node, recv, send, written
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 

@@ -10,9 +10,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from graphlink.emit.chakra import Heading, write_et
-from graphlink.emit.groups import assign
+from graphlink.graph.write_et import Heading, write_et
 from graphlink.model import EdgeKind
+from graphlink.ranks.group_ids import assign
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.whatif import Changes, apply, parse_scale

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.annotate.ranks.comms import rank_comms
 from graphlink.errors import InputError
 from graphlink.model import Comm, CommTable, EventRows, HostRows, ProcessGroup, Trace
+from graphlink.ranks.comms import rank_comms
 from graphlink.run import codec
 from graphlink.run.job import Inputs, Options, Prepared, prepare
 from graphlink.run.state import RankRows

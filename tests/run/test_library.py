@@ -15,10 +15,11 @@ import pytest
 
 import graphlink
 from graphlink.cli import main
-from graphlink.emit import bubbles, path
-from graphlink.emit.chakra import KINDS
 from graphlink.errors import InputError, OutputError, UsageError
-from graphlink.read.chakra import NodeType, read_chakra
+from graphlink.graph import path_file as path
+from graphlink.graph.chakra import NodeType, read_chakra
+from graphlink.graph.write_et import KINDS
+from graphlink.pipeline import file as bubbles
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run as simulate

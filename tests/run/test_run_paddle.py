@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.annotate.pipeline.records import Cause, Phase, Pipeline
 from graphlink.errors import UsageError
+from graphlink.pipeline.records import Cause, Phase, Pipeline
 from graphlink.run.paddle import pipeline_of
 from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.run import nccl
+from graphlink.nccl import job as nccl
 from graphlink.run.job import Inputs, Options, Prepared, prepare
 from graphlink.testing import ClusterRun, ClusterTraining, cluster_run
 from graphlink.testing.nccl import write_nccl

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.annotate.commtypes import CollectiveType
-from graphlink.annotate.ranks.records import RankComms
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import CommKind
+from graphlink.ranks.records import RankComms
 from graphlink.testing import (
     EPOCH_NS,
     ClusterRun,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphlink.annotate.communication import communication
+from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import CommKind

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.emit import summary
 from graphlink.engine.engines import RunsOn
 from graphlink.errors import InputError, UsageError
+from graphlink.report import summary
 from graphlink.run.discover.inputs import Found, of_files, of_folders, unfold
 from graphlink.run.discover.nsys import ranks_of
 from graphlink.run.discover.recordings import Recordings

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
+from graphlink.nccl.read.heads import DumpHead, read_dump_head
+from graphlink.nccl.read.names import is_named_so
+from graphlink.pipeline.paddle.logs import is_worker_log
 from graphlink.read import kinds
 from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
-from graphlink.read.nccl.heads import DumpHead, read_dump_head
-from graphlink.read.nccl.names import is_named_so
-from graphlink.read.paddle import is_worker_log
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank
 from graphlink.run.discover.pairing import few, holes, pair, refuse_world

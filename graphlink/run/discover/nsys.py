@@ -11,8 +11,8 @@ from typing import Final
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, UsageError
-from graphlink.read.nsys import read_report
-from graphlink.read.nsys_places import Contents, number
+from graphlink.read.nsys.places import Contents, number
+from graphlink.read.nsys.report import read_report
 from graphlink.run import job
 from graphlink.run.ranks import Failed, good, naming_limits, naming_lost
 

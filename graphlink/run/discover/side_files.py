@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError
+from graphlink.nccl.read.heads import DumpHead, read_dump_head
+from graphlink.nccl.read.records import Communicator
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, read_heads
 from graphlink.read.looks import looks_like
-from graphlink.read.nccl.heads import DumpHead, read_dump_head
-from graphlink.read.nccl.looks import read_kind
-from graphlink.read.nccl.records import Communicator
+from graphlink.read.nccl_kinds import read_kind
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import named_rank
 from graphlink.run.discover.pairing import few

@@ -1,0 +1,205 @@
+"""What ASTRA-sim wants beside the graphs: system, network and memory files, and a script that runs it and judges the result.
+
+Keys and values are those that two versions take: astra-sim 518bd51 (March 2026, ``feeder_v3``, here ``head``) and f66c1da (November 2024,
+here ``legacy``), both with the analytical backend. Sources: inputs and parsers of those versions; docs/astra-sim.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from chakra.schema.protobuf import et_def_pb2 as pb
+
+from graphlink.graph.attributes import framed
+from graphlink.version import __version__
+
+READERS: Final = ("head", "legacy")
+HOPS: Final = {"Ring": 1, "Switch": 2, "FullyConnected": 1}  # links between neighbours; each costs the latency once
+ENDPOINT_DELAY_NS: Final = 10  # of each step, on top of the latency: what ASTRA-sim has fixed for some; 0 asserts at the start
+MEMORY_GB_PER_S: Final = 1_000_000  # reductions are in the measured times; absent, ASTRA-sim divides by 0
+MOST_LOGGED: Final = 400_000  # nodes; the log keeps its last 110 MB
+_GB: Final = 1 << 30  # ASTRA-sim's
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of the network. ``latency_ns`` is that of a step of a ring algorithm, over all its hops. ``evidence``: where from."""
+
+    topology: str
+    npus: int
+    bytes_per_s: float
+    step_ns: float
+    evidence: tuple[str, ...]
+
+    @property
+    def gigabytes_per_s(self) -> float:
+        """As the network file has it: 1 GB = 2^30 bytes."""
+        return round(self.bytes_per_s / _GB, 3)
+
+    @property
+    def latency_ns(self) -> float:
+        """Of one hop, as the network file has it."""
+        return round(max(self.step_ns - ENDPOINT_DELAY_NS, 0) / HOPS[self.topology], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What ``run.sh`` runs. ``prefix``: of the graphs, from the folder that a reader works in. ``nodes``: what each reader executes."""
+
+    prefix: str
+    ranks: int
+    nodes: dict[str, int]
+    groups: frozenset[str]  # readers that are given comm_group.json
+
+
+def system_json(dimensions: int, *, replay_only: bool) -> bytes:
+    """Ring algorithms, so that a collective takes its wire bytes over the bandwidth and a latency a step, as bandwidths are measured.
+
+    ``direct1`` sends an all-to-all's messages one after the other; ``ring`` would pass each on from rank to rank. One chunk a collective
+    in one dimension: more would only add latency, and an ALL_GATHER of fewer bytes than chunks never ends. Two dimensions overlap by
+    chunks. ``trace-enabled`` is a truth value because some versions take no number.
+    """
+    splits = 1 if dimensions == 1 else 4
+    system: dict[str, object] = {
+        "scheduling-policy": "FIFO",
+        "endpoint-delay": ENDPOINT_DELAY_NS,
+        "active-chunks-per-dimension": splits,
+        "preferred-dataset-splits": splits,
+        "all-reduce-implementation": ["ring"] * dimensions,
+        "all-gather-implementation": ["ring"] * dimensions,
+        "reduce-scatter-implementation": ["ring"] * dimensions,
+        "all-to-all-implementation": ["direct1"] * dimensions,
+        "collective-optimization": "localBWAware",
+        "local-mem-bw": MEMORY_GB_PER_S,
+        "trace-enabled": True,
+    }
+    if replay_only:
+        system["replay-only"] = 1
+    return _json(system)
+
+
+def network_yml(dimensions: Sequence[Dimension]) -> bytes:
+    """JSON, which is YAML too: later versions of ASTRA-sim have JSON here."""
+    return _json(
+        {
+            "topology": [d.topology for d in dimensions],
+            "npus_count": [d.npus for d in dimensions],
+            "bandwidth": [d.gigabytes_per_s for d in dimensions],
+            "latency": [d.latency_ns for d in dimensions],
+        }
+    )
+
+
+def memory_json() -> bytes:
+    return _json({"memory-type": "NO_MEMORY_EXPANSION"})
+
+
+def idle_rank() -> bytes:
+    """The graph of a rank that computes 1 us and is done."""
+    node = pb.Node(id=0, name="idle rank", type=pb.COMP_NODE, duration_micros=1)
+    node.attr.add(name="is_cpu_op", bool_val=False)
+    head = pb.GlobalMetadata(version="0.0.4")
+    return b"".join(map(framed, (head.SerializeToString(), node.SerializeToString())))
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """``summary.json`` of the folder: which files are ours, and what the network was made of."""
+
+    graphlink: str = __version__
+    files: list[str]
+    network: tuple[Dimension, ...]
+
+
+class Prepared(Listing, frozen=True, kw_only=True):
+    """What ``graphlink astra --json`` writes: that file, and what is known of the run. ``warnings``: of ``graphlink check``."""
+
+    folder: str
+    ranks: int
+    nodes: int
+    replay_only: bool
+    warnings: tuple[str, ...]
+
+
+def listing_json(listing: Listing) -> bytes:
+    return _json(listing)
+
+
+def run_sh(run: Run) -> bytes:
+    functions = "\n".join(_function(run, reader) for reader in READERS)
+    counted = max(run.nodes.values()) <= MOST_LOGGED
+    expected = " ".join(f"{reader}) expected={run.nodes[reader]} ;;" for reader in READERS)
+    text = _SCRIPT.format(functions=functions, expected=expected, ranks=run.ranks, counted=int(counted))
+    return text.encode()
+
+
+def _function(run: Run, reader: str) -> str:
+    options = [
+        f"--workload-configuration={run.prefix}",
+        "--system-configuration=../system.json",
+        "--network-configuration=../network.yml",
+        "--remote-memory-configuration=../memory.json",
+        *(["--comm-group-configuration=../comm_group.json"] if reader in run.groups else []),
+        "--logging-folder=log",
+    ]
+    lines = " \\\n".join(f"    {shlex.quote(option)}" for option in options)
+    return f'run_{reader}() {{\n  "$simulator" \\\n{lines}\n}}\n'
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+_SCRIPT: Final = r"""#!/usr/bin/env bash
+# Runs ASTRA-sim on these graphs and says whether it went well: its exit status alone proves nothing.
+#   ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh [head|legacy]
+# head: the present ASTRA-sim (feeder_v3); legacy: that of 2024. Logs and output go to log-head and log-legacy.
+set -u
+
+{functions}
+reader=${{1:-head}}
+case $reader in
+  head|legacy) ;;
+  *) echo "usage: ASTRA_SIM=BINARY bash run.sh [head|legacy]" >&2; exit 2 ;;
+esac
+case ${{ASTRA_SIM:-}} in
+  "") echo "run.sh: set ASTRA_SIM to the binary of ASTRA-sim" >&2; exit 2 ;;
+  /*) simulator=$ASTRA_SIM ;;
+  */*) simulator=$PWD/$ASTRA_SIM ;;
+  *) simulator=$(command -v -- "$ASTRA_SIM") ;;
+esac
+if ! [ -x "$simulator" ]; then
+  echo "run.sh: $ASTRA_SIM: no such program" >&2
+  exit 2
+fi
+
+ranks={ranks}
+counted={counted}  # 0: more nodes than the log keeps
+case $reader in {expected} esac
+here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd -P) || exit 2
+mkdir -p -- "$here/log-$reader" && cd -- "$here/log-$reader" && rm -rf -- log || exit 2
+
+"run_$reader" 2>&1 | tee out.txt
+status=${{PIPESTATUS[0]}}
+
+finished=$(grep -Eo 'sys\[[0-9]+\] finished' out.txt | sort -u | wc -l)
+cycles=$(grep -Eo 'finished, [0-9]+ cycles' out.txt | grep -Eo '[0-9]+' | sort -n | tail -n 1)
+executed=$(cat log/log*.log 2>/dev/null | grep -c 'callback,sys->id=')
+failed=
+[ "$status" -eq 0 ] || failed="$failed; exit status $status"
+[ "$finished" -eq "$ranks" ] || failed="$failed; $((finished)) of $ranks ranks finished"
+if [ "$counted" -eq 1 ]; then
+  nodes="$executed of $expected nodes executed"
+  [ "$executed" -ge "$expected" ] || failed="$failed; not all nodes executed"
+else
+  nodes="nodes not counted: there are more than the log keeps"
+fi
+if [ -n "$failed" ]; then
+  echo "run.sh: failed: ${{failed#; }}; $nodes; see $here/log-$reader" >&2
+  exit 1
+fi
+echo "run.sh: ok: $((finished)) of $ranks ranks finished, $nodes, $cycles cycles of 1 ns"
+"""

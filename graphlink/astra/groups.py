@@ -1,0 +1,56 @@
+"""The communicator groups file of ASTRA-sim, ``{"1": [0, 1], "2": [2, 3]}``: keys are positive decimals, values global ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.graph.findings import Findings
+
+HIGHEST_KEY: Final = 499
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Usable groups by id, members as listed."""
+
+    path: Path
+    members: dict[int, tuple[int, ...]]
+
+
+def read_groups(path: Path, findings: Findings) -> Groups:
+    """The groups of the file at ``path``; keys and lists that ASTRA-sim cannot use are findings and left out.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror}", path=path) from None
+    if "empty" in str(path):
+        findings.add("groups-path", 1, [str(path)])
+    try:
+        document: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        findings.add("groups-file", 1, [f"{path.name}: no JSON: {problem}"])
+        return Groups(path, {})
+    if not isinstance(document, dict):
+        findings.add("groups-file", 1, [f"{path.name}: no object of groups"])
+        return Groups(path, {})
+    members = {}
+    for key, ranks in document.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 19 and int(key) > 0):
+            findings.add("groups-key", 1, [f'"{key[:40]}"'])
+            continue
+        if not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
+            findings.add("groups-file", 1, [f'group "{key}": no list of ranks'])
+            continue
+        if int(key) > HIGHEST_KEY:
+            findings.add("groups-high", 1, [f'"{key}"'])
+        members[int(key)] = tuple(ranks)
+    return Groups(path, members)

@@ -1,0 +1,267 @@
+"""What the links of a run gave: bandwidth and latency from its own collectives and messages, as ASTRA-sim's network file wants them.
+
+A transfer takes steps x latency + bytes on the wire / bandwidth (ring algorithms, nccl-tests' bus bandwidth). Its time is the shortest of
+its members': who came last waited for nobody. The latency of a step comes from the smallest transfers, the bandwidth from the largest,
+less their latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from graphlink.astra.files import Dimension
+from graphlink.graph.chakra import NO_GROUP, CommType, NodeType
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
+from graphlink.replay.slots import meeting_costs
+from graphlink.replay.whatif import wire_share
+from graphlink.replay.workload import Workload, work_bounds
+
+F64 = np.ndarray[Any, np.dtype[np.float64]]
+
+DEFAULT_BYTES_PER_S: Final = 50e9
+DEFAULT_STEP_NS: Final = 500.0
+LARGE: Final = 1 << 20  # bytes on the wire from which a transfer shows bandwidth
+SMALL: Final = 1 << 16  # up to which it shows latency
+FASTER: Final = 1.5  # links inside blocks are taken for others if they are so much faster
+MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
+_SIMULATED: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.ALL_TO_ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Collectives and messages whose ranks are all there, one entry each.
+
+    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``: ``CommType``, ``NOWHERE`` a message.
+    """
+
+    group: I64
+    type: I64
+    members: I64
+    size_bytes: F64  # as comm_size
+    took_ns: F64
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @property
+    def wire_bytes(self) -> F64:
+        wire: F64 = self.size_bytes * wire_share(self.type, self.members.astype(np.float64))
+        return wire
+
+    @property
+    def steps(self) -> I64:
+        steps: I64 = (self.members - 1) * np.where(self.type == CommType.ALL_REDUCE, 2, 1)
+        return steps
+
+
+def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
+    """Of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a network model, and what took no time."""
+    duration = [
+        (r.file.duration_ns + r.file.overlap_ns)[work.position[a:b]] for (a, b), r in zip(work_bounds(work), work.ranks, strict=True)
+    ]
+    work = replace(work, micros_ns=np.concatenate([np.zeros(0, np.int64), *duration]))
+    met = meetings(work, groups)
+    return _joined(_collectives(work, met), _messages(work, met))
+
+
+def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
+    """A ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across blocks."""
+    block = _block(found, groups, world)
+    if block is None:
+        return (_dimension(world, _fitted(found, np.ones(len(found), np.bool_)), ()),)
+    inside, across = (_within(found, groups, block, inside=inside) for inside in (True, False))
+    why = (f"communicators of {block} neighbouring ranks got more bandwidth than those across them",)
+    return (
+        _dimension(block, _fitted(found, inside), why),
+        _dimension(world // block, _fitted(found, across), why),
+    )
+
+
+def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]) -> tuple[str, ...]:
+    """What sends further than to a neighbour on rings of ``npus`` ranks (inner dimension first), counted, in words. Linear in nodes.
+
+    Members of a communicator send to the next of its list and the last to the first, in an ALL_TO_ALL all to all.
+    """
+    found: Counter[str] = Counter()
+    kind, group = _column(work, "comm_type"), _column(work, "group")
+    node = np.flatnonzero(np.isin(kind, _SIMULATED))
+    used, nodes = np.unique(np.stack([kind[node], group[node]]), axis=1, return_counts=True)
+    for (what, id_), count in zip(used.T.tolist(), nodes.tolist(), strict=True):
+        members = np.array(groups.get(id_, range(math.prod(npus))), np.int64)
+        turns = range(1, len(members) if what == CommType.ALL_TO_ALL else 2)
+        if any((_hops(members, np.roll(members, turn), npus) > 1).any() for turn in turns):
+            found[f"{_type(what)} over {len(members)} ranks"] += count // len(members)
+    send = np.flatnonzero(_column(work, "type") == NodeType.COMM_SEND)
+    rank = np.array([r.rank for r in work.ranks], np.int64)[work.member[send]]
+    found["messages"] += int(np.count_nonzero(_hops(rank, _column(work, "comm_dst")[send], npus) > 1))
+    return tuple(f"{count:,} {what}" for what, count in found.most_common() if count)
+
+
+def _hops(one: I64, other: I64, npus: Sequence[int]) -> I64:
+    """Links between ranks on rings, both ways round, as ASTRA-sim counts: in the first dimension in which they differ."""
+    hops, inner = np.zeros(len(one), np.int64), 1
+    for n in npus:
+        apart = np.abs(one // inner % n - other // inner % n)
+        hops = np.where(hops == 0, np.minimum(apart, n - apart), hops)
+        inner *= n
+    return hops
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """``None``: not measured."""
+
+    bytes_per_s: float | None
+    step_ns: float | None
+    evidence: tuple[str, ...]
+
+
+def _dimension(npus: int, link: _Link, why: tuple[str, ...]) -> Dimension:
+    rate = DEFAULT_BYTES_PER_S if link.bytes_per_s is None else link.bytes_per_s
+    step = DEFAULT_STEP_NS if link.step_ns is None else link.step_ns
+    return Dimension("Ring", npus, rate, step, (*why, *link.evidence))
+
+
+def _fitted(found: Transfers, which: Bool) -> _Link:
+    wire, steps, took = found.wire_bytes, found.steps, found.took_ns
+    small = np.flatnonzero(which & (wire <= SMALL))
+    step: float | None = None
+    if len(small):
+        least = small[np.argmin(took[small] / steps[small])]
+        step = float(took[least] / steps[least])
+        latency = (
+            f"latency {step:,.0f} ns a step: the least of {len(small):,} transfers of up to {SMALL:,} bytes, "
+            f"{_told(found, int(least))} in {took[least] / 1e3:,.1f} us, {steps[least]} steps"
+        )
+    else:
+        latency = f"latency {DEFAULT_STEP_NS:,.0f} ns a step: no measurement, a default; no transfer of up to {SMALL:,} bytes was recorded"
+    late: F64 = steps.astype(np.float64) * (step or 0.0)
+    large = which & (wire >= LARGE)
+    usable = large & (took > 2 * late)
+    if usable.any():
+        most = np.flatnonzero(usable & (wire >= wire[usable].max() / 4))
+        rate = float(np.median(wire[most] / (took[most] - late[most])) * 1e9)
+        told = (
+            f"bandwidth {rate / 1e9:,.2f}e9 bytes/s: median bus bandwidth, latency taken off, of the largest {len(most):,} "
+            f"transfers, {wire[most].min():,.0f} to {wire[most].max():,.0f} bytes on the wire, {_types(found, most)}"
+        )
+        return _Link(rate, step, (told, latency))
+    return _Link(None, step, (_no_bandwidth(found, which, late), latency))
+
+
+def _no_bandwidth(found: Transfers, which: Bool, late: F64) -> str:
+    default = f"bandwidth {DEFAULT_BYTES_PER_S / 1e9:g}e9 bytes/s: no measurement, a default"
+    if not which.any():
+        return f"{default}; no collective or message between recorded ranks"
+    wire = np.where(which, found.wire_bytes, 0)
+    largest = int(np.argmax(wire))
+    rest = found.took_ns[largest] - late[largest]
+    if wire[largest] >= LARGE:
+        return f"{default}; transfers of {wire[largest]:,.0f} bytes took little more than their latency"
+    hint = f"; --bandwidth {wire[largest] / rest:.3g} plays those as recorded, and is wrong for larger ones" if rest > 0 else ""
+    return f"{default}; recorded transfers are too small, {wire[largest]:,.0f} bytes on the wire at most{hint}"
+
+
+def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> int | None:
+    """The size of the blocks of neighbours that fill the world, each a communicator, with faster links inside; the largest such."""
+    used = {int(g) for g in np.unique(found.group)}
+    blocks = {tuple(sorted(groups[g])) for g in used if g in groups}
+    for size in (s for s in range(world // 2, 1, -1) if world % s == 0):
+        if not all(tuple(range(a, a + size)) in blocks for a in range(0, world, size)):
+            continue
+        inside = _fitted(found, _within(found, groups, size, inside=True)).bytes_per_s
+        across = _fitted(found, _within(found, groups, size, inside=False)).bytes_per_s
+        if inside is not None and across is not None and inside > FASTER * across:
+            return size
+    return None
+
+
+def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
+    """Transfers of communicators whose ranks are all of one block, or are not."""
+    spans = {int(g): len({r // block for r in groups[int(g)]}) > 1 if int(g) in groups else True for g in np.unique(found.group)}
+    across = np.array([spans[g] for g in found.group.tolist()], np.bool_)
+    within: Bool = (across != inside) & (found.group != MESSAGES)
+    return within
+
+
+def _collectives(work: Workload, met: Meetings) -> Transfers:
+    node = np.flatnonzero(met.code == COLLECTIVE)
+    meeting = met.partner[node].astype(np.int64)
+    n = len(met.group)
+    first = np.zeros(n, np.int64)
+    first[meeting[::-1]] = node[::-1]
+    kind, size = _column(work, "comm_type"), _column(work, "comm_size")
+    agreed = np.ones(n, np.bool_)
+    agreed[meeting[(kind[node] != kind[first[meeting]]) | (size[node] != size[first[meeting]])]] = False
+    whole = np.bincount(meeting, minlength=n) == met.expected
+    took = meeting_costs(work, met).took_ns.astype(np.float64)
+    found = Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took)
+    return _only(found, agreed & whole & _usable(found))
+
+
+def _messages(work: Workload, met: Meetings) -> Transfers:
+    receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
+    # what waited costs nothing on one side or the other
+    cost = meeting_costs(work, met).node_ns
+    took = (cost[receive] + cost[met.partner[receive]]).astype(np.float64)
+    n = len(receive)
+    two = np.full(n, 2, np.int64)
+    size = _column(work, "comm_size")[receive].astype(np.float64)
+    found = Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took)
+    return _only(found, _usable(found))
+
+
+def _usable(found: Transfers) -> Bool:
+    known = np.isin(found.type, _SIMULATED) | (found.type == NOWHERE)
+    usable: Bool = known & (found.size_bytes > 0) & (found.took_ns > 1) & (found.members > 1)
+    return usable
+
+
+def _only(found: Transfers, which: Bool) -> Transfers:
+    return Transfers(
+        found.group[which],
+        found.type[which],
+        found.members[which],
+        found.size_bytes[which],
+        found.took_ns[which],
+    )
+
+
+def _joined(a: Transfers, b: Transfers) -> Transfers:
+    def both(name: str) -> Any:
+        return np.concatenate([getattr(a, name), getattr(b, name)])
+
+    return Transfers(*map(both, ("group", "type", "members", "size_bytes", "took_ns")))
+
+
+def _column(work: Workload, name: str) -> I64:
+    parts = [getattr(r.file, name)[work.position[a:b]].astype(np.int64) for r, (a, b) in zip(work.ranks, work_bounds(work), strict=True)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _types(found: Transfers, at: I64) -> str:
+    return ", ".join(sorted({_type(int(t)) for t in found.type[at]}))
+
+
+def _told(found: Transfers, i: int) -> str:
+    where = "" if found.type[i] == NOWHERE else f" over {found.members[i]} ranks"
+    return f"{_type(int(found.type[i]))} of {found.size_bytes[i]:,.0f} bytes{where}"
+
+
+def _type(number: int) -> str:
+    return "message" if number == NOWHERE else CommType(number).name
+
+
+def named_groups(work: Workload) -> frozenset[int]:
+    """Groups that the collectives name; all ranks (no name) is none of them."""
+    used: set[int] = set()
+    for ranked in work.ranks:
+        used.update(np.unique(ranked.file.group[ranked.file.comm_type != NOWHERE]).tolist())
+    return frozenset(used - {NO_GROUP})

@@ -1,0 +1,127 @@
+"""Attributes of many nodes at once, as the bytes that protobuf makes of the messages of ``et_def_pb2``.
+
+Repeated values go through the messages themselves, each once. Integers, which hardly repeat, are encoded a column at a time:
+an ``int64_val`` attribute is a fixed prefix and a varint. ``tests/graph`` holds both against plain construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from chakra.schema.protobuf.et_def_pb2 import AttributeProto, IOInfo, Node, StringList
+from google.protobuf.message import Message
+
+from graphlink.model import I64, U8, Bool
+
+
+@dataclass(frozen=True, slots=True)
+class IntColumn:
+    """An ``int64_val`` attribute: ``value`` (one entry a node), written where ``where`` (None = on every node)."""
+
+    name: str
+    value: I64
+    where: Bool | None = None
+
+
+def varint(value: int) -> bytes:
+    """The protobuf varint of one non-negative integer."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+SHORT_VARINTS: Final = tuple(varint(n) for n in range(4096))
+
+
+def framed(message: bytes) -> bytes:
+    """A message with its length before it, as a ``.et`` holds it."""
+    n = len(message)
+    return (SHORT_VARINTS[n] if n < len(SHORT_VARINTS) else varint(n)) + message
+
+
+def varints(value: I64) -> tuple[U8, I64]:
+    """As many bytes as the longest of ``value`` takes, and how many of each row count; negative numbers take ten, as in protobuf."""
+    rest = np.ascontiguousarray(value).view(np.uint64)
+    longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
+    digits = np.empty((len(rest), longest), np.uint8)
+    size = np.ones(len(rest), np.int64)
+    for k in range(longest):
+        more = rest > 0x7F
+        digits[:, k] = rest.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
+        size += more
+        rest = rest >> np.uint64(7)
+    return digits, size
+
+
+def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
+    """Of each of ``count`` nodes, its integer attributes as the bytes of ``Node.attr`` entries, in the order of ``columns``.
+
+    One matrix of all bytes that there could be, and a mask of those that there are: linear in both.
+    """
+    # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
+    prefixes = [b"\x52\x00\x0a" + bytes([len(c.name)]) + c.name.encode() + b"\x48" for c in columns]
+    encoded = [varints(c.value) for c in columns]
+    width = sum(len(p) + digits.shape[1] for p, (digits, _) in zip(prefixes, encoded, strict=True))
+    template = b"".join(p + bytes(digits.shape[1]) for p, (digits, _) in zip(prefixes, encoded, strict=True))
+    bytes_ = np.tile(np.frombuffer(template, np.uint8), (count, 1))
+    kept = np.ones((count, width), np.bool_)
+    lengths, at = np.zeros(count, np.int64), 0
+    for column, prefix, (digits, size) in zip(columns, prefixes, encoded, strict=True):
+        head = at + len(prefix)
+        end = head + digits.shape[1]
+        bytes_[:, at + 1] = len(prefix) - 2 + size
+        bytes_[:, head:end] = digits
+        for k in range(1, end - head):
+            kept[:, head + k] = k < size
+        length = size + len(prefix)
+        if column.where is not None:
+            kept[~column.where, at:end] = False
+            length = length * column.where
+        lengths += length
+        at = end
+    flat = bytes_[kept].tobytes()
+    ends = np.cumsum(lengths).tolist()
+    return [flat[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
+
+
+def serialised(message: Message) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def text(name: str, value: str) -> bytes:
+    return serialised(Node(attr=[AttributeProto(name=name, string_val=value)]))
+
+
+def texts(name: str, values: Sequence[str]) -> bytes:
+    return serialised(Node(attr=[AttributeProto(name=name, string_list=StringList(values=values))]))
+
+
+def int64(name: str, value: int) -> bytes:
+    return serialised(Node(attr=[AttributeProto(name=name, int64_val=value)]))
+
+
+def int32(name: str, value: int) -> bytes:
+    return serialised(Node(attr=[AttributeProto(name=name, int32_val=value)]))
+
+
+def is_cpu_op(value: bool) -> bytes:
+    return serialised(Node(attr=[AttributeProto(name="is_cpu_op", bool_val=value)]))
+
+
+def dep_kinds(kinds: Sequence[str]) -> bytes:
+    return texts("dep_kinds", kinds)
+
+
+def inputs(shapes: str, types: str) -> bytes:
+    return serialised(Node(inputs=IOInfo(shapes=shapes, types=types)))
+
+
+def outputs(shapes: str, types: str) -> bytes:
+    return serialised(Node(outputs=IOInfo(shapes=shapes, types=types)))

@@ -1,0 +1,142 @@
+"""The critical path of a replay, and what its time is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+
+from graphlink.graph.blocks import blocks
+from graphlink.graph.latency import costs
+from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.records import Short
+
+
+class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the critical path is made of; sums up to its length."""
+
+    host: int
+    compute: int
+    communication: int
+    copy: int
+    idle: int
+
+
+class Share(IntEnum):
+    """What the time of a node counts as."""
+
+    HOST = 0
+    COMPUTE = 1
+    COMMUNICATION = 2
+    COPY = 3  # copies and memsets
+    IDLE = 4  # gaps, device delays and start delays
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CriticalPath(Short):
+    """The chain of nodes that a replay's end hangs on, first node first: each was held back by the one before it.
+
+    All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
+    work began: launch latency and start delay. ``dependency`` is the edge that held it back, a position in ``Graph.source``, and
+    ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns`` sums up to ``length_ns``.
+    """
+
+    node: I32
+    cost_ns: I64
+    late_ns: I64
+    edge: I32
+    dependency: I64
+    share: U8
+    length_ns: int
+    share_ns: dict[str, int]
+    gap_ns: int  # host gaps on the path
+    delay_ns: int  # device delay nodes and start delays on the path
+
+
+def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
+    """Walk back from the node that ends last, always to the dependency that held the node back longest: that ended last, a launch with its
+    latency.
+
+    ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry a node, times in ns.
+
+    Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
+    """
+    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns).lag_ns, shares)
+
+
+def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalPath:
+    """As ``critical_path``, with the lag of each edge."""
+    held = held_by(graph.first, graph.source, end_ns, lag_ns)
+    path: list[int] = []
+    at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
+    for block in reversed([*blocks(graph.first)]):
+        edge = held[block.nodes]
+        some = edge != NOWHERE
+        before = np.full(len(edge), NOWHERE)
+        before[some] = graph.source[edge[some]]
+        before_of, low = before.tolist(), block.nodes.start
+        while at >= low:
+            path.append(at)
+            at = before_of[at - low]
+    node = np.array(path[::-1], np.int32)
+    return _summed(graph, node, held[node], end_ns, shares)
+
+
+def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
+    """Of every node, the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one; ``NOWHERE``
+    without any.
+    """
+    held = np.full(len(first) - 1, NOWHERE, np.int64)
+    for block in blocks(first):
+        degree = block.degree
+        some = np.flatnonzero(degree)
+        if not len(some):
+            continue
+        low, ends = block.bounds[some], end_ns[source[block.edges]]
+        if lag_ns is not None:
+            ends += lag_ns[block.edges]
+        is_last = ends == np.repeat(np.maximum.reduceat(ends, low), degree[some])
+        last = np.maximum.reduceat(np.where(is_last, np.arange(len(ends)), NOWHERE), low)
+        held[block.nodes.start + some] = block.edges.start + last
+    return held
+
+
+def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalPath:
+    cost, share, kind = np.diff(end_ns[path], prepend=0), shares[path], graph.kind[path]
+    delay = cost - graph.duration_ns[path]
+    by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
+    by_share[Share.IDLE.name.lower()] += int(delay.sum())
+    edge = np.full(len(path), NOWHERE, np.int32)
+    edge[1:] = graph.edge_kind[dependency[1:]]
+    return CriticalPath(
+        node=path,
+        cost_ns=cost,
+        late_ns=delay,
+        edge=edge,
+        dependency=dependency,
+        share=share,
+        length_ns=int(cost.sum()),
+        share_ns=by_share,
+        gap_ns=int(cost[kind == NodeKind.HOST_GAP].sum()),
+        delay_ns=int(cost[kind == NodeKind.DEVICE_DELAY].sum() + delay.sum()),
+    )
+
+
+def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
+    """Return what each node's own time counts as, one ``Share`` (uint8) a node; the start delay of a device op is idle on top."""
+    out = np.full(len(graph.kind), Share.HOST, np.uint8)
+    out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
+    out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION
+    device = np.full(len(linked.trace.device.kind), Share.COPY, np.uint8)
+    device[linked.trace.device.kind == DeviceKind.KERNEL] = Share.COMPUTE
+    device[comm.device_row] = Share.COMMUNICATION
+    op = graph.kind == NodeKind.DEVICE_OP
+    out[op] = device[graph.row[op]]
+    return out
+
+
+def edge_name(kind: int) -> str | None:
+    """The contract's word for an ``EdgeKind``; None for ``NOWHERE``."""
+    return None if kind == NOWHERE else EdgeKind(kind).name.lower()

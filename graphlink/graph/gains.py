@@ -1,0 +1,216 @@
+"""How much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
+
+Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never add up. What
+takes no time is work (``duration_ns``): start delays and launch latency stay, as they do wherever work is scaled, and count as idle time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from graphlink.graph import relief
+from graphlink.graph.critical import CriticalPath, Share
+from graphlink.graph.latency import Costs
+from graphlink.graph.slack import Slack, Spans, least_over, length_ns
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, NodeKind
+
+ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
+WIDTH: Final = 128
+_WORK: Final = (Share.HOST, Share.COMPUTE, Share.COMMUNICATION, Share.COPY)
+_NO_OPS: Final = (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY, NodeKind.END)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What one op or family gains. ``label``: node of an op, name code of a family. All times int64 ns."""
+
+    label: int
+    nodes: tuple[int, ...]  # of an op: itself and its ``(cont.)`` parts; empty for families
+    count: int  # nodes that cost something
+    share: Share
+    work_ns: int  # of all of them together
+    path_ns: int  # of those on the critical path: no gain is above
+    gain_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopGains:
+    """The largest gains, largest first, and what no other gain is above (0: there is no other)."""
+
+    gains: tuple[Gain, ...]
+    others_at_most_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    ops: TopGains
+    families: TopGains
+    share_ns: dict[str, int]  # the gain if all time of a share of the critical path were none
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A graph with all that its replay says: what the gains are found from."""
+
+    graph: Graph
+    slack: Slack
+    spans: Spans
+    path: CriticalPath
+    share: U8
+    name: I32  # equal where names are
+
+
+def top_gains(replayed: Replayed, top: int = 100) -> Gains:
+    """The ``top`` largest gains of ops and of families, and the gain of each share.
+
+    Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
+    rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
+    ``ROUNDS`` passes.
+    """
+    graph, work = replayed.graph, _work_ns(replayed)
+    alone = _single_gains(replayed)
+    groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.name, work, replayed.path, alone)]
+    share_bounds = np.array([replayed.path.share_ns[s.name.lower()] for s in _WORK], np.int64)
+    share_gains: I64 | None = None
+    for _ in range(ROUNDS):
+        wanted = [g.wanted(top) for g in groups]
+        parts = [g.relief(w, work) for g, w in zip(groups, wanted, strict=True)]
+        bounds = [g.path_ns[w] for g, w in zip(groups, wanted, strict=True)]
+        if share_gains is None:
+            parts, bounds = [*parts, _share_relief(replayed)], [*bounds, share_bounds]
+        elif not sum(map(len, wanted)):
+            break
+        found = np.split(relief.gains(graph, replayed.slack, _side_by_side(parts, bounds), np.concatenate(bounds)), _ends(bounds))
+        for g, w, gain in zip(groups, wanted, found, strict=False):
+            g.gain_ns[w] = gain
+        if share_gains is None:
+            share_gains = found[len(groups)]
+    assert share_gains is not None
+    ops, families = (g.top(top, replayed.share, work, members=g is groups[0]) for g in groups)
+    of_share = dict(zip((s.name.lower() for s in _WORK), share_gains.tolist(), strict=True))
+    return Gains(ops, families, of_share | {Share.IDLE.name.lower(): _idle_gain(replayed)})
+
+
+def _ends(bounds: list[I64]) -> list[int]:
+    return list(accumulate(len(b) for b in bounds))[:-1]
+
+
+def _side_by_side(parts: list[relief.Relief], bounds: list[I64]) -> relief.Relief:
+    """Sets of several reliefs as sets of one."""
+    moved = list(zip(parts, (0, *_ends(bounds)), strict=True))
+    return relief.Relief(
+        np.concatenate([r.column + np.int32(offset) for r, offset in moved]),
+        np.concatenate([r.node for r, _ in moved]),
+        np.concatenate([r.less_ns for r, _ in moved]),
+    )
+
+
+def _single_gains(replayed: Replayed) -> I64:
+    """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
+    path = replayed.path.node
+    cost = _work_ns(replayed)[path]
+    avoiding = replayed.spans.crossing(path, past=True, below_ns=int(cost.max(initial=0)))
+    return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
+
+
+def _work_ns(replayed: Replayed) -> I64:
+    """What each node's work takes; of a delay, what launch latency does not explain."""
+    work: I64 = np.minimum(replayed.graph.duration_ns, replayed.slack.end_ns - replayed.slack.start_ns)
+    return work
+
+
+def _op_of(graph: Graph) -> I32:
+    """The op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
+    out = np.arange(len(graph.kind), dtype=np.int32)
+    out[np.isin(graph.kind, _NO_OPS)] = NOWHERE
+    ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
+    parts = np.flatnonzero(graph.kind == NodeKind.HOST_PART)
+    if len(parts) and len(ops):
+        node_of = np.full(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), NOWHERE)
+        node_of[graph.row[ops]] = ops
+        whole = node_of[graph.row[parts]]
+        out[parts] = np.where(whole == NOWHERE, parts, whole)
+    return out
+
+
+def _share_relief(replayed: Replayed) -> relief.Relief:
+    """A set a ``Share`` but idle: its nodes' work."""
+    work = _work_ns(replayed)
+    working = np.flatnonzero((work > 0) & (replayed.share != Share.IDLE)).astype(np.int32)
+    return relief.Relief(replayed.share[working].astype(np.int32), working, work[working])
+
+
+def _idle_gain(replayed: Replayed) -> int:
+    """The gain without gaps, delays and launch latency: of what is no node, so by a replay of its own."""
+    work = np.where(replayed.share == Share.IDLE, 0, _work_ns(replayed))
+    return replayed.slack.total_ns - length_ns(replayed.graph, Costs(work, np.zeros_like(replayed.slack.lag_ns)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Nodes put together by ``label`` (one entry a node, ``NOWHERE`` for none); the other columns have one entry a label."""
+
+    label: I32
+    working: Bool  # a node: in a group, and costs something
+    path_ns: I64
+    gain_ns: I64  # NOWHERE where it is not known yet
+
+    @classmethod
+    def of(cls, label: I32, work_ns: I64, path: CriticalPath, alone_ns: I64) -> _Groups:
+        working = (label != NOWHERE) & (work_ns > 0)
+        labels = int(label.max(initial=NOWHERE)) + 1
+        on_path = path.node[working[path.node]]
+        path_ns = np.zeros(labels, np.int64)
+        np.add.at(path_ns, label[on_path], work_ns[on_path])
+        gain_ns = np.where(path_ns > 0, np.int64(NOWHERE), np.int64(0))
+        single = np.bincount(label[working], minlength=labels) == 1
+        mine = np.flatnonzero(working[path.node])
+        mine = mine[single[label[path.node[mine]]]]
+        gain_ns[label[path.node[mine]]] = alone_ns[mine]
+        return cls(label, working, path_ns, gain_ns)
+
+    def wanted(self, top: int) -> I64:
+        """The groups to look at next: their bound is above the ``top``-th of the gains known."""
+        known = self.gain_ns[self.gain_ns > 0]
+        least = int(np.partition(known, len(known) - top)[len(known) - top]) if len(known) >= top else 0
+        wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.path_ns > least))
+        return wanted[np.argsort(-self.path_ns[wanted], kind="stable")[:WIDTH]]
+
+    def relief(self, groups: I64, work_ns: I64) -> relief.Relief:
+        """A set a group: its nodes cost nothing."""
+        column = np.full(len(self.path_ns) + 1, NOWHERE, np.int32)
+        column[groups] = np.arange(len(groups))
+        mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
+        nodes = np.flatnonzero(mine).astype(np.int32)
+        return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])
+
+    def top(self, top: int, share: U8, work_ns: I64, *, members: bool) -> TopGains:
+        """The largest gains known, and the bound of the others. ``members``: with the nodes of each group."""
+        known = np.flatnonzero(self.gain_ns > 0)
+        order = known[np.lexsort((known, -self.path_ns[known], -self.gain_ns[known]))]
+        listed = order[:top]
+        unknown = self.path_ns[self.gain_ns == NOWHERE]
+        others = max(int(self.gain_ns[order[top : top + 1]].max(initial=0)), int(unknown.max(initial=0)))
+        each = self.relief(listed, work_ns)
+        by_share = np.zeros((len(listed), len(Share)), np.int64)
+        np.add.at(by_share, (each.column, share[each.node]), each.less_ns)
+        nodes: list[list[int]] = [[] for _ in listed]
+        if members:
+            for column, node in zip(each.column.tolist(), each.node.tolist(), strict=True):
+                nodes[column].append(node)
+        columns = zip(
+            listed.tolist(),
+            nodes,
+            np.bincount(each.column, minlength=len(listed)).tolist(),
+            by_share.argmax(axis=1).tolist() if len(listed) else [],
+            by_share.sum(axis=1).tolist(),
+            self.path_ns[listed].tolist(),
+            self.gain_ns[listed].tolist(),
+            strict=True,
+        )
+        gains = (Gain(label, tuple(ids), count, Share(kind), work, path, gain) for label, ids, count, kind, work, path, gain in columns)
+        return TopGains(tuple(gains), others)

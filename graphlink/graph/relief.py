@@ -1,0 +1,223 @@
+"""How much earlier a graph ends if sets of its nodes cost less: many sets at once, exactly.
+
+The length of a path with a set relieved is the length of the whole replay less what the path *loses*: the gaps along it (where it
+waits for other paths) and the relieved cost of the set's nodes on it. The gain of a set is the least loss of any path, found by one
+pass over the graph with a column a set. Three steps before make the graph small without changing a gain: what loses more than any
+gain could be is left out, so are edges that others imply, and chains become one node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.graph.blocks import BLOCK, blocks
+from graphlink.graph.slack import NEVER, Slack, leads_nowhere
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
+
+_ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """Which nodes are relieved of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
+
+    column: I32
+    node: I32
+    less_ns: I64
+
+
+def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
+    """By how much the replay gets shorter with each set; shape (sets,), int64 ns.
+
+    Args:
+        graph: nodes in an order in which edges run forward.
+        slack: of the replay that is to be shortened.
+        relief: at most what each node costs; a node may be in many sets, and several times in one.
+        bound_ns: at least the gain of each set, e.g. what it costs on a critical path; shape (sets,).
+
+    Cost: O((nodes + edges) (1 + sets)), of which all but O(sets) a contracted node is numpy over columns.
+    """
+    most = int(bound_ns.max(initial=0))
+    if most <= 0:
+        return np.zeros(len(bound_ns), np.int64)
+    chains = _contracted(_edges(graph, slack, most))
+    return np.minimum(_least_loss(chains, relief, len(bound_ns)), bound_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """The nodes and edges that some path worth looking at uses; targets ascend. The first two have one entry a node, the others an edge."""
+
+    used: Bool
+    end_ns: I64  # what a path that ends in a node loses by it, NEVER where others come after
+    source: I32
+    target: I32
+    gap_ns: I64
+
+
+def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
+    # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
+    kept = ~_implied(graph, _one_a_node(graph), slack.lag_ns) & (slack.edge_ns < most_ns)
+    return _Edges(
+        used=slack.node_ns < most_ns,
+        end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
+        source=graph.source[kept],
+        target=np.repeat(np.arange(len(graph.kind), dtype=np.int32), np.diff(graph.first))[kept],
+        gap_ns=slack.gap_ns[kept],
+    )
+
+
+def _one_a_node(graph: Graph) -> I32:
+    """The node before each along its thread or stream, itself where there is none: at most one node is before and behind each."""
+    count = len(graph.kind)
+    after = np.full(count, -1, np.int32)
+    for block in reversed([*blocks(graph.first)]):
+        lane = np.isin(graph.edge_kind[block.edges], (EdgeKind.HOST, EdgeKind.STREAM))
+        after[graph.source[block.edges][lane][::-1]] = block.target[lane][::-1]
+    some = np.flatnonzero(after >= 0)
+    before = np.arange(count, dtype=np.int32)
+    before[after[some]] = some
+    return before
+
+
+def _heads(before: I32) -> I32:
+    """The first node of each node's chain; ``before`` is a lower node, or the node itself at the head."""
+    head: list[int] = []
+    add = head.append
+    for low in range(0, len(before), BLOCK):
+        for v, b in enumerate(before[low : low + BLOCK].tolist(), low):
+            add(v if b == v else head[b])
+    return np.array(head, np.int32)
+
+
+def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
+    """Edges without a lag beside which a longer way leads from source to target: later out of the source's lane and earlier into the
+    target's.
+    """
+    heads = _heads(before)
+    is_head = heads == np.arange(len(heads))
+    lane, lanes = (np.cumsum(is_head) - 1)[heads], int(np.count_nonzero(is_head))
+    out = np.zeros(len(graph.source), np.bool_)
+    crossing, pairs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for block in blocks(graph.first):
+        source, target = graph.source[block.edges], block.target
+        from_, to = lane[source], lane[target]
+        out[block.edges] = (from_ == to) & (before[target] != source)
+        at = np.flatnonzero(from_ != to)
+        crossing.append(block.edges.start + at)
+        pairs.append(from_[at] * lanes + to[at])
+    cross, pair = np.concatenate(crossing), np.concatenate(pairs)
+    # targets ascend inside a pair of lanes, as in the graph; numpy sorts what fits into 16 bits by radix
+    order = np.argsort(pair.astype(np.min_scalar_type(lanes * lanes)), kind="stable")
+    new = np.diff(pair[order], prepend=-1) != 0
+    lifted = graph.source[cross][order] + np.cumsum(new) * len(lane)  # a pair of lanes stands above the one before it
+    highest = np.maximum.accumulate(lifted)
+    out[cross[order[1:]]] = ~new[1:] & (highest[:-1] >= lifted[1:])
+    out &= lag_ns == 0
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """A graph of chains, edges by target, without gap first."""
+
+    of_node: I32  # NOWHERE: in none
+    first: I64
+    source: I32
+    gap_ns: I64
+    last_use: Bool  # an edge: no later one has its source
+    end_ns: I64
+
+
+def _contracted(edges: _Edges) -> _Chains:
+    count = len(edges.used)
+    new = np.diff(edges.target, prepend=-1, append=-1) != 0
+    inner = new[1:] & new[:-1] & (np.bincount(edges.source, minlength=count) == 1)[edges.source]
+    before = np.arange(count, dtype=np.int32)
+    before[edges.target[inner]] = edges.source[inner]
+    head = _heads(before)
+    is_head = (before == np.arange(count)) & edges.used
+    of_node = np.where(edges.used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
+    chains = int(np.count_nonzero(is_head))
+    # A chain's edges leave from its last node and enter its first, so chains in the order of their first nodes run forward too.
+    outer = ~inner
+    source, target, gap = of_node[edges.source[outer]], of_node[edges.target[outer]], edges.gap_ns[outer]
+    order = np.argsort(2 * target.astype(np.int64) + (gap > 0), kind="stable")  # targets ascend already: what holds them back comes first
+    source = source[order]
+    last = np.full(chains, -1, np.int32)
+    last[source] = np.arange(len(source))
+    last_use = np.zeros(len(source), np.bool_)
+    last_use[last[last >= 0]] = True
+    end_ns = np.full(chains, NEVER, np.int64)
+    ending = np.flatnonzero(edges.used & (edges.end_ns < NEVER))
+    end_ns[of_node[ending]] = edges.end_ns[ending]
+    return _Chains(of_node, np.searchsorted(target, np.arange(chains + 1)), source, gap[order], last_use, end_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByRows:
+    """Entries of a ``Relief`` by ``_ROWS`` chains: those of rows k are ``order[first[k] : first[k + 1]]``."""
+
+    order: I64
+    first: I64
+
+
+def _by_rows(chains: _Chains, relief: Relief) -> _ByRows:
+    rows = -(-len(chains.end_ns) // _ROWS)
+    row = np.empty(len(relief.node), np.uint16 if rows < 1 << 16 else np.int64)  # numpy sorts 16 bits by radix
+    for low in range(0, len(row), BLOCK):
+        chain = chains.of_node[relief.node[low : low + BLOCK]]
+        row[low : low + BLOCK] = np.where(chain == NOWHERE, rows, chain // _ROWS)  # what is in no chain comes last
+    counts = np.bincount(row, minlength=rows + 1)
+    return _ByRows(np.argsort(row, kind="stable"), np.append(0, np.cumsum(counts[:rows])))
+
+
+def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
+    """The least loss of a path from a start to an end, a column a set."""
+    chains = len(graph.end_ns)
+    leads_on = np.bincount(graph.source, minlength=chains) > 0
+    wide_gaps = np.broadcast_to(graph.gap_ns[:, None], (len(graph.gap_ns), sets))
+    done = np.zeros(0, np.int64)
+    rows = [done] * chains
+    best = np.full(sets, NEVER, np.int64)
+    spread = np.zeros((_ROWS, sets), np.int64)
+    flat = spread.reshape(-1)
+    add, minimum = np.add, np.minimum
+    by_rows = _by_rows(graph, relief)
+    for start, low, high in zip(range(0, chains, _ROWS), by_rows.first, by_rows.first[1:], strict=False):
+        mine = by_rows.order[low:high]
+        at = (graph.of_node[relief.node[mine]].astype(np.int64) - start) * sets + relief.column[mine]
+        np.add.at(flat, at, relief.less_ns[mine])
+        here = slice(start, start + _ROWS)
+        bounds = graph.first[start : start + _ROWS + 1]
+        edges = slice(bounds[0], bounds[-1])
+        sources, gaps, last_use = graph.source[edges].tolist(), wide_gaps[edges], graph.last_use[edges].tolist()
+        ends, leading = graph.end_ns[here].tolist(), leads_on[here].tolist()
+        edge = 0
+        for i, (end, less) in enumerate(zip((bounds[1:] - bounds[0]).tolist(), spread, strict=False)):
+            if edge == end:
+                row = less.copy()
+            else:
+                source = sources[edge]
+                row = rows[source]  # what holds the chain back: no gap
+                if last_use[edge]:
+                    rows[source] = done
+                if end - edge == 1:
+                    row = add(row, less)
+                else:
+                    for e in range(edge + 1, end):
+                        source = sources[e]
+                        other = add(rows[source], gaps[e])
+                        row = minimum(row, other, out=other)
+                        if last_use[e]:
+                            rows[source] = done
+                    add(row, less, out=row)
+            if leading[i]:
+                rows[start + i] = row
+            if ends[i] < NEVER:
+                minimum(best, row + ends[i], out=best)
+            edge = end
+        flat[at] = 0
+    return best

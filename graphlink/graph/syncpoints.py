@@ -1,0 +1,146 @@
+"""Sync points: the ``sync`` edges that one synchronisation call makes, and how much earlier a rank would end without them."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.graph.critical import CriticalPath
+from graphlink.graph.slack import NEVER, Slack, Spans, least_over
+from graphlink.link.roles import Role, roles
+from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
+
+_PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended
+_ROUNDING_NS: Final = 1000  # of recordings in whole us
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """A synchronisation call as a graph has it. ``edge`` are positions in ``Graph.source``, ``target`` their first target."""
+
+    target: int
+    edge: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGain:
+    """By how much the replay gets shorter without the edges of ``point``; ``source`` is what the critical path waited for there."""
+
+    point: SyncPoint
+    source: int
+    gain_ns: int
+
+
+def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
+    """The ``sync`` edges by call, in the order of the calls.
+
+    An edge to an operator belongs with the edges of the same source to the part that opened, on the same thread, since the operator
+    before that: a call has edges to both. Edges to ``end`` are left out: they hold nothing back that ends later.
+    """
+    edges = np.flatnonzero(graph.edge_kind == EdgeKind.SYNC)
+    targets = np.searchsorted(graph.first, edges, side="right") - 1
+    keep = graph.kind[targets] != NodeKind.END
+    edges, targets = edges[keep], targets[keep]
+    points: list[tuple[int, list[int]]] = []
+    opened: dict[int, dict[int, list[int]]] = {}  # by thread and source: edges of the part that opened last
+    starts = np.flatnonzero(np.diff(targets, prepend=NOWHERE))
+    bounds = [*starts.tolist(), len(edges)]
+    is_part = np.isin(graph.kind[targets[starts]], _PARTS).tolist()
+    heads = zip(targets[starts].tolist(), graph.tid[targets[starts]].tolist(), is_part, bounds, bounds[1:], strict=False)
+    edge_list, source_list = edges.tolist(), graph.source[edges].tolist()
+    for target, thread, part, low, high in heads:
+        since = opened.setdefault(thread, {})
+        own: list[int] = []
+        for edge, source in zip(edge_list[low:high], source_list[low:high], strict=True):
+            (own if part else since.get(source, own)).append(edge)
+        if own:
+            points.append((target, own))
+        if part:
+            since.update(dict.fromkeys(source_list[low:high], own))
+        else:
+            since.clear()
+    return tuple(SyncPoint(target, tuple(members)) for target, members in points)
+
+
+def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans: Spans, path: CriticalPath) -> tuple[SyncGain, ...]:
+    """The points without which the replay is shorter, largest gain first. Exact, O(n log n).
+
+    Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
+    also precede that target). So the best path without them crosses it on the best of the others, or ends or begins at one of theirs.
+    Only a point that holds back the critical path can gain anything.
+    """
+    of_edge = np.full(len(graph.source), NOWHERE, np.int32)
+    for k, point in enumerate(points):
+        of_edge[list(point.edge)] = k
+    held = path.dependency[1:]
+    held = held[of_edge[held] != NOWHERE] if len(points) else held[:0]
+    on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
+    asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
+    place = np.array([points[k].target for k in asked.tolist()], np.int32)
+    ways = spans.crossing(place, past=False)
+    mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
+    free = mine == NOWHERE
+    least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
+    other = np.flatnonzero(~free)
+    other = other[np.argsort(ways.low[other], kind="stable")]
+    crossing = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
+    best = _least_of_others(asked.tolist(), list(crossing))
+    own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
+    gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))
+    found = [SyncGain(points[k], on_path[k], gain) for k, gain in zip(asked.tolist(), gains.tolist(), strict=True) if gain > 0]
+    return tuple(sorted(found, key=lambda g: (-g.gain_ns, g.point.target)))
+
+
+def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
+    """The least loss of a path that ends at a source of the point's edges, or begins at a target."""
+    edges = np.array(point.edge)
+    target = np.searchsorted(graph.first, edges, side="right") - 1
+    begin = slack.node_ns[target] + slack.start_ns[target]
+    return int(min(slack.total_ns - slack.end_ns[graph.source[edges]].max(), begin.min()))
+
+
+def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]) -> I64:
+    """For each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its own point."""
+    out = np.full(len(asked), NEVER, np.int64)
+    heap: list[tuple[int, int, int]] = []
+    coming = iter(crossing)
+    ahead = next(coming, None)
+    for at, point in enumerate(asked):
+        while ahead is not None and ahead[0] <= at:
+            heapq.heappush(heap, (ahead[2], ahead[1], ahead[3]))
+            ahead = next(coming, None)
+        aside = []
+        while heap and (heap[0][1] <= at or heap[0][2] == point):
+            entry = heapq.heappop(heap)
+            if entry[1] > at:
+                aside.append(entry)
+        if heap:
+            out[at] = heap[0][0]
+        for entry in aside:
+            heapq.heappush(heap, entry)
+    return out
+
+
+def calls_of(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...]) -> tuple[str, ...]:
+    """The name of the call that makes each point: the last on its thread that may wait and began before the target.
+
+    "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
+    """
+    calls, strings = linked.trace.calls, linked.trace.strings
+    waits = np.isin(roles(calls, strings), [r for r in Role if r.waits or r in (Role.EVENT_QUERY, Role.COPY_ASYNC)])
+    target = np.array([s.point.target for s in syncs], np.int64)
+    began = graph.start_ns[target] + graph.epoch_ns
+    inside = np.isin(graph.kind[target], _PARTS)
+    on_device = graph.kind[[s.source for s in syncs]] != NodeKind.HOST_COMM if syncs else inside
+    out = [""] * len(syncs)
+    for thread in np.unique(graph.tid[target]).tolist():
+        rows = np.flatnonzero(waits & (calls.tid == thread))
+        mine = np.flatnonzero((graph.tid[target] == thread) & on_device)
+        at = np.searchsorted(calls.start_ns[rows], began[mine], side="right") - 1
+        for k, i in zip(at.tolist(), mine.tolist(), strict=True):
+            if k >= 0 and (not inside[i] or calls.end_ns[rows[k]] >= began[i] - _ROUNDING_NS):
+                out[i] = strings[calls.name[rows[k]]]
+    return tuple(out)

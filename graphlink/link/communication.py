@@ -1,0 +1,380 @@
+"""Types, sizes and groups the communication of a rank: kernels of collectives and P2P, and gloo's host-side ranges.
+
+What PyTorch recorded of a call decides: Kineto's own arguments on the kernel, those of the ``record_param_comms`` op that launched
+it, and that op's ET node. That a kernel without any of these is communication at all is told by its name, else by the op that launched
+it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the name of the ``nccl:*`` range around its launch or its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from graphlink.link.coalesced import as_one, waiting_calls
+from graphlink.link.commgroups import Groups
+from graphlink.link.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
+from graphlink.link.nest import Nesting, innermost, last_started
+from graphlink.model import (
+    I32,
+    I64,
+    NOWHERE,
+    Bool,
+    Comm,
+    CommKind,
+    CommNode,
+    Communication,
+    DeviceKind,
+    Linked,
+    ProcessGroup,
+    Trace,
+)
+from graphlink.read.columns import loose
+from graphlink.read.commnames import Told, kernel_path, kernel_tells, op_tells, range_tells, told
+from graphlink.read.comms import shape_elements
+
+HOST_RANGES = "gloo:"
+GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """What was recorded of communication calls: merged by host row, and on device rows alone."""
+
+    host: dict[int, Comm]
+    device: dict[int, Comm]
+    awaited: dict[int, int]  # host row of a wait() -> sequence number of its work
+    disagreeing: dict[str, int]  # groups on which ET and Kineto differ, in words, with the number of calls
+
+
+def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
+    """Type and size the communication ops of one rank, in bytes; O(n log n) in its rows.
+
+    ``known``: groups that other files describe, for those that it does not.
+
+    ``wait`` is none. Of several kernels of one call the first is the call, the others are UNKNOWN so that its bytes count once; copies
+    and computation inside a call's op are none. Every ``gloo:`` range is one, with peer, tag and bytes from the ``c10d`` op in which it
+    began. Nothing is raised: what is not known is UNKNOWN, with a warning that counts it.
+    """
+    calls = _recorded_calls(linked)
+    groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
+    typed = _Typing(linked.trace, groups)
+    evidence = _evidence(linked, calls)
+    device_row, device_node = _device_nodes(linked, calls, evidence, typed)
+    host_row, host_node = _host_nodes(linked, calls, typed)
+    warnings = [
+        f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
+    ]
+    warnings += [
+        f"the members of process group {name or '(unnamed)'} are not recorded: it is the only one used, so taken as all ranks"
+        for name in sorted(groups.assumed)
+    ]
+    uncounted = "a COMP_NODE whose time counts as communication"
+    warnings += [f"communication without parameters or group, {uncounted}: {n} x {name}" for name, n in typed.unknown.items()]
+    warnings += [f"further kernels of one call, {uncounted}: {n} x {name}" for name, n in typed.doubled.items()]
+    doubtful = _doubtful(linked.trace, evidence.doubtful)
+    warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
+    return Communication(
+        device_row,
+        device_node,
+        host_row,
+        host_node,
+        tuple(groups.found),
+        tuple(warnings),
+        unknown=typed.unknown,
+        unlisted=typed.unlisted,
+        assumed=tuple(sorted(groups.assumed)),
+        differing=calls.disagreeing,
+        doubtful=doubtful,
+        awaited=calls.awaited,
+    )
+
+
+def _recorded_calls(linked: Linked) -> _Calls:
+    trace, et = linked.trace, linked.et
+    calls = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
+    disagreeing: dict[str, int] = {}
+    if et is not None and len(et.comm.row):
+        host_of = np.full(len(et.id), NOWHERE, np.int32)
+        matched = np.flatnonzero(linked.match.et != NOWHERE)
+        host_of[linked.match.et[matched]] = matched
+        for row, comm in zip(host_of[et.comm.row].tolist(), et.comm.comms, strict=True):
+            if row == NOWHERE:
+                continue
+            difference = _difference(calls.get(row), comm)
+            if difference:
+                disagreeing[difference] = disagreeing.get(difference, 0) + 1
+            calls[row] = _merged(calls.get(row), comm)
+    device = dict(zip(trace.device.comm.row.tolist(), trace.device.comm.comms, strict=True))
+    return _Calls(
+        {row: comm for row, comm in calls.items() if comm.name != "wait"},
+        {row: comm for row, comm in device.items() if comm.name != "wait"},
+        {row: comm.seq for row, comm in calls.items() if comm.name == "wait" and comm.seq is not None},
+        disagreeing,
+    )
+
+
+def _difference(kineto: Comm | None, et: Comm) -> str | None:
+    if kineto is None or "wait" in (kineto.name, et.name):
+        return None
+    name = kineto.pg_name or et.pg_name or ""
+    if kineto.ranks and et.ranks and kineto.ranks != et.ranks:
+        return f"{name} has ranks {_short(et.ranks)} in the ET, {_short(kineto.ranks)} in Kineto"
+    if kineto.group_size and et.group_size and kineto.group_size != et.group_size:
+        return f"{name} has {et.group_size} ranks in the ET, {kineto.group_size} in Kineto"
+    return None
+
+
+def _short(ranks: tuple[int, ...]) -> str:
+    return str(list(ranks)) if len(ranks) <= 8 else f"[{ranks[0]}, {ranks[1]}, ... {ranks[-1]}] ({len(ranks)})"
+
+
+def _merged(first: Comm | None, other: Comm) -> Comm:
+    """``first``, with what it does not say taken from ``other``; the group is taken from one side only, unless both agree on it."""
+    if first is None:
+        return other
+    own_group = bool(first.pg_name or first.ranks)
+    agrees = first.group_size == other.group_size and first.pg_name in (None, "", other.pg_name)
+    take = {}
+    for field in Comm.__struct_fields__:
+        if field in GROUP_FIELDS and own_group and not agrees:
+            continue
+        if getattr(first, field) in (None, "", ()):
+            take[field] = getattr(other, field)
+    return msgspec.structs.replace(first, **take)
+
+
+class _Typing:
+    """Turns recorded calls into nodes; counts those that stay unknown by their recorded name."""
+
+    def __init__(self, trace: Trace, groups: Groups) -> None:
+        self.rank, self.groups = trace.rank, groups
+        self.unknown: dict[str, int] = {}
+        self.unlisted: dict[str, int] = {}
+        self.doubled: dict[str, int] = {}
+
+    def node(self, comm: Comm) -> CommNode:
+        kind, group = kind_of(comm.name), self.groups.index(comm)
+        size = size_bytes(comm, self.groups.size(comm))
+        if group is None and kind is not CommKind.UNKNOWN and size is not None:
+            name = comm.pg_desc or comm.pg_name or "(unnamed)"
+            self.unlisted[name] = self.unlisted.get(name, 0) + 1
+        if kind is CommKind.UNKNOWN or group is None or size is None:
+            return self.leave(comm.name)
+        if kind is CommKind.COLLECTIVE:
+            type_ = collective_type(comm.name)
+            assert type_ is not None, comm.name
+            return CommNode(
+                kind, type_.name, comm_type=int(type_), size_bytes=size, group=group, seq=comm.seq, uneven=sizes_may_differ(comm)
+            )
+        sends = kind is CommKind.SEND
+        peer = self._peer(comm, group, sends)
+        if peer is None:
+            return self.leave(comm.name)
+        src, dst = (self.rank, peer) if sends else (peer, self.rank)
+        return CommNode(kind, kind.name, size_bytes=size, group=group, src=src, dst=dst, tag=comm.tag or 0, seq=comm.seq)
+
+    def leave(self, name: str) -> CommNode:
+        """A node of which only the name is known."""
+        recorded = _chakra_name(name)
+        self.unknown[recorded] = self.unknown.get(recorded, 0) + 1
+        return CommNode(CommKind.UNKNOWN, recorded)
+
+    def coalesced(self, comms: list[Comm]) -> CommNode:
+        """A kernel that stands for these calls; UNKNOWN, with what they are, where one node cannot say it."""
+        one = as_one(comms)
+        return self.node(one) if one is not None else self.leave("coalesced " + ", ".join(_chakra_name(c.name) for c in comms))
+
+    def further(self, comm: Comm) -> CommNode:
+        """A kernel of a call that an earlier kernel stands for."""
+        recorded = _chakra_name(comm.name)
+        self.doubled[recorded] = self.doubled.get(recorded, 0) + 1
+        return CommNode(CommKind.UNKNOWN, recorded)
+
+    def _peer(self, comm: Comm, group: int, sends: bool) -> int | None:
+        """Global rank of the other side. PyTorch records it as a rank of the group, in old versions in place of the own rank."""
+        recorded = comm.dst_rank if sends else comm.src_rank
+        member = comm.rank if recorded is None else recorded
+        ranks = self.groups.found[group].ranks
+        assert ranks is not None
+        return ranks[member] if member is not None and 0 <= member < len(ranks) else None
+
+
+def _chakra_name(name: str) -> str:
+    """A recorded name as Chakra spells its type; as recorded where it has none."""
+    kind, type_ = kind_of(name), collective_type(name)
+    if type_ is not None:
+        return type_.name
+    return name if kind is CommKind.UNKNOWN else kind.name
+
+
+@dataclass(frozen=True, slots=True)
+class CommRow:
+    """What was recorded of a communication kernel or host row. ``comms``: the calls that it stands for, none where nothing tells.
+
+    ``told``: the name of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for the same call.
+    """
+
+    row: int
+    comms: tuple[Comm, ...]
+    told: str
+    further: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommRows:
+    """All communication of a rank by row."""
+
+    device: tuple[CommRow, ...]
+    host: tuple[CommRow, ...]
+
+
+def comm_rows(linked: Linked) -> CommRows:
+    """As ``communication`` takes it, before it is typed; O(n log n) in rows."""
+    calls = _recorded_calls(linked)
+    return CommRows(tuple(_device_rows(linked, calls, _evidence(linked, calls))), tuple(_host_rows(linked, calls)))
+
+
+def _device_nodes(linked: Linked, calls: _Calls, evidence: _Evidence, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
+    found = _device_rows(linked, calls, evidence)
+    nodes = []
+    for one in found:
+        if not one.comms:
+            nodes.append(typed.leave(one.told))
+        elif one.further:
+            nodes.append(typed.further(one.comms[0]))
+        else:
+            nodes.append(typed.node(one.comms[0]) if len(one.comms) == 1 else typed.coalesced(list(one.comms)))
+    return np.array([one.row for one in found], np.int32), tuple(nodes)
+
+
+def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
+    trace, op = linked.trace, _launching_ops(linked)
+    rows = np.flatnonzero(evidence.comm)
+    ranges = _range_names(linked, rows)
+    coalesced = waiting_calls(linked, calls.host, op, rows[evidence.bare[rows]].tolist())
+    found, begun = [], set()
+    for row, text in zip(rows.tolist(), ranges, strict=True):
+        host_row = int(op[row])
+        comm = calls.device.get(row)
+        if host_row in calls.host:
+            comm = _merged(comm, calls.host[host_row]) if comm is not None else calls.host[host_row]
+        name = text or kernel_path(trace.strings[trace.device.name[row]])
+        if row in coalesced:
+            found.append(CommRow(row, tuple(coalesced[row]), name))
+        elif comm is None:
+            found.append(CommRow(row, (), name))
+        else:
+            found.append(CommRow(row, (comm,), name, host_row in begun))
+            begun.update({host_row} - {NOWHERE})
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Of each device row: whether it is communication, may be some, and is a backend's without a recorded call of its own."""
+
+    comm: Bool
+    doubtful: Bool
+    bare: Bool
+
+
+def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
+    """Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
+
+    In a call's op all is communication but what is computation by its name. Copies are copies.
+    """
+    trace, device, host = linked.trace, linked.trace.device, linked.trace.host
+    op = _launching_ops(linked)
+    own, in_call = np.zeros(len(op), np.bool_), np.zeros(len(host.tid) + 1, np.bool_)  # the last entry stands for NOWHERE
+    own[list(calls.device)] = True
+    in_call[list(calls.host)] = True
+    named = told(trace.strings, device.name, kernel_tells)
+    around = np.zeros(len(op), np.uint8)
+    launched = np.flatnonzero(op != NOWHERE)
+    name, annotation = host.name[op[launched]], host.annotation[op[launched]]
+    around[launched] = np.where(annotation, told(trace.strings, name, range_tells), told(trace.strings, name, op_tells))
+    open_ = (named == Told.NOTHING) | (named == Told.DOUBTFUL)
+    kernel = device.kind == DeviceKind.KERNEL
+    comm = kernel & (own | (named >= Told.COMMUNICATION) | (open_ & (in_call[op] | (around == Told.COMMUNICATION))))
+    doubtful = kernel & ~comm & open_ & ((named == Told.DOUBTFUL) | (around == Told.DOUBTFUL))
+    return _Evidence(comm, doubtful, (named == Told.BACKEND) & ~own & ~in_call[op])
+
+
+def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
+    """Number and time (ns) of the device rows that may be communication, by name of kernel, the longest first."""
+    device = trace.device
+    found: dict[str, tuple[int, int]] = {}
+    codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
+    spent_ns = np.zeros(len(codes), np.int64)
+    np.add.at(spent_ns, which, device.end_ns[rows] - device.start_ns[rows])
+    for code, n, ns in zip(codes.tolist(), ops.tolist(), spent_ns.tolist(), strict=True):
+        path = kernel_path(trace.strings[code])
+        before = found.get(path, (0, 0))
+        found[path] = before[0] + n, before[1] + ns
+    return dict(sorted(found.items(), key=lambda one: -one[1][1]))
+
+
+def _launching_ops(linked: Linked) -> I32:
+    """For each device row the host row whose call launched it, or NOWHERE."""
+    call_op = np.append(linked.call_op, np.int32(NOWHERE))
+    return call_op[linked.device_call]
+
+
+def _range_names(linked: Linked, rows: I64) -> list[str]:
+    """The name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is none."""
+    trace, host = linked.trace, linked.trace.host
+    wanted = host.annotation & (told(trace.strings, host.name, range_tells) == Told.COMMUNICATION)
+    call = linked.device_call[rows]
+    launched = np.flatnonzero(call != NOWHERE)
+    at_ns = trace.calls.start_ns[call[launched]]
+    found = last_started(host, ~linked.crossing, trace.calls.tid[call[launched]], at_ns)
+    found = innermost(host, Nesting(linked.parent, linked.crossing), found, wanted, at_ns)
+    names = [""] * len(rows)
+    for k, row in zip(launched.tolist(), found.tolist(), strict=True):
+        if row != NOWHERE:
+            names[k] = trace.strings[host.name[row]]
+    return names
+
+
+def _host_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
+    found = _host_rows(linked, calls)
+    return np.array([one.row for one in found], np.int32), tuple(typed.node(one.comms[0]) for one in found)
+
+
+def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
+    """Gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
+    trace, host = linked.trace, linked.trace.host
+    gloo = told(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
+    rows = np.flatnonzero(gloo & host.annotation & linked.crossing)
+    wanted = np.zeros(len(host.tid), np.bool_)
+    wanted[list(calls.host)] = True
+    around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
+    around = innermost(host, Nesting(linked.parent, linked.crossing), around, wanted, host.start_ns[rows])
+    found = []
+    for row, op in zip(rows.tolist(), around.tolist(), strict=True):
+        name = trace.strings[host.name[row]]
+        comm = calls.host.get(row, calls.host.get(op))
+        if comm is None or kind_of(comm.name) is not kind_of(name):
+            comm = Comm(name)
+        found.append(CommRow(row, (_merged(comm, _inputs(linked, row)),), name))
+    return found
+
+
+def _inputs(linked: Linked, row: int) -> Comm:
+    """Elements and their size from the recorded inputs of a range, in Kineto or else in its ET node."""
+    host, node = linked.trace.host, int(linked.match.et[row])
+    texts = [linked.trace.strings[column[row]] for column in (host.input_shapes, host.input_types)]
+    if linked.et is not None and node != NOWHERE and not all(texts):
+        texts = [linked.et.strings[column[node]] for column in (linked.et.input_shapes, linked.et.input_types)]
+    shapes, types = (loose(text or "[]") for text in texts)
+    if not (isinstance(shapes, list) and isinstance(types, list)):  # cut by the writer
+        return Comm("")
+    sizes = [element_bytes(type_) if isinstance(type_, str) else None for type_ in types]
+    if not sizes or None in sizes or len(shapes) != len(sizes) or not all(isinstance(shape, list) for shape in shapes):
+        return Comm("")
+    elems = shape_elements(shapes)
+    if elems is None:  # a list of tensors, or no numbers
+        return Comm("")
+    return Comm("", in_nelems=elems, out_nelems=elems, elem_bytes=sizes[0])

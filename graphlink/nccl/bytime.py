@@ -1,0 +1,274 @@
+"""Calls whose dumps share a clock, laid on the trace by when they were made and by when their kernels began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.nccl.lanes import units_of
+from graphlink.nccl.shift import (
+    LEAST_NS,
+    TAIL,
+    WIDE_NS,
+    MayMeet,
+    Shift,
+    Timeline,
+    beside,
+    candidates,
+    evidence_bits,
+    from_pairs,
+    needed_bits,
+    of_calls,
+    overlap,
+    settled,
+    shifted,
+    timeline,
+)
+from graphlink.nccl.sides import CallSide, OpSide
+from graphlink.nccl.units import Unit, may_meet
+
+NO_TIME: Final = "no time"
+AMBIGUOUS: Final = "ambiguous"
+NO_RUN: Final = "no common run"
+SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
+FEWEST: Final = 4  # pairs that such clocks need
+RIVAL: Final = 0.8  # a shift that explains so large a share of what the best one does is as good
+AGREE: Final = 0.9  # share of pairs that a second witness must confirm
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Pairs, or why there are none. ``host``, ``gpu``: the shifts of the two clocks as far as they are known. ``unit``: of each lane;
+    ``unsure``: lanes of which it is not. ``clash_call``, ``clash_op`` stand at one time and cannot be the same; ``part`` are calls that
+    stand where the trace has a kernel of several."""
+
+    call: I64
+    op: I64
+    why: str
+    host: Shift | None = None
+    gpu: Shift | None = None
+    unit: dict[int, Unit] = field(default_factory=dict)
+    unsure: frozenset[int] = frozenset()
+    clash_call: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    clash_op: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    part: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class _Option(NamedTuple):
+    """A shift of one clock, and that of the other clock which its pairs tell."""
+
+    shift: Shift
+    other: Shift | None
+
+
+def by_time(calls: CallSide, ops: OpSide, own: I64, *, epoch: bool) -> Laid:
+    """Pairs of the calls ``own``, all of one clock. ``epoch``: it shows the time of day, as the trace's does. O(n log n)."""
+    even = np.where(ops.several, NOWHERE, ops.count)  # other counts differ each time
+    kind = np.unique(np.stack([ops.group, ops.function, even, ops.peer]), axis=1, return_inverse=True)[1].reshape(-1)
+    issued = np.flatnonzero(ops.issued_ns != NOWHERE)
+    timed = own[calls.host_ns[own] > 0]
+    on_gpu = own[calls.gpu_ns[own] > 0]
+    every = np.arange(len(ops.start_ns))
+    host = timeline(timed, calls.host_ns[timed], issued, ops.issued_ns[issued], kind[issued])
+    gpu = timeline(on_gpu, calls.gpu_ns[on_gpu], every, ops.start_ns, kind)
+    why = NO_TIME
+    for line, other in ((host, gpu), (gpu, host)):
+        if not len(line.call) or not len(line.op):
+            continue
+        found = _Search(calls, ops, line, other, epoch=epoch and line is host).best()
+        if isinstance(found, _Option):
+            shifts = (found.shift, found.other) if line is host else (found.other, found.shift)
+            return _laid(calls, ops, line, found.shift, *shifts)
+        why = found if why == NO_TIME else why
+    nothing = np.zeros(0, np.int64)
+    return Laid(nothing, nothing, why)
+
+
+class _Search:
+    """For the shift of one clock, with another as a witness."""
+
+    def __init__(self, calls: CallSide, ops: OpSide, line: Timeline, other: Timeline, *, epoch: bool) -> None:
+        self.calls, self.ops, self.line, self.other, self.epoch = calls, ops, line, other, epoch
+
+    def meet(self, call: I64, op: I64) -> Bool:
+        return may_meet(self.calls, self.ops, call, op)
+
+    def best(self) -> _Option | str:
+        options = self.options()
+        if not options:
+            return NO_RUN
+        best = max(options, key=lambda option: len(option.shift.left))
+        if not self.rivals(best, options) and (self.same_clock(best.shift) or self.proven(best)):
+            return best
+        counted = [option for option in options if self.counted(option.shift)]
+        return counted[0] if len(counted) == 1 else AMBIGUOUS
+
+    def options(self) -> list[_Option]:
+        """Shifts under which half of what both recorded meets, and which the other clock does not contradict."""
+        line = self.line
+        offsets = candidates(line, self.meet)
+        for told in self.told_by_number():
+            if not (np.abs(offsets - told) <= WIDE_NS).any():
+                offsets = np.append(offsets, told)
+        found = []
+        for offset in offsets.tolist():
+            one = settled(line, offset, self.meet)
+            if 2 * len(one.left) >= max(1, overlap(line, one)):
+                left, right = _places(line, one, self.other)
+                other = from_pairs(self.other, left, right) if len(left) > 1 else None
+                if other is None or len(other.left) >= AGREE * len(left):
+                    found.append(_Option(one, other))
+        return found
+
+    def rivals(self, best: _Option, options: list[_Option]) -> bool:
+        """Whether another shift explains nearly as much."""
+        one = best.shift
+        far = [option.shift.offset_ns for option in options if abs(option.shift.offset_ns - one.offset_ns) > 2 * one.reach_ns]
+        again = (shifted(self.line, offset, one.reach_ns, self.meet) for offset in far)
+        return any(len(other.left) >= RIVAL * len(one.left) for other in again)
+
+    def same_clock(self, shift: Shift) -> bool:
+        return self.epoch and abs(shift.offset_ns) <= SAME_CLOCK_NS and len(shift.left) >= FEWEST
+
+    def proven(self, option: _Option) -> bool:
+        bits = evidence_bits(self.line, option.shift) + (evidence_bits(self.other, option.other) if option.other else 0.0)
+        return bits >= needed_bits(self.line)
+
+    def told_by_number(self) -> list[int]:
+        """The offsets under which the calls of a lane meet the ops of a group by their numbers."""
+        line, calls, ops = self.line, self.calls, self.ops
+        found = []
+        for lane in np.unique(calls.lane[line.call]).tolist():
+            left = np.flatnonzero((calls.lane[line.call] == lane) & (calls.ordinal[line.call] >= 0))
+            for group in np.flatnonzero(calls.may_be[lane]).tolist():
+                right = np.flatnonzero((ops.group[line.op] == group) & (ops.seq[line.op] > 0) & ~ops.message[line.op])
+                number = ops.seq[line.op[right]] - 1
+                _, i, j = np.intersect1d(calls.ordinal[line.call[left]], number, return_indices=True)
+                if len(i):
+                    apart = np.sort(line.op_ns[right[j]] - line.call_ns[left[i]])
+                    found.append(int(apart[len(apart) // 2]))
+        return found
+
+    def counted(self, shift: Shift) -> bool:
+        """Whether the pairs have the same numbers on both sides, PyTorch's from 1, NCCL's from 0."""
+        call, op = self.line.call[shift.left], self.line.op[shift.right]
+        known = (self.calls.ordinal[call] >= 0) & (self.ops.seq[op] >= 0) & ~self.ops.message[op]
+        same = self.calls.ordinal[call[known]] + 1 == self.ops.seq[op[known]]
+        return bool(len(same) and np.count_nonzero(same) >= AGREE * len(same))
+
+
+def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
+    """Where the pairs of one timeline stand in the other, those that are in it."""
+    left, right = _place(other.call, line.call[one.left]), _place(other.op, line.op[one.right])
+    both = (left != NOWHERE) & (right != NOWHERE)
+    return left[both], right[both]
+
+
+def _place(of: I64, wanted: I64) -> I64:
+    """Position of each wanted value, NOWHERE where it is not there."""
+    if not len(of):
+        return np.full(len(wanted), NOWHERE)
+    order = np.argsort(of)
+    found = order[np.minimum(np.searchsorted(of, wanted, sorter=order), len(of) - 1)]
+    place: I64 = np.where(of[found] == wanted, found, NOWHERE)
+    return place
+
+
+def _laid(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, host: Shift | None, gpu: Shift | None) -> Laid:
+    """What meets under a shift, once each lane has the one unit that most of its pairs are of."""
+    unit = units_of(calls, ops, line, shift)
+    met = np.unique(calls.lane[line.call[shift.left]]).tolist()
+    unsure = frozenset(k for k in met if k not in unit and calls.lanes[k].communicator != NOWHERE)
+    group, peer = np.full((2, len(calls.lanes)), NOWHERE, np.int64)
+    for k, one in unit.items():
+        group[k], peer[k] = one
+    anywhere = np.array([lane.communicator == NOWHERE for lane in calls.lanes], np.bool_)
+    line = of_calls(line, ~np.isin(calls.lane[line.call], list(unsure)))
+
+    def meet(call: I64, op: I64) -> Bool:
+        lane = calls.lane[call]
+        there = (ops.group[op] == group[lane]) & ((peer[lane] == NOWHERE) | (peer[lane] == ops.peer[op]))
+        met: Bool = may_meet(calls, ops, call, op) & (there | anywhere[lane])
+        return met
+
+    left, right = _filled(line, shift, meet, calls.lane[line.call], ops.group[line.op])
+    part, of_part = _parts(calls, ops, line, shift, left)
+    unit |= {k: of_part[k] for k in of_part.keys() - unit.keys()}
+    clash = shifted(line, shift.offset_ns, shift.reach_ns, lambda call, op: ~meet(call, op))
+    free = ~np.isin(clash.left, np.union1d(left, part)) & ~np.isin(clash.right, right)
+    free &= ops.group[line.op[clash.right]] == group[calls.lane[line.call[clash.left]]]
+    return Laid(
+        line.call[left],
+        line.op[right],
+        "",
+        host,
+        gpu,
+        unit,
+        unsure,
+        line.call[clash.left[free]],
+        line.op[clash.right[free]],
+        line.call[part],
+    )
+
+
+def _parts(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, met: I64) -> tuple[I64, dict[int, Unit]]:
+    """Calls that have met nothing and stand nearest to a kernel of several calls, and of lanes that have all of those in one group that."""
+    found, op = beside(line, shift)
+    lane, group = calls.lane[line.call[found]], ops.group[line.op[op]]
+    kept = ~np.isin(found, met) & ops.several[line.op[op]] & calls.may_be[lane, group]
+    found, lane, group = found[kept], lane[kept], group[kept]
+    first = dict(zip(lane[::-1].tolist(), group[::-1].tolist(), strict=True))
+    torn = set(lane[group != np.array([first[k] for k in lane.tolist()], np.int64)].tolist())
+    return found, {k: Unit(g, NOWHERE) for k, g in first.items() if k not in torn}
+
+
+def _filled(line: Timeline, shift: Shift, meet: MayMeet, lane: I64, group: I64) -> tuple[I64, I64]:
+    """Pairs of a shift that are clearly nearer to each other than to others of their lane and group, of which one may be missing; and
+    those a little farther apart that are much nearer to each other than to any other call or op. A pair beside which another call of the
+    lane, or op of the group, is left is none: that one may be the right one."""
+    wide = shifted(line, shift.offset_ns, TAIL * shift.reach_ns, meet, around=2)
+    at = line.call_ns + shift.offset_ns
+    rest = np.abs(line.op_ns[wide.right] - at[wide.left])
+    apart = np.minimum(_to_neighbour(at)[wide.left], _to_neighbour(line.op_ns)[wide.right])
+    among = np.minimum(_among(at, lane)[wide.left], _among(line.op_ns, group)[wide.right])
+    sure = (rest <= LEAST_NS) | ((rest <= shift.reach_ns) & (2 * rest <= among)) | (TAIL * rest <= apart)
+    left, right = wide.left[sure], wide.right[sure]
+    far_ns = TAIL * shift.reach_ns
+    free_call, free_op = np.ones(len(at), np.bool_), np.ones(len(line.op), np.bool_)
+    free_call[left], free_op[right] = False, False
+    alone = ~_near(line.op_ns[right], lane[left], at[free_call], lane[free_call], far_ns)
+    alone &= ~_near(at[left], group[right], line.op_ns[free_op], group[free_op], far_ns)
+    return left[alone], right[alone]
+
+
+def _near(times_ns: I64, of: I64, others_ns: I64, others_of: I64, far_ns: int) -> Bool:
+    """Whether one of ``others`` that is of the same stands within ``far_ns`` of each time: it could have been the one that meets."""
+    if not len(others_ns) or not len(times_ns):
+        return np.zeros(len(times_ns), np.bool_)
+    base = min(int(times_ns.min()), int(others_ns.min())) - far_ns
+    span = max(int(times_ns.max()), int(others_ns.max())) - base + 2 * far_ns
+    place = np.sort(others_of * span + others_ns - base)
+    own = of * span + times_ns - base
+    near: Bool = np.searchsorted(place, own - far_ns) < np.searchsorted(place, own + far_ns, side="right")
+    return near
+
+
+def _among(times_ns: I64, of: I64) -> I64:
+    """The least time between two that are of the same: as near one that is missing may have been."""
+    order = np.lexsort((times_ns, of))
+    far = np.int64(1 << 60)
+    step = np.where(np.diff(of[order]) == 0, np.diff(times_ns[order]), far)
+    least = np.full(int(of.max(initial=0)) + 1, far)
+    np.minimum.at(least, of[order][1:], step)
+    return least[of]
+
+
+def _to_neighbour(times_ns: I64) -> I64:
+    """From each time to the nearest other one."""
+    far = np.int64(1 << 60)
+    gap = np.concatenate([[far], np.diff(times_ns), [far]])
+    nearest: I64 = np.minimum(gap[:-1], gap[1:])
+    return nearest

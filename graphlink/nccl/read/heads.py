@@ -1,0 +1,123 @@
+"""What the beginning and the name of a side file say: which kind it is, and of which rank and process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from graphlink.errors import InputError
+from graphlink.nccl.read.flight_recorder import read_flight_recorder
+from graphlink.nccl.read.inspector import Header, Metadata, communicator_of
+from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name
+from graphlink.nccl.read.records import Communicator
+from graphlink.read.columns import to_int_or_none
+from graphlink.read.comms import rank_or_none
+from graphlink.read.nccl_kinds import HEAD_BYTES, DumpKind, kind_of
+from graphlink.read.source import open_source
+
+WHOLE_BYTES: Final = 1 << 20  # a Flight Recorder's file up to this size is read whole: its groups may stand last
+
+_CALL: Final = re.compile(rb'"CommHash"\s*:\s*"?(\d{1,20})"?\s*,\s*"Rank"\s*:\s*(\d{1,7})\b')
+_PID: Final = re.compile(rb'"pid"\s*:\s*(\d{1,18})\b')
+_HEADER: Final = re.compile(rb'"header"\s*:\s*(\{[^{}]{0,1000}\})')
+_METADATA: Final = re.compile(rb'"metadata"\s*:\s*(\{[^{}]{0,2000}\})')
+
+_Struct = TypeVar("_Struct", Header, Metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A communicator that calls of the file are of, and a rank in it that made them."""
+
+    communicator: Communicator
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpHead:
+    """``rank``: the global one. Where the content does not say something, the name may; else it is None or ""."""
+
+    path: Path
+    kind: DumpKind
+    rank: int | None = None
+    pid: int | None = None
+    host: str = ""
+    communicators: tuple[Member, ...] = ()
+
+
+def read_dump_head(path: Path) -> DumpHead | None:
+    """The head of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
+
+    Raises:
+        InputError: the file cannot be opened, or its packing is damaged that early.
+    """
+    with open_source(path) as source:
+        head = source.read(HEAD_BYTES)
+        kind = kind_of(head)
+        more = source.read(WHOLE_BYTES - HEAD_BYTES) if kind is DumpKind.FLIGHT_RECORDER else b""
+    if not isinstance(kind, DumpKind):
+        return None
+    if kind is DumpKind.PLUGIN:
+        return _of_plugin(path, head)
+    if kind is DumpKind.INSPECTOR:
+        return _of_inspector(path, head)
+    if kind is DumpKind.FLIGHT_RECORDER and len(head) + len(more) < WHOLE_BYTES:
+        return _of_flight_recorder(path)
+    return DumpHead(path, kind, rank_in_name(path))
+
+
+def _of_plugin(path: Path, head: bytes) -> DumpHead:
+    found = dict.fromkeys((hash_text(key.decode()), int(rank)) for key, rank in _CALL.findall(head))
+    named = plugin_name(path)
+    members = found or ({named: None} if named else {})
+    pid = _PID.search(head)
+    return DumpHead(
+        path,
+        DumpKind.PLUGIN,
+        rank_in_name(path),
+        int(pid[1]) if pid else None,
+        communicators=tuple(Member(Communicator(key), rank) for key, rank in members if key is not None),
+    )
+
+
+def _of_inspector(path: Path, head: bytes) -> DumpHead:
+    headers = [header for text in _HEADER.findall(head) if (header := _loose(text, Header)) is not None]
+    members = dict.fromkeys(
+        Member(communicator_of(header, key), rank_or_none(header.rank)) for header in headers if (key := hash_text(header.id)) is not None
+    )
+    text = _METADATA.search(head)
+    metadata = (_loose(text[1], Metadata) if text else None) or Metadata()
+    host, pid = inspector_name(path) or ("", None)
+    said = metadata.hostname if isinstance(metadata.hostname, str) else ""
+    said_pid = to_int_or_none(metadata.pid)
+    return DumpHead(
+        path,
+        DumpKind.INSPECTOR,
+        rank_in_name(path),
+        pid if said_pid is None else said_pid,
+        said or host,
+        tuple(members),
+    )
+
+
+def _loose(text: bytes, kind: type[_Struct]) -> _Struct | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _of_flight_recorder(path: Path) -> DumpHead:
+    try:
+        dump = read_flight_recorder(path)
+    except InputError:  # whoever reads the file says so
+        return DumpHead(path, DumpKind.FLIGHT_RECORDER, rank_in_name(path))
+    members = []
+    for communicator in dump.communicators:
+        ranks = communicator.ranks or ()
+        members.append(Member(communicator, ranks.index(dump.rank) if dump.rank in ranks else None))
+    return DumpHead(path, DumpKind.FLIGHT_RECORDER, dump.rank, communicators=tuple(members))

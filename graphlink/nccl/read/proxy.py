@@ -1,0 +1,299 @@
+"""The dump of NCCL's proxy profiler -> ``Dump``: pull request 1210, and NCCL up to 2.22 (``src/misc/profiler.cc``), which has no calls.
+
+Each ``Send-<peer>-<step>`` or ``Recv-...`` is one step, its states follow it. Steps of one peer, channel, ``opCount`` and ``proxyOpIndex``
+are one proxy op, as long as their numbers ascend. A call is a collective that the framework announced; a step belongs to the one announced
+last, as its ``collectiveName`` says. ``pid`` is the channel. ``totalbytes`` is not read: of a collective it is the size of a buffer slice
+(``proxyOp->nbytes`` in ``enqueue.cc``). Times are us since the profiler's start.
+
+What a step waits for (``net.cc``):
+  GPUWait of a send    GPU      the kernel fills the buffer; also until the receiver has posted its own, which has no state here
+  SendWait             WIRE     the data is on its way
+  RecvWait             RECEIVE  the buffer is posted, the data not here
+  FlushWait            WIRE     the network card flushes what has come, so that the GPU sees it
+  GPUWait of a receive GPU      the kernel takes the data out
+``BufferWait`` is no state of ``Steps``: all steps of an op begin together and wait for one of its few buffers, which the steps ahead hold,
+so what those wait for is the reason, and is recorded with them.
+
+The clock is set to zero twice, by the first step and by the first collective, so that what came before the second has another zero.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from graphlink.errors import InputError
+from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.nccl.read.account import Account
+from graphlink.nccl.read.events import EventFile, ends_of, inside
+from graphlink.nccl.read.names import function_of, rank_in_name
+from graphlink.nccl.read.records import Calls, Clock, Dump, KernelChannels, ProxyOps, State, Steps
+from graphlink.nccl.read.tables import narrow, natural, sorted_steps, table, times
+from graphlink.read.columns import MISSING, Parts, Strings, ints
+from graphlink.read.nccl_kinds import DumpKind
+
+_STEP: Final = re.compile(r"(Send|Recv)-(\d{1,9})-(\d{1,9})")
+_CALL: Final = re.compile(r"(.{1,200})-(\d{1,9})", re.DOTALL)
+_STATES: Final = {"GPUWait": State.GPU, "SendWait": State.WIRE, "RecvWait": State.RECEIVE, "FlushWait": State.WIRE}
+_COUNTED: Final = frozenset({"BufferWait", "Idle", "Sleep", "Append", *_STATES})
+_PROTOCOLS: Final = ("LL", "LL128", "Simple")
+_AT_ONCE_NS: Final = 1_000_000  # what happens when the clock is set to zero is recorded within this
+_EARLY: Final = "steps timed from another zero of the clock"
+_BEGIN, _END, _OTHER = range(3)
+_PHASES: Final = {"b": _BEGIN, "e": _END}
+
+
+class Args(msgspec.Struct, gc=False, rename="camel"):
+    op_count: Any = None
+    proxy_op_index: Any = None
+
+
+class Event(msgspec.Struct, gc=False, rename="camel"):
+    name: str = ""
+    cat: str = ""
+    ph: str = ""
+    id: Any = None
+    pid: Any = None
+    ts: Any = None
+    args: Args | None = None
+    total_channels: Any = None
+    collective_name: Any = None
+    proto: Any = None
+
+
+_NO_ARGS: Final = Args()
+_Columns = dict[str, NDArray[Any]]
+
+
+def read_proxy(path: Path) -> Dump:
+    """The dump at ``path``. One pass and some sorts; memory is that of the columns, about 130 bytes an event.
+
+    Raises:
+        InputError: the file cannot be read, or holds no event at all.
+    """
+    gathered = _Gathered()
+    file = EventFile(path, Event)
+    for rows in file.blocks():
+        gathered.add(rows)
+    if not gathered.events.count:
+        todo = "call ncclProfilerEnable() before the steps to record and ncclProfilingDump() after them"
+        raise InputError("is a dump of NCCL's proxy profiler without events", path=path, todo=todo)
+    return gathered.dump(path, file)
+
+
+class _Gathered:
+    """What has been read so far. ``names``: of collectives, by number, as steps and collectives say them."""
+
+    def __init__(self) -> None:
+        self.words = Strings()
+        self.names: dict[int, str] = {}
+        self.events = Parts()
+        self.fill = {"step": self._steps, "state": self._states, "collective": self._collectives}
+        self.begins = {kind: Parts() for kind in self.fill}
+        for kind, fill in self.fill.items():
+            self.begins[kind].add(at=np.zeros(0, np.int64), **fill([]))
+
+    def add(self, rows: list[Event]) -> None:
+        first = self.events.count
+        self.events.add(
+            category=self.words.column([row.cat for row in rows]),
+            name=self.words.column([row.name for row in rows]),
+            ident=ints([row.id for row in rows]),
+            phase=np.array([_PHASES.get(row.ph, _OTHER) for row in rows], np.uint8),
+            ns=times([row.ts for row in rows]),
+        )
+        places: dict[str, list[int]] = {kind: [] for kind in self.fill}
+        for place, row in enumerate(rows):
+            if row.ph == "b" and (kind := _table_of(row)) is not None:
+                places[kind].append(place)
+        for kind, fill in self.fill.items():
+            if places[kind]:
+                columns = fill([rows[place] for place in places[kind]])
+                self.begins[kind].add(at=np.array(places[kind], np.int64) + first, **columns)
+
+    def _steps(self, rows: list[Event]) -> _Columns:
+        said = [found.groups() for row in rows if (found := _STEP.fullmatch(row.name))]
+        args = [row.args or _NO_ARGS for row in rows]
+        return {
+            "sends": np.array([way == "Send" for way, _, _ in said], np.bool_),
+            "peer": np.array([peer for _, peer, _ in said], np.int32),
+            "step": np.array([step for _, _, step in said], np.int64),
+            "channel": narrow(natural([row.pid for row in rows])),
+            "op": natural([a.op_count for a in args]),
+            "slot": natural([a.proxy_op_index for a in args]),
+            "collective": np.array([self._collective(row.collective_name) for row in rows], np.int32),
+            "channels": narrow(natural([row.total_channels for row in rows])),
+            "protocol": narrow(natural([row.proto for row in rows])),
+        }
+
+    def _states(self, rows: list[Event]) -> _Columns:
+        return {"state": np.array([_STATES[row.name] for row in rows], np.uint8)}
+
+    def _collectives(self, rows: list[Event]) -> _Columns:
+        return {"collective": np.array([self._collective(row.name) for row in rows], np.int32)}
+
+    def _collective(self, text: Any) -> int:
+        """The number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does not say."""
+        found = _CALL.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            return NOWHERE
+        number = int(found[2])
+        if number:
+            self.names.setdefault(number, found[1])
+        return number
+
+    def dump(self, path: Path, file: EventFile[Event]) -> Dump:
+        category, name, ident = (self.events.column(column) for column in ("category", "name", "ident"))
+        phase, ns = self.events.column("phase"), self.events.column("ns")
+        end = ends_of(category, name, ident, phase == _BEGIN, phase == _END)
+        account = Account(ns, phase == _BEGIN, end)
+        steps, states, collectives = (self.begins[kind].columns() for kind in self.fill)
+        early = _early(steps["collective"], ns[steps["at"]], collectives["collective"], ns[collectives["at"]])
+        numbers = np.array(sorted(self.names), np.int64)
+        strings = Strings()
+        calls = self._calls(numbers, strings, steps, collectives, early.calls, account)
+        op = op_of(steps)
+        span = {column: np.where(early.steps, 0, values) for column, values in account.keep(steps["at"]).items()}
+        number = steps["collective"]
+        call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
+        step = inside(steps["at"], end[steps["at"]], states["at"])
+        step[np.append(ident[steps["at"]], MISSING)[step] != ident[states["at"]]] = NOWHERE
+        account.leave(states["at"][(step != NOWHERE) & np.append(early.steps, False)[step]], _EARLY)
+        proxy = np.where(step == NOWHERE, NOWHERE, np.append(op, NOWHERE)[step])
+        usable = account.usable_steps(states["at"], proxy)
+        dump = Dump(
+            path=str(path),
+            kind=DumpKind.PROXY,
+            clock=Clock.STEADY,
+            rank=rank_in_name(path),
+            host="",
+            pid=None,
+            strings=tuple(strings),
+            communicators=(),
+            calls=calls,
+            kernels=table(KernelChannels),
+            proxies=_proxies(steps, op, call, span),
+            steps=sorted_steps(
+                table(
+                    Steps,
+                    len(usable),
+                    **account.keep(states["at"][usable]),
+                    proxy=proxy[usable],
+                    step=steps["step"][step[usable]],
+                    state=states["state"][usable],
+                )
+            ),
+            events=file.events,
+            paired=account.paired,
+            left_out={},
+            warnings=(),
+        )
+        account.leave_lone(phase == _END, "ends without a begin")
+        account.leave_others(category, name, phase == _OTHER, list(self.words), _label)
+        return replace(dump, left_out=dict(account.left_out + file.left_out), warnings=(*early.warnings(), *account.warnings()))
+
+    def _calls(self, numbers: I64, strings: Strings, steps: _Columns, collectives: _Columns, early: Bool, account: Account) -> Calls:
+        """One row a number, of which only steps may know."""
+        announced, first = np.unique(collectives["collective"], return_index=True)
+        first, announced = first[announced > 0], announced[announced > 0]
+        row = np.searchsorted(numbers, announced)
+        start_ns, end_ns = np.zeros((2, len(numbers)), np.int64)
+        span = account.keep(collectives["at"][first])
+        start_ns[row] = np.where(early[first], 0, span["start_ns"])
+        end_ns[row] = np.where(early[first], 0, span["end_ns"])
+        stepped, first_step = np.unique(steps["collective"], return_index=True)
+        first_step, stepped = first_step[stepped > 0], stepped[stepped > 0]
+        row = np.searchsorted(numbers, stepped)
+        channels, protocol = np.full((2, len(numbers)), NOWHERE, np.int32)
+        channels[row], protocol[row] = steps["channels"][first_step], steps["protocol"][first_step]
+        protocols = strings.column(_PROTOCOLS)
+        return table(
+            Calls,
+            len(numbers),
+            function=strings.column([function_of(self.names[number]) for number in numbers.tolist()]),
+            seq=numbers,
+            protocol=np.where((protocol >= 0) & (protocol < len(protocols)), protocols[np.clip(protocol, 0, len(protocols) - 1)], 0),
+            channels=channels,
+            start_ns=start_ns,
+            end_ns=end_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """Masks of the steps and collectives whose times count from another zero than the others."""
+
+    steps: Bool
+    calls: Bool
+
+    def warnings(self) -> tuple[str, ...]:
+        steps, calls = int(self.steps.sum()), int(self.calls.sum())
+        if not steps + calls:
+            return ()
+        what = f"{steps} steps" if steps else f"{calls} collectives"
+        return (f"{what} came before the profiler set its clock to zero again: their times are not used",)
+
+
+def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
+    """Whichever of the first step and the first collective comes second sets the clock to zero, so that its own time is about 0.
+
+    Steps that were over before the first collective say so (``N/A-0``). Collectives before the first step are the first one and, as times
+    fall where the zero changes, those up to the last fall.
+    """
+    steps, calls = np.zeros(len(of_step), np.bool_), np.zeros(len(number), np.bool_)
+    if len(number) and len(of_step):
+        order = np.argsort(number, kind="stable")
+        if (of_step == 0).any():
+            steps = (of_step == 0) & (ns[order[0]] < _AT_ONCE_NS)
+        elif max(step_ns[0], ns[order[0]]) < _AT_ONCE_NS:
+            falls = np.flatnonzero(np.diff(ns[order]) < 0)
+            calls[order[: 1 + (falls[-1] if len(falls) else 0)]] = True
+    return _Early(steps, calls)
+
+
+def op_of(steps: _Columns) -> I64:
+    """The row of the proxy op of each step, ops in the order of their first steps. One sort."""
+    keys = [steps[name] for name in ("slot", "op", "channel", "peer", "sends")]
+    order = np.lexsort(keys)  # stable: file order inside a key
+    number = steps["step"][order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = number[1:] <= number[:-1]
+    for key in keys:
+        begins[1:] |= key[order][1:] != key[order][:-1]
+    op = np.zeros(len(order), np.int64)
+    op[order] = np.cumsum(begins) - 1
+    place = np.zeros(int(begins.sum()), np.int64)
+    place[np.argsort(order[begins], kind="stable")] = np.arange(len(place))
+    return place[op]
+
+
+def _proxies(steps: _Columns, op: I64, call: I64, span: dict[str, I64]) -> ProxyOps:
+    """``call``: of each step; ``span``: its times, 0 where not known."""
+    _, first = np.unique(op, return_index=True)
+    start_ns, end_ns = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), np.int64)
+    timed = span["start_ns"] > 0
+    np.minimum.at(start_ns, op[timed], span["start_ns"][timed])
+    np.maximum.at(end_ns, op, span["end_ns"])
+    start_ns[start_ns == np.iinfo(np.int64).max] = 0
+    columns = {name: steps[name][first] for name in ("channel", "peer", "sends")}
+    return table(ProxyOps, len(first), **columns, call=call[first], start_ns=start_ns, end_ns=end_ns)
+
+
+def _table_of(row: Event) -> str | None:
+    if row.cat == "COL":
+        return "collective"
+    if row.cat != "NET":
+        return None
+    return "state" if row.name in _STATES else "step" if _STEP.fullmatch(row.name) else None
+
+
+def _label(category: str, name: str) -> str:
+    if category == "COL":
+        return "collectives announced twice"
+    return f"{category} {name}" if category == "NET" and name in _COUNTED else "other names"

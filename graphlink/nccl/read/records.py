@@ -1,0 +1,136 @@
+"""What a side file of NCCL or c10d holds, in one shape for all of them.
+
+Glossary
+  call     one collective, send or receive of one rank, as its library saw it.
+  channel  one of the parts that NCCL splits a call into: a block of the kernel, and a proxy where it uses the network.
+  step     one chunk of a channel on its way through the proxy; it passes through states.
+
+Times are int64 ns on the clock of the dump (``Clock``); 0 = not recorded, as in the files. Text columns hold positions in ``strings``,
+whose entry 0 is "".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+import msgspec
+
+from graphlink.model import I32, I64, U8, Bool
+from graphlink.read.nccl_kinds import DumpKind
+
+
+class Clock(Enum):
+    EPOCH = "epoch"
+    STEADY = "steady"  # ns since the plugin or profiler began: one clock a process
+    NONE = "none"
+
+
+class State(IntEnum):
+    """What a proxy step waits for."""
+
+    GPU = 0  # the kernel: data to send, or a free buffer to receive into
+    PEER = 1  # the other rank: its buffer to send into
+    WIRE = 2  # the network, with the data on it
+    RECEIVE = 3  # data from the other rank: not sent yet, or on the wire
+
+
+class Communicator(msgspec.Struct, frozen=True):
+    """``key`` is what tells communicators apart: NCCL's hash as a decimal number, or the name of the process group.
+
+    ``ranks`` are global, in ring order, None where the file does not list them.
+    """
+
+    key: str
+    name: str = ""
+    desc: str = ""
+    size: int | None = None
+    ranks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One row a call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
+
+    ``NOWHERE`` stands for what was not recorded in all columns but times and text.
+    """
+
+    communicator: I32  # index into Dump.communicators
+    rank: I32  # of the caller in the communicator; global in a Flight Recorder file
+    function: I32  # text, as PyTorch spells it: allreduce, allgather, reducescatter, broadcast, reduce, alltoall, send, recv, ...
+    peer: I32  # of a send or receive, in the communicator
+    count: I64  # elements, as the library was called
+    dtype: I32  # text, as Kineto spells it: Float, BFloat16, ...
+    bytes: I64  # of the message, by the rules of the file's kind
+    seq: I64  # sequence number: by communicator (and function, in a plugin's dump)
+    algorithm: I32  # text: Ring, Tree, ...
+    protocol: I32  # text: Simple, LL, LL128
+    channels: I32
+    start_ns: I64
+    end_ns: I64
+    exec_ns: I64  # how long it ran on the GPU, as the library measured it; 0 = not recorded
+    pid: I64
+    stream: I64  # a pointer; 0 = not recorded
+    state: I32  # text, Flight Recorder: scheduled, started, completed
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChannels:
+    """The blocks of kernels. GPU times are ns on a clock of each GPU."""
+
+    call: I32
+    channel: I32
+    start_ns: I64
+    end_ns: I64
+    gpu_start_ns: I64
+    gpu_end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyOps:
+    """What a channel sent to or received from one peer in one call; ``call`` is ``NOWHERE`` where the file does not tell."""
+
+    call: I32
+    channel: I32
+    peer: I32
+    sends: Bool
+    start_ns: I64
+    end_ns: I64
+    bytes: I64  # that went over the wire; NOWHERE = not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """States of proxy steps, one a row, sorted by start. ``proxy`` is a row of ``ProxyOps``."""
+
+    proxy: I32
+    step: I64
+    state: U8  # State
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """One side file. ``events`` = events read; each is in a table, in ``left_out`` or, as a begin or an end, part of a pair in one.
+
+    ``rank``: the global rank whose file it is, where it tells (else by its name); ``host`` and ``pid`` of the process. ``groups``: members
+    of process groups, of those that the file lists.
+    """
+
+    path: str
+    kind: DumpKind
+    clock: Clock
+    rank: int | None
+    host: str
+    pid: int | None
+    strings: tuple[str, ...]
+    communicators: tuple[Communicator, ...]
+    calls: Calls
+    kernels: KernelChannels
+    proxies: ProxyOps
+    steps: Steps
+    events: int
+    paired: int  # begins that have an end
+    left_out: dict[str, int]
+    warnings: tuple[str, ...]

@@ -1,0 +1,198 @@
+"""The pipeline of a run, from what its ranks did: stages, schedule, idle time by cause, and what the schedule itself must lose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, CommKind
+from graphlink.pipeline.causes import account
+from graphlink.pipeline.clocks import TOLERANCE_NS, clock_warnings
+from graphlink.pipeline.infer import RULE
+from graphlink.pipeline.measured import measure
+from graphlink.pipeline.order import UNKNOWN
+from graphlink.pipeline.recognise import Recognised, recognise
+from graphlink.pipeline.records import Definitions, Idle, Parts, Phase, Pipeline, StageRun, Step, Theory
+from graphlink.pipeline.rules import OPTIMIZER
+from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
+from graphlink.pipeline.theory import theory
+
+
+@dataclass(frozen=True, slots=True)
+class RankPipeline:
+    """The part of a pipeline that the files of one rank show: its ranges with their stages, and its idle time.
+
+    ``recorded``: as in ``Pipeline``.
+    """
+
+    run: StageRun
+    idle: Idle
+    recorded: I64
+
+    def ranges_of(self, given: I32) -> I32:
+        """Of ranges as ``stage_run`` counts them those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        if not len(self.recorded):
+            return np.full(len(given), NOWHERE, np.int32)
+        at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
+        return np.where(self.recorded[at] == given, at, NOWHERE).astype(np.int32)
+
+
+def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
+    """None where ``rank`` is no part of it."""
+    if pipeline is None or rank not in pipeline.ranks:
+        return None
+    place = pipeline.ranks.index(rank)
+    idle = pipeline.idle
+    mine = idle.rank == rank
+    return RankPipeline(
+        pipeline.runs[place],
+        Idle(
+            idle.rank[mine],
+            idle.stage[mine],
+            idle.step[mine],
+            idle.start_ns[mine],
+            idle.end_ns[mine],
+            idle.cause[mine],
+            idle.evidence[mine],
+            idle.texts,
+        ),
+        pipeline.recorded[place],
+    )
+
+
+def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> Pipeline | None:
+    """All of it for the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
+
+    ``tolerance_ns``: how far the clocks of ranks are known to agree.
+    Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
+    """
+    there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Phase.F, Phase.B, Phase.I)).any()]
+    alone = len(runs) - len(there)
+    if not there or (alone and any(_inferred(run) for run in there)):
+        return None
+    whole = pipes(there)
+    if not whole.steps or not _passes_on(whole):
+        return None
+    if alone:
+        whole = replace(whole, warnings=(*whole.warnings, f"{alone} of {len(runs)} ranks have no pipeline ranges and are left out"))
+    return _analysed(whole, tolerance_ns)
+
+
+_ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names that data-parallel training has, too
+
+
+def _passes_on(whole: Pipes) -> bool:
+    """Is there a pipeline at all? Names that any training has, and inference, need activations that are passed on, from a first rank.
+
+    In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their peers besides.
+    """
+    named = {run.ranges.rules[k].removeprefix("inferred:order ") for run in whole.runs for k in np.unique(run.ranges.rule).tolist()}
+    inferred = any(map(_inferred, whole.runs))
+    if not inferred and named - _ANY_TRAINING - {OPTIMIZER.name}:
+        return True
+    sends = any(_exchanges_messages(run) for run in whole.runs)
+    first = any(run.previous == NOWHERE for run in whole.runs)
+    return sends and first and not (inferred and whole.missing and len(whole.runs) > 1)
+
+
+def _exchanges_messages(run: StageRun) -> bool:
+    ex = run.exchanges
+    both = [k for k, name in enumerate(ex.names) if "SENDRECV" in name.upper().replace("_", "")]  # parameters unknown
+    return bool(np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)).any() or np.isin(ex.name, both).any())
+
+
+def _inferred(run: StageRun) -> bool:
+    return any(run.ranges.rules[k] == RULE for k in np.unique(run.ranges.rule).tolist())
+
+
+def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
+    """``raw``: with the stages of the recording, which the schedule may tell better."""
+    groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
+    found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
+    one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
+    whole = with_stages(raw, found if one.schedule != UNKNOWN else [replace(f, steps=()) for f in found])
+    accounted = account(whole)
+    microbatches = one.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
+    chunks = one.chunks if one.schedule != UNKNOWN else whole.chunks
+    pipeline = Pipeline(
+        ranks=tuple(run.rank for run in whole.runs),
+        runs=whole.runs,
+        recorded=whole.recorded,
+        pipe=whole.pipe,
+        steps=accounted.steps,
+        stages=whole.length,
+        microbatches=microbatches,
+        chunks=chunks,
+        schedule=one.schedule,
+        nearest=_nearest(found, one),
+        idle=accounted.idle,
+        definitions=definitions(accounted.steps, whole.length, 0 if whole.missing else microbatches, chunks),
+        theory=_theory(whole, groups, found, accounted.steps) if one.schedule != UNKNOWN else None,
+        warnings=(*whole.warnings, *_left_out(found), *clock_warnings(whole, tolerance_ns), *_untold(whole)),
+    )
+    return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
+
+
+def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
+    """Steps as the recording numbers them, no longer counted from 0."""
+    number = np.array(steps, np.int64)
+    runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
+    named = tuple(replace(step, number=steps[step.number]) for step in pipeline.steps)
+    return replace(pipeline, runs=runs, steps=named, idle=replace(pipeline.idle, step=number[pipeline.idle.step]))
+
+
+def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
+    """Of an unknown schedule the nearest, and the first difference, in words."""
+    if one.schedule != UNKNOWN:
+        return ""
+    if len({f.schedule for f in found}) > 1:
+        return "pipelines differ: " + ", ".join(f.schedule for f in found[:4])
+    return f"{one.nearest}: {one.difference}" if one.nearest else one.difference
+
+
+def _untold(whole: Pipes) -> list[str]:
+    """Communication of which nobody knows with whom it was."""
+    unknown = sum(int(np.count_nonzero(run.exchanges.kind == CommKind.UNKNOWN)) for run in whole.runs)
+    if not unknown:
+        return []
+    return [
+        f"{unknown} communication kernels have no recorded parameters: beside them, waiting for a late rank counts as exposed_communication"
+    ]
+
+
+def _left_out(found: Sequence[Recognised]) -> list[str]:
+    """Steps that could not be compared with schedules."""
+    return list(dict.fromkeys(f"step {step} was not compared with schedules: {why}" for f in found for step, why in f.left_out.items()))
+
+
+def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[Step]) -> Theory | None:
+    """Of several pipelines the parts are added up, and the definitions are those of the first."""
+    out: Theory | None = None
+    for group, one in zip(groups, found, strict=True):
+        own = [replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
+        inside = not all(whole.runs[i].sees_device for i in group)
+        mine = theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own)
+        if mine is None:
+            return None
+        out = mine if out is None else Theory(out.definitions, _added(out.parts, mine.parts))
+    return out
+
+
+def _added(a: Parts, b: Parts) -> Parts:
+    return Parts(*(getattr(a, name) + getattr(b, name) for name in Parts.__slots__))
+
+
+def definitions(steps: Sequence[Step], stages: int, microbatches: int, chunks: int) -> Definitions:
+    """The rates of ``docs/bubbles.md`` over all steps; of several steps the times are added up first."""
+    ranks = len(steps[0].work_ns)
+    work = sum(sum(step.work_ns) for step in steps)
+    makespan = sum(step.end_ns - step.start_ns for step in steps)
+    cost = sum(max(step.own_ns) for step in steps)
+    return Definitions(
+        bubble_rate_makespan=1 - work / (ranks * makespan) if makespan else None,
+        bubble_rate_zb=1 - work / (ranks * cost) if cost else None,
+        bubble_ratio_ideal=(stages - 1) / (chunks * microbatches) if microbatches else None,
+    )

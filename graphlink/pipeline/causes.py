@@ -1,0 +1,343 @@
+"""Every idle ns of every rank inside a step, with one cause and its evidence.
+
+By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its last phase
+``cooldown``. Between, what held the next work back (``holds.py``) decides, and other ranks tell the rest: of a communication the part
+before the producer on the peer ended is ``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the
+transfer ``exposed_communication``. Of communication with a rank that was not recorded NCCL's own records tell until when it waited for
+its peer, where a side file has them.
+Where nothing recorded explains a wait right before a range, the schedule does as far as it can: until its producer on the stage before
+has ended, and the least lag ever seen behind such a producer (no transfer was faster) has passed. Up to 20 us in which nothing is
+waited for is what the device takes from one kernel to the next: ``launch_starved``. The rest is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
+from graphlink.pipeline import spans
+from graphlink.pipeline.holds import LATENCY_NS
+from graphlink.pipeline.matching import Matched, matched
+from graphlink.pipeline.producers import Producers, producers
+from graphlink.pipeline.records import UNTOLD, Cause, Idle, Phase, Spans, StageRun, Step
+from graphlink.pipeline.stages import Pipes
+
+_NEVER: Final = np.iinfo(np.int64).min
+_LATEST: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """``idle`` is complete: per step and rank, its work and idle time inside the makespan add up to the makespan (asserted)."""
+
+    steps: tuple[Step, ...]
+    idle: Idle
+
+
+def account(pipes: Pipes) -> Accounted:
+    """O(n log n) in ranges, idle intervals and communication of all ranks: each step looks only at its own."""
+    runs = pipes.runs
+    steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
+    supply, met = producers(pipes), matched(runs)
+    parts = _Parts(runs)
+    others = {run.rank: _Other(run.recorded_from_ns, _profiled(run)) for run in runs}
+    for run, of_run, meeting in zip(runs, supply, met, strict=True):
+        held = _Held(run, of_run, meeting, others)
+        for step in steps:
+            _of_step(parts, run, step, held, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST)
+    idle = parts.idle()
+    _assert_complete(runs, steps, idle)
+    return Accounted(steps, idle)
+
+
+def _step(number: int, runs: Sequence[StageRun]) -> Step:
+    mine = [_rows(run, number, optimizer=False) for run in runs]
+    start = min(int(run.ranges.start_ns[m].min()) for run, m in zip(runs, mine, strict=True))
+    end = max(int(run.ranges.end_ns[m].max()) for run, m in zip(runs, mine, strict=True))
+    inside = [_work(run, number) for run in runs]
+    work = tuple(int((s.end_ns - s.start_ns).sum()) for s in inside)
+    own = tuple(int(s.end_ns[-1] - s.start_ns[0]) if len(s.start_ns) else 0 for s in inside)
+    return Step(number, start, end, work, own)
+
+
+def _work(run: StageRun, step: int) -> Spans:
+    low, high = np.searchsorted(run.work.step, [step, step + 1]).tolist()
+    return Spans(run.work.start_ns[low:high], run.work.end_ns[low:high])
+
+
+def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
+    """The ranges of a step, those of the optimizer or the others."""
+    low, high = np.searchsorted(run.ranges.step, [step, step + 1]).tolist()
+    out: I64 = low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer)
+    return out
+
+
+def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held, next_ns: int) -> None:
+    """``next_ns``: when the next step begins; what is idle from then on is of that one."""
+    r = run.ranges
+    mine = _rows(run, step.number, optimizer=False)
+    forward = mine[r.phase[mine] == Phase.F]
+    work = _work(run, step.number)
+    begins = int(max(r.start_ns[forward[0] if len(forward) else mine[0]], work.start_ns[0] if len(work.start_ns) else step.start_ns))
+    ends = int(r.end_ns[mine].max())
+    idle = spans.complement(work, step.start_ns, step.end_ns)
+    head = spans.within(idle, step.start_ns, begins)
+    parts.add(run, step, head, Cause.WARMUP, f"before {held.name(int(mine[0]))}")
+    held.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
+    last = mine[int(np.argmax(r.end_ns[mine]))]
+    parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {held.name(int(last))}")
+    optimizer = _rows(run, step.number, optimizer=True)
+    if len(optimizer):
+        until = max(step.end_ns, int(r.end_ns[optimizer].max()), held.last_collective_ns(step))
+        outside = spans.complement(held.busy, step.end_ns, max(step.end_ns, min(until, next_ns)))
+        parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """What one rank's waiting is told by of another: when its recording begins, and when its profiler held it."""
+
+    recorded_from_ns: int
+    profiled: Spans
+
+
+def _profiled(run: StageRun) -> Spans:
+    mine = run.holds.cause == Cause.PROFILER_ARTEFACT
+    return Spans(run.holds.start_ns[mine], run.holds.end_ns[mine])
+
+
+class _Held:
+    """What held one rank back, made ready for its steps."""
+
+    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, others: dict[int, _Other]) -> None:
+        self.run, self.supply, self.meeting, self.others = run, supply, meeting, others
+        r = run.ranges
+        order = np.argsort(r.start_ns, kind="stable")
+        self.order = order[r.phase[order] != Phase.OPT]
+        self.starts_ns = r.start_ns[self.order]
+        passes = np.where(r.phase == Phase.OPT, _LATEST, r.start_ns)
+        self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
+        self.stalled = cache(self._stalled)
+        self.came_ns = np.full(len(run.exchanges.start_ns), UNTOLD)
+        self.words: dict[int, str] = {}
+        if run.witness is not None:
+            self.came_ns[run.witness.exchange] = run.witness.came_ns
+            self.words = dict(zip(run.witness.exchange.tolist(), run.witness.words, strict=True))
+        both = [(s.start_ns, s.end_ns) for s in (run.work, run.optimizer)]
+        self.busy = spans.union(*(np.concatenate(column) for column in zip(*both, strict=True)))
+
+    def name(self, k: int) -> str:
+        r = self.run.ranges
+        return f"{Phase(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
+
+    def last_collective_ns(self, step: Step) -> int:
+        """When the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
+        ex = self.run.exchanges
+        until = self.earliest_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
+        low, high = np.searchsorted(ex.start_ns, step.end_ns), np.searchsorted(ex.start_ns, until, side="right")
+        ends = ex.end_ns[low:high]
+        return int(ends[(ex.kind[low:high] == CommKind.COLLECTIVE) & (ends <= until)].max(initial=step.end_ns))
+
+    def explain(self, parts: _Parts, step: Step, idle: Spans) -> None:
+        """Cuts idle time inside a rank's step by what held it back, and each piece by what other ranks tell."""
+        if not len(idle.start_ns):
+            return
+        holds = self.run.holds
+        low, high = np.searchsorted(holds.end_ns, idle.start_ns[0], side="right"), np.searchsorted(holds.start_ns, idle.end_ns[-1])
+        pieces = spans.cut(idle, holds.start_ns[low:high], holds.end_ns[low:high])
+        x, y, by = pieces.start_ns, pieces.end_ns, np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
+        exchange, cause = _taken(holds.exchange, by, NOWHERE), _taken(holds.cause, by, Cause.UNKNOWN)
+        following = self._range_at(idle.end_ns[pieces.of])
+        f = np.maximum(following, 0)
+        made = (following != NOWHERE) & (self.supply.end_ns[f] != _NEVER)
+        produced = np.where(made, self.supply.end_ns[f], x)
+        arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
+        talk = self._talk(exchange, x, y, produced)
+        local = cause != Cause.UNKNOWN
+        middle = np.clip(np.where(local & ~talk.known & ~talk.seen, y, talk.transfer_ns), x, y)
+        alone = talk.receives & ~talk.known & ~local  # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
+        stall = np.where(talk.any, np.where(talk.collective, x, produced), arrives)
+        stall = np.where(local, x, np.where(alone & ~made, y, stall))
+        stall = np.clip(stall, x, middle)
+        late = self._late_ns(talk.late_rank, stall, middle)
+
+        def stalled(i: int) -> str:
+            return self._with_words(self.stalled(int(following[i]), bool(alone[i])), int(exchange[i]))
+
+        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), stalled)
+        evidence = _taken(holds.evidence, by, 0)
+
+        def came(i: int) -> str:
+            return self._came_last(int(talk.late_rank[i]), int(exchange[i]))
+
+        first = (talk.first & (self._recorded_from(talk.late_rank) > talk.start_ns)) & ~local
+        late = np.where(first, middle, np.where(local, stall, late))
+        self._add(parts, step, stall, late, np.full(len(x), Cause.PROFILER_ARTEFACT), lambda i: f"{came(i)}, in its profiler")
+        waits = talk.any & ~local
+        then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
+        handed = ~waits & ~local & (evidence == 0) & (middle - late <= LATENCY_NS) & self.run.sees_device & self.run.sees_causes
+        then = np.where(handed, Cause.LAUNCH_STARVED, then)
+
+        def held(i: int) -> str:
+            return came(i) if waits[i] else "from one kernel to the next" if handed[i] else holds.texts[evidence[i]]
+
+        self._add(parts, step, late, middle, then, held)
+        self._add(
+            parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._came_last(NOWHERE, int(exchange[i]))
+        )
+
+    def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
+        """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
+        ex, meeting = self.run.exchanges, self.meeting
+        some = exchange != NOWHERE
+        kind = _taken(ex.kind, exchange, CommKind.UNKNOWN)
+        known = some & _taken(meeting.known, exchange, 0).astype(np.bool_)
+        receives, unknown = some & (kind == CommKind.RECV), some & (kind == CommKind.UNKNOWN)
+        came = _taken(self.came_ns, exchange, UNTOLD)
+        seen = some & ~known & (came != UNTOLD)
+        # Of unknown parameters it transfers once there is something to.
+        guess = np.where(seen, came, np.where(receives, y, np.where(unknown, produced, x)))
+        transfer = np.where(known, _taken(meeting.transfer_from_ns, exchange, 0), guess)
+        return _Talk(
+            any=some,
+            known=known,
+            seen=seen,
+            receives=receives,
+            collective=some & (kind == CommKind.COLLECTIVE),
+            first=known & (kind == CommKind.COLLECTIVE) & (_taken(ex.ordinal, exchange, NOWHERE) == 0),
+            start_ns=_taken(ex.start_ns, exchange, 0),
+            transfer_ns=np.where(some, transfer, y),
+            late_rank=np.where(known, _taken(meeting.late_rank, exchange, NOWHERE), NOWHERE),
+        )
+
+    def _recorded_from(self, rank: I64) -> I64:
+        return np.array([self.others[r].recorded_from_ns if r in self.others else _NEVER for r in rank.tolist()], np.int64)
+
+    def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
+        """Up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
+        out = start.copy()
+        for r in np.unique(rank[rank != NOWHERE]).tolist():
+            at = np.flatnonzero(rank == r)
+            held = spans.within(self.others[r].profiled, int(start[at].min()), int(end[at].max()))
+            out[at] += spans.overlap_ns(held, start[at], end[at])
+        return out
+
+    def _add(self, parts: _Parts, step: Step, start: I64, end: I64, cause: I64, words: Callable[[int], str]) -> None:
+        for i in np.flatnonzero(start < end).tolist():
+            parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words(i))
+
+    def _range_at(self, at_ns: I64) -> I64:
+        """The range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
+        k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
+        out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
+        return out
+
+    def _begins(self, step: Step, k: I64, at_ns: I64) -> Bool:
+        """Does the work of range ``k`` begin at each moment? In a run without device ops a range may wait before it works."""
+        begins = self.run.ranges.start_ns[k]
+        work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
+        out: Bool = spans.overlap_ns(work, begins, at_ns) == 0
+        return out
+
+    def _stalled(self, k: int, alone: bool) -> str:
+        if k == NOWHERE:
+            return "a peer that was not recorded" if alone else ""
+        s = self.supply
+        if s.rank[k] == NOWHERE:
+            return f"{self.name(k)} waited for a peer that was not recorded"
+        made = f"{Phase(int(s.phase[k])).name}{self.run.ranges.microbatch[k]} of stage {s.stage[k]} on rank {s.rank[k]}"
+        return f"{self.name(k)} waited for {made}"
+
+    def _came_last(self, rank: int, exchange: int) -> str:
+        name = self._name(exchange)
+        return self._with_words(name if rank == NOWHERE else f"{name}: rank {rank} came last", exchange)
+
+    def _name(self, exchange: int) -> str:
+        return "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
+
+    def _with_words(self, text: str, exchange: int) -> str:
+        words = self.words.get(exchange, "")
+        return f"{text}; {words}" if words else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """The communication of each piece of idle time. ``transfer_ns``: when its transfer began; the end of the piece where there is none."""
+
+    any: Bool
+    known: Bool  # all its sides were recorded
+    seen: Bool  # else NCCL's own records tell when its transfer began
+    receives: Bool
+    collective: Bool
+    first: Bool  # of its group
+    start_ns: I64
+    transfer_ns: I64
+    late_rank: I64
+
+
+def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
+    """``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
+    out = np.full(len(at), otherwise, np.int64)
+    some = at != NOWHERE
+    out[some] = column[at[some]]
+    return out
+
+
+class _Parts:
+    """Idle pieces being collected."""
+
+    def __init__(self, runs: Sequence[StageRun]) -> None:
+        self.stage = {run.rank: int(run.ranges.stage[run.ranges.phase != Phase.OPT].min()) for run in runs}
+        self.rows: list[tuple[int, int, int, int, int, int]] = []
+        self.texts: dict[str, int] = {"": 0}
+
+    def add(self, run: StageRun, step: Step, idle: Spans, cause: Cause, evidence: str) -> None:
+        for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
+            self.one(run, step, start, end, cause, evidence)
+
+    def one(self, run: StageRun, step: Step, start: int, end: int, cause: int, evidence: str) -> None:
+        self.rows.append((run.rank, step.number, start, end, cause, self.texts.setdefault(evidence, len(self.texts))))
+
+    def _stages(self, ranks: I64) -> I64:
+        return np.array([self.stage[rank] for rank in ranks.tolist()], np.int64)
+
+    def idle(self) -> Idle:
+        table = np.array(self.rows, np.int64).reshape(-1, 6)
+        table = _touching_joined(table[np.lexsort((table[:, 2], table[:, 0]))])
+        return Idle(
+            rank=table[:, 0],
+            stage=self._stages(table[:, 0]),
+            step=table[:, 1],
+            start_ns=table[:, 2],
+            end_ns=table[:, 3],
+            cause=table[:, 4].astype(np.uint8),
+            evidence=table[:, 5].astype(np.int32),
+            texts=tuple(self.texts),
+        )
+
+
+def _touching_joined(table: I64) -> I64:
+    """Rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
+    same = (table[1:, [0, 1, 4, 5]] == table[:-1, [0, 1, 4, 5]]).all(axis=1) & (table[1:, 2] == table[:-1, 3])
+    first = np.flatnonzero(np.append(True, ~same)[: len(table)])
+    last = np.flatnonzero(np.append(~same, True)[: len(table)])
+    out = table[first].copy()
+    out[:, 3] = table[last, 3]
+    return out
+
+
+def _assert_complete(runs: Sequence[StageRun], steps: Sequence[Step], idle: Idle) -> None:
+    inside = idle.cause != Cause.OPTIMIZER_SYNC
+    place = np.searchsorted([run.rank for run in runs], idle.rank) * len(steps) + idle.step
+    length = np.where(inside, idle.end_ns - idle.start_ns, 0)
+    spent = np.zeros(len(runs) * len(steps), np.int64)
+    np.add.at(spent, place, length)
+    for k, step in enumerate(steps):
+        for i, work in enumerate(step.work_ns):
+            total = work + int(spent[i * len(steps) + k])
+            assert total == step.end_ns - step.start_ns, f"rank {runs[i].rank}, step {step.number}: {total} ns accounted for"

@@ -1,0 +1,367 @@
+"""``bubbles.json``: pipeline ranges, idle intervals by cause, and what the rates mean (docs/bubbles.md).
+
+What a source cannot know is absent, never 0 or null: a rate without value, causes that its recording cannot show (``causes_not_seen``),
+the microbatch of an optimizer range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from graphlink.errors import InputError
+from graphlink.model import I64, NOWHERE
+from graphlink.pipeline import summary
+from graphlink.pipeline.records import Cause, Definitions, Idle, Phase, Pipeline, StageRun
+from graphlink.read import document
+from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.records import Short
+from graphlink.version import __version__
+
+NAME: Final = "bubbles.json"
+FORMAT: Final = 1
+_MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
+PhaseName = Literal["F", "B", "I", "W", "OPT"]
+CauseName = Literal[
+    "warmup",
+    "cooldown",
+    "dependency_stall",
+    "exposed_communication",
+    "straggler_wait",
+    "optimizer_sync",
+    "launch_starved",
+    "host_sync",
+    "data_loading",
+    "memory_management",
+    "profiler_artefact",
+    "unknown",
+]
+PHASES: Final[tuple[PhaseName, ...]] = get_args(PhaseName)  # by ``Phase``
+CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
+# what shows of the ranges alone; the other causes need communication or the host to be recorded
+_FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN})
+_FORMULAS: Final = {
+    "bubble_rate_makespan": "1 - work of all stages / (stages x makespan); makespan = first start to last end of F, B, I and W ranges",
+    "bubble_rate_zb": "1 - work of all stages / (stages x cost); cost = longest own window of a stage, last end - first start of work",
+    "bubble_ratio_ideal": "(stages - 1) / (chunks x microbatches): bubble over ideal time of GPipe, 1F1B or interleaved with equal stages",
+}
+_WORK: Final = "union of the compute kernels, and of the copies that ranges issued, inside the F, B, I and W ranges of the stage"
+_JOB_WORK: Final = (
+    "time of the jobs of the F, B, I and W phases of the stage, with the waits inside them: the bubble is at least what is shown"
+)
+_HOST_WORK: Final = "host time of the F, B, I and W ranges of the stage, without waits: the run shows no device"
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """One definition of a bubble rate; over several steps the sums are taken over all of them. No ``value``: it cannot be known."""
+
+    name: str
+    formula: str
+    value: float | UnsetType = UNSET
+    steps: list[Number]
+    communication_is_work: bool = False
+    optimizer_inside: bool = False
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What the figures of the file mean."""
+
+    work: str
+    sees_device: bool  # False: ranges and work are those of the host
+    bubble_rate_makespan: Rate
+    bubble_rate_zb: Rate
+    bubble_ratio_ideal: Rate
+    causes_not_seen: list[CauseName]  # that the recording cannot show; their time is in ``unknown``
+
+
+class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry a rank, as ``stages``."""
+
+    number: Number
+    start_ns: Ns
+    end_ns: Ns
+    work_ns: list[Ns]
+    own_ns: list[Ns]  # end of a rank's last work minus start of its first
+
+
+class StageEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline rank over all steps: ``work_ns`` + sum of ``idle_ns`` = ``makespan_ns``."""
+
+    rank: Number
+    stage: Number  # its first virtual stage
+    replica: Number = 0  # which of several pipelines side by side it is of
+    makespan_ns: Ns
+    work_ns: Ns
+    idle_ns: dict[CauseName, Ns]
+    optimizer_ns: Ns  # optimizer ranges: after the makespan, in no sum here
+    optimizer_sync_ns: Ns | UnsetType = UNSET  # likewise
+
+
+class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
+    rank: Number
+    stage: Number | UnsetType = UNSET
+    chunk: Number | UnsetType = UNSET
+    phase: PhaseName
+    microbatch: Number | UnsetType = UNSET
+    step: Number | UnsetType = UNSET
+    start_ns: Ns
+    end_ns: Ns
+    busy_ns: Ns
+    device_ops: Number | UnsetType = UNSET
+    rule: str
+
+
+class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
+    rank: Number
+    stage: Number
+    step: Number | UnsetType = UNSET
+    start_ns: Ns
+    end_ns: Ns
+    cause: CauseName
+    evidence: str
+
+
+class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The file. ``left_out``: ranges and device ops that belong to none, by rank and reason."""
+
+    graphlink: str = __version__
+    format: int = FORMAT
+    pipeline: summary.Pipeline
+    definition: Definition
+    steps: list[StepEntry]
+    stages: list[StageEntry]
+    left_out: dict[str, dict[str, int]]
+    warnings: list[str]
+    ranges: list[RangeEntry]
+    idle: list[IdleEntry]
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
+    rank's share of the model.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    makespan_ns: int
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
+    activations: list[float]
+    assumed: list[str]
+
+
+class Compared(Bubbles, frozen=True, kw_only=True):
+    """What ``graphlink bubbles --json`` writes: the file, and the schedule that was asked for."""
+
+    what_if: Other | UnsetType = UNSET
+
+
+def summarised(pipeline: Pipeline) -> summary.Pipeline:
+    """``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
+    theory = pipeline.theory
+    totals = _by_cause(pipeline.idle, np.ones(len(pipeline.idle.rank), np.bool_))
+    seen = _seen(totals, any(run.sees_causes for run in pipeline.runs))
+    return summary.Pipeline(
+        stages=pipeline.stages,
+        microbatches=pipeline.microbatches,
+        chunks=pipeline.chunks,
+        schedule=pipeline.schedule,
+        nearest=_sound([pipeline.nearest])[0] or UNSET,
+        causes_ns={CAUSES[c]: ns for c, ns in seen.items() if c != Cause.OPTIMIZER_SYNC},
+        optimizer_sync_ns=seen.get(Cause.OPTIMIZER_SYNC, UNSET),
+        theory=UNSET
+        if theory is None
+        else summary.Theory(**known(theory.definitions), parts_ns=summary.PartsNs(**{n: getattr(theory.parts, f"{n}_ns") for n in PARTS})),
+        warnings=_sound(pipeline.warnings),
+        **known(pipeline.definitions),
+    )
+
+
+PARTS: Final = summary.PartsNs.__struct_fields__
+
+
+def encode(pipeline: Pipeline) -> bytes:
+    """The file's bytes. ``blocks`` gives the same a rank at a time."""
+    return b"".join(blocks(pipeline))
+
+
+def blocks(pipeline: Pipeline) -> Iterator[bytes]:
+    """The file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
+    file = _head(pipeline)
+    head = msgspec.json.encode(file)
+    empty = b'"ranges":[],"idle":[]}'
+    assert head.endswith(empty)
+    yield head[: -len(empty)] + b'"ranges":['
+    yield from _lists(_ranges(rank, run) for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True))
+    yield b'],\n"idle":['
+    stage_of = {entry.rank: entry.stage for entry in file.stages}
+    texts = _sound(pipeline.idle.texts)
+    yield from _lists(_idle(pipeline.idle, mine, stage_of, texts) for mine in _chunks(len(pipeline.idle.rank)))
+    yield b"]}\n"
+
+
+def load(path: Path) -> Bubbles:
+    """A file of an earlier run.
+
+    Raises:
+        InputError: it cannot be read, or is none of ours.
+    """
+    if not path.exists():
+        raise InputError(
+            "there is no such file: no pipeline was found in the run, or an older graphlink wrote this folder",
+            path=path,
+            todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
+        )
+    file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
+    ranks = {stage.rank for stage in file.stages}
+    if len(ranks) < len(file.stages):
+        raise InputError("a rank stands twice in its stages", path=path, todo="run graphlink again with --force")
+    strange = ({e.rank for e in file.ranges} | {e.rank for e in file.idle}) - ranks
+    if strange:
+        raise InputError(f"rank {min(strange)} is none of its stages", path=path, todo="run graphlink again with --force")
+    said = file.pipeline
+    chunks = [said.chunks, *(e.chunk + 1 for e in file.ranges if e.chunk is not UNSET)]
+    counts = [said.stages, said.microbatches, *chunks, max(chunks) * max(said.stages, len(file.stages)), *(s.stage for s in file.stages)]
+    counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
+    if not 0 <= min(counts) <= max(counts) < _MOST:
+        wrong = min(counts) if min(counts) < 0 else max(counts)
+        raise InputError(f"it counts {wrong:,} stages, chunks or microbatches", path=path, todo="run graphlink again with --force")
+    if _too_long(file):
+        raise InputError("its times lie more than 104 days apart", path=path, todo="run graphlink again with --force")
+    return file
+
+
+def _too_long(file: Bubbles) -> bool:
+    """Whether times lie too far apart to be drawn and added up."""
+    entries: list[RangeEntry | IdleEntry | StepEntry] = [*file.ranges, *file.idle, *file.steps]
+    ns = [*(e.start_ns for e in entries), *(e.end_ns for e in entries)]
+    spans = [ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)]
+    spans += [ns for stage in file.stages for ns in (stage.makespan_ns, stage.work_ns, stage.optimizer_ns, *stage.idle_ns.values())]
+    spans += [e.busy_ns for e in file.ranges]
+    return max(ns, default=0) - min(ns, default=0) >= MAX_SPAN_NS or max(map(abs, spans), default=0) >= MAX_SPAN_NS << 5
+
+
+def _head(pipeline: Pipeline) -> Bubbles:
+    """The file without its two long lists."""
+    return Bubbles(
+        pipeline=summarised(pipeline),
+        definition=_definition(pipeline),
+        steps=[
+            StepEntry(number=s.number, start_ns=s.start_ns, end_ns=s.end_ns, work_ns=list(s.work_ns), own_ns=list(s.own_ns))
+            for s in pipeline.steps
+        ],
+        stages=[_stage(pipeline, i) for i in range(len(pipeline.ranks))],
+        left_out={str(rank): run.left_out for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True) if run.left_out},
+        warnings=_sound(list(dict.fromkeys([*pipeline.warnings, *(w for run in pipeline.runs for w in run.warnings)]))),
+        ranges=[],
+        idle=[],
+    )
+
+
+def known(rates: Definitions) -> dict[str, float | UnsetType]:
+    """Return the rates by name; UNSET where one cannot be known."""
+    values = {name: getattr(rates, name) for name in _FORMULAS}
+    return {name: UNSET if value is None else value for name, value in values.items()}
+
+
+def _definition(pipeline: Pipeline) -> Definition:
+    steps = [s.number for s in pipeline.steps]
+    rates = known(pipeline.definitions)
+    hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
+    sees_device = all(run.sees_device for run in pipeline.runs)
+    return Definition(
+        work=_HOST_WORK if not sees_device else _JOB_WORK if hidden else _WORK,
+        sees_device=sees_device,
+        causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
+        **{name: Rate(name=name, formula=formula, value=rates[name], steps=steps) for name, formula in _FORMULAS.items()},
+    )
+
+
+def _stage(pipeline: Pipeline, i: int) -> StageEntry:
+    run, rank = pipeline.runs[i], pipeline.ranks[i]
+    stages, optimizer = run.ranges.stage, run.ranges.phase == Phase.OPT
+    seen = _seen(_by_cause(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
+    return StageEntry(
+        rank=rank,
+        stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,
+        replica=pipeline.pipe[i],
+        makespan_ns=sum(s.end_ns - s.start_ns for s in pipeline.steps),
+        work_ns=sum(s.work_ns[i] for s in pipeline.steps),
+        idle_ns={CAUSES[c]: ns for c, ns in seen.items() if c != Cause.OPTIMIZER_SYNC},
+        optimizer_ns=int((run.ranges.end_ns - run.ranges.start_ns)[optimizer].sum()),
+        optimizer_sync_ns=seen.get(Cause.OPTIMIZER_SYNC, UNSET),
+    )
+
+
+def _by_cause(idle: Idle, of: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> dict[Cause, int]:
+    totals = np.zeros(len(Cause), np.int64)
+    np.add.at(totals, idle.cause[of], (idle.end_ns - idle.start_ns)[of])
+    return dict(zip(Cause, totals.tolist(), strict=True))
+
+
+def _seen(totals: dict[Cause, int], sees_causes: bool) -> dict[Cause, int]:
+    """Without the causes that cannot be seen."""
+    return {cause: ns for cause, ns in totals.items() if sees_causes or ns or cause in _FROM_RANGES}
+
+
+def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
+    encoder, between = msgspec.json.Encoder(), b"\n"
+    for part in parts:
+        if part:
+            yield between + b",\n".join(map(encoder.encode, part))
+            between = b",\n"
+
+
+def _sound(texts: Sequence[str]) -> list[str]:
+    """Texts that can be written: recorded names may hold half a surrogate pair."""
+    return [text.encode("utf-8", "backslashreplace").decode() for text in texts]
+
+
+def _chunks(count: int, size: int = 1 << 14) -> Iterator[slice]:
+    return (slice(low, low + size) for low in range(0, count, size))
+
+
+def _maybe(values: I64) -> list[int | UnsetType]:
+    return [UNSET if v == NOWHERE else v for v in values.tolist()]
+
+
+def _ranges(rank: int, run: StageRun) -> list[msgspec.Struct]:
+    r, rules = run.ranges, _sound(run.ranges.rules)
+    ops = r.device_ops if run.sees_causes else np.full(len(r.device_ops), NOWHERE)
+    columns = (_maybe(r.stage), _maybe(r.chunk), r.phase.tolist(), _maybe(r.microbatch), _maybe(r.step))
+    times = (r.start_ns.tolist(), r.end_ns.tolist(), r.busy_ns.tolist(), _maybe(ops), r.rule.tolist())
+    return [
+        RangeEntry(
+            rank=rank,
+            stage=stage,
+            chunk=chunk,
+            phase=PHASES[phase],
+            microbatch=microbatch,
+            step=step,
+            start_ns=start,
+            end_ns=end,
+            busy_ns=busy,
+            device_ops=ops_,
+            rule=rules[rule],
+        )
+        for stage, chunk, phase, microbatch, step, start, end, busy, ops_, rule in zip(*columns, *times, strict=True)
+    ]
+
+
+def _idle(idle: Idle, part: slice, stage_of: dict[int, int], texts: Sequence[str]) -> list[msgspec.Struct]:
+    columns = (idle.rank, idle.start_ns, idle.end_ns, idle.cause, idle.evidence)
+    rows = zip(*(c[part].tolist() for c in columns), _maybe(idle.step[part]), strict=True)
+    return [
+        IdleEntry(rank=rank, stage=stage_of[rank], step=step, start_ns=start, end_ns=end, cause=CAUSES[cause], evidence=texts[evidence])
+        for rank, start, end, cause, evidence, step in rows
+    ]

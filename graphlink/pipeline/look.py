@@ -1,0 +1,139 @@
+"""Colours and patterns of ``pipeline.svg``: solid boxes, hatched bubbles, for light and dark pages.
+
+Phases have hues after Okabe and Ito (https://jfly.uni-koeln.de/color/), set apart further: with full and without red, green or blue vision
+any two of them differ by 20 in CIE Lab (``tests/pipeline/test_pipeline_svg.py``); letters and numbers stand in boxes that are large enough.
+Causes are told apart by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+from typing import Final, NamedTuple
+
+from graphlink.pipeline.records import Cause, Phase
+
+FIRST_CAUSE: Final = len(Phase)  # a look is a phase, or a cause behind them
+MOST_LINES: Final = 3  # for chunk 3 and all later ones
+PHASE_TEXT: Final = {
+    Phase.F: "forward",
+    Phase.B: "full backward",
+    Phase.I: "input gradient",
+    Phase.W: "weight gradient",
+    Phase.OPT: "optimizer",
+}
+FILL: Final = {Phase.F: "#0076cc", Phase.B: "#f5bf1e", Phase.I: "#c77398", Phase.W: "#005a45", Phase.OPT: "#9c2a00"}
+_DARK_TEXT: Final = 0.179  # luminance of a fill on which black and white text have the same contrast
+
+
+class Hatch(NamedTuple):
+    """A tile of 8 by 8: background and lines, on light and on dark pages."""
+
+    path: str
+    tint: str
+    line: str
+    dark_tint: str
+    dark_line: str
+    width: float = 1.2
+
+
+_SLASH: Final = "M-2 2l4-4M0 8l8-8M6 10l4-4"
+_BACK: Final = "M-2 6l4 4M0 0l8 8M6-2l4 4"
+HATCH: Final = {
+    Cause.WARMUP: Hatch(_SLASH, "#eef0f2", "#a3acb5", "#22272d", "#59636e", 1),
+    Cause.COOLDOWN: Hatch(_BACK, "#eef0f2", "#a3acb5", "#22272d", "#59636e", 1),
+    Cause.DEPENDENCY_STALL: Hatch("M-2 2l4-4M-2 6l8-8M-2 10l12-12M2 10l8-8M6 10l4-4", "#fbe9e7", "#b3261e", "#3a1714", "#ff8a80", 1.3),
+    Cause.EXPOSED_COMMUNICATION: Hatch("M0 2h8M0 6h8", "#efe7f7", "#5e3c99", "#271a3d", "#b79be6", 1.6),
+    Cause.STRAGGLER_WAIT: Hatch(_SLASH + _BACK, "#efe7f7", "#5e3c99", "#271a3d", "#b79be6"),
+    Cause.OPTIMIZER_SYNC: Hatch("M1 2h2M5 6h2", "#fdeee4", "#d55e00", "#3a2113", "#ff9d5c", 2),
+    Cause.LAUNCH_STARVED: Hatch("M2 0v8M6 0v8", "#f5ecdc", "#7a4f01", "#33270f", "#d9a441", 1.6),
+    Cause.HOST_SYNC: Hatch("M2 0v8M0 2h8", "#f5ecdc", "#7a4f01", "#33270f", "#d9a441"),
+    Cause.DATA_LOADING: Hatch("M0 2h4M4 6h4", "#ddf1ee", "#01665e", "#0f2f2c", "#5fc4b8", 3),
+    Cause.MEMORY_MANAGEMENT: Hatch("M0 4l2-3l4 6l2-3", "#ddf1ee", "#01665e", "#0f2f2c", "#5fc4b8", 1.4),
+    Cause.PROFILER_ARTEFACT: Hatch("M2 2l4 4M6 2l-4 4", "#ffffff", "#1b1f24", "#14171a", "#e6edf3", 1.2),
+    Cause.UNKNOWN: Hatch("", "#1b1f24", "#1b1f24", "#e6edf3", "#e6edf3"),
+}
+_PAGE: Final = {
+    "": {"bg": "#ffffff", "ink": "#1b1f24", "dim": "#57606a", "lane": "#f6f8fa", "grid": "#d0d7de"},
+    "dark": {"bg": "#14171a", "ink": "#e6edf3", "dim": "#9aa4ae", "lane": "#1a1e23", "grid": "#3d444d"},
+}
+_FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+
+
+def class_of(look: int) -> str:
+    """The CSS class of a look."""
+    return f"c{look - FIRST_CAUSE}" if look >= FIRST_CAUSE else f"p{look}"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of an sRGB colour (WCAG 2.2), 0 to 1."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (b / 255 for b in bytes.fromhex(colour[1:]))]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def style(looks: Iterable[int]) -> str:
+    """The style sheet and the patterns for these looks."""
+    used = sorted(set(looks))
+    rules = [
+        f"svg{{{_FONT};font-size:11px}}",
+        ".h{fill:none;pointer-events:all}",
+        ".t{pointer-events:none}",
+        "text{pointer-events:none}",
+        ".m text{text-anchor:middle}",
+        ".e{text-anchor:end}",
+        ".b{font-weight:600;font-size:14px}",
+        *(_page_rules("")),
+    ]
+    dark = _page_rules("dark")
+    for look in used:
+        if look < FIRST_CAUSE:
+            fill = FILL[Phase(look)]
+            ink = "#000" if luminance(fill) > _DARK_TEXT else "#fff"
+            rules += [f".p{look}{{fill:{fill}}}", f".x.p{look}{{fill:{ink}}}", f".k.p{look}{{fill:none;stroke:{ink};pointer-events:none}}"]
+        else:
+            number = look - FIRST_CAUSE
+            hatch = HATCH[Cause(number)]
+            rules += [f".c{number}{{fill:url(#h{number})}}", *_hatch_rules(number, hatch.tint, hatch.line)]
+            dark += _hatch_rules(number, hatch.dark_tint, hatch.dark_line)
+    sheet = "\n".join([*rules, f"@media(prefers-color-scheme:dark){{{''.join(dark)}}}"])
+    patterns = "\n".join(_pattern(look - FIRST_CAUSE) for look in used if look >= FIRST_CAUSE)
+    return f"<style>\n{sheet}\n</style>\n<defs>\n{patterns}\n</defs>\n"
+
+
+def _page_rules(scheme: str) -> list[str]:
+    page = _PAGE[scheme]
+    return [
+        f".bg{{fill:{page['bg']}}}",
+        f"svg{{fill:{page['ink']}}}",
+        f".d{{fill:{page['dim']}}}",
+        f".lane{{fill:{page['lane']}}}",
+        f".g{{stroke:{page['grid']};fill:none}}",
+        f".o rect{{stroke:{page['bg']};stroke-width:.6px}}",
+    ]
+
+
+def _hatch_rules(number: int, tint: str, line: str) -> list[str]:
+    return [f".a{number}{{fill:{tint}}}", f".l{number}{{stroke:{line};fill:none}}"]
+
+
+def _pattern(number: int) -> str:
+    hatch = HATCH[Cause(number)]
+    lines = f'<path class="l{number}" stroke-width="{hatch.width}" d="{hatch.path}"/>' if hatch.path else ""
+    return (
+        f'<pattern id="h{number}" width="8" height="8" patternUnits="userSpaceOnUse"><rect class="a{number}" width="8" height="8"/>'
+        f"{lines}</pattern>"
+    )
+
+
+_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+
+
+def xml(text: str, most: int = 300) -> str:
+    """Any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody sees
+    any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
+    if len(text) > most:
+        text = f"{text[: most - 60]} ... {text[-50:]}"
+    if _UNSAFE.search(text):
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escape(text, quote=False).replace('"', "&quot;")

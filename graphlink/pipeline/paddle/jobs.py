@@ -1,0 +1,334 @@
+"""What each job of a Paddle worker is: its phase, step, chunk and microbatch.
+
+Types are named by the passes in Paddle's ``pipeline_scheduler_pass/`` (docs/paddle.md). Steps are cut at the optimizer, else at the
+learning rate; where that does not add up, or neither is in the logs, at the longest idle gaps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import I64, NOWHERE, U8, Bool, JobLog
+from graphlink.pipeline.records import Phase
+
+NO_PHASE: Final = 255
+RULES: Final = ("paddle", "paddle, chunk by occurrence", "inferred: microbatch by order")
+TOLERANCE_NS: Final = 1_000  # the writer reads a clock of whole us
+_TYPE: Final = re.compile(r"(forward|backward)(_b|_w)?_?(\d{1,9})?(?:_reduce)?(?:\(chunk(\d{1,9})\))?")
+_PHASES: Final = {
+    ("forward", None): Phase.F,
+    ("backward", None): Phase.B,
+    ("backward", "_b"): Phase.I,
+    ("backward", "_w"): Phase.W,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The jobs of one worker; one entry a job, in the order of its log.
+
+    ``phase`` is a ``Phase`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is (``forward(chunk0)``, where 1F1B
+    overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule`` points into ``RULES``.
+    """
+
+    log: JobLog
+    phase: U8
+    chunk: I64
+    part: I64
+    microbatch: I64
+    step: I64
+    rule: int
+    warnings: tuple[str, ...]
+
+    @property
+    def work(self) -> Bool:
+        """Which jobs are of phases F, B, I or W."""
+        out: Bool = self.phase <= Phase.W
+        return out
+
+    @property
+    def returns(self) -> Bool:
+        """Which jobs send a gradient back: B or I."""
+        out: Bool = (self.phase == Phase.B) | (self.phase == Phase.I)
+        return out
+
+
+def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
+    """The jobs of every worker that ran a forward or a backward. O(n log n).
+
+    Raises:
+        InputError: jobs of a worker overlap by more than 1 us.
+    """
+    read = [_typed(log) for log in logs]
+    with_work = _dense(_dense([jobs for jobs in read if jobs.work.any()], "chunk"), "microbatch")
+    return _numbered(_matched(_cut(with_work)))
+
+
+def codes(*columns: I64) -> I64:
+    """One number from 0 for each different row of the columns."""
+    out = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        out = np.unique(out * max(len(values), 1) + place, return_inverse=True)[1]
+    return out
+
+
+def _typed(log: JobLog) -> Jobs:
+    _refuse_overlaps(log)
+    kinds = [_kind(text) for text in log.strings]
+    phase, chunk, part = (np.array([kind[i] for kind in kinds], np.int64)[log.type] for i in range(3))
+    return Jobs(log, phase.astype(np.uint8), chunk, part, log.microbatch, np.zeros(len(phase), np.int64), 0, ())
+
+
+def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
+    """``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
+    used = [np.unique(getattr(jobs, column)[jobs.work]) for jobs in workers]
+    numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
+    numbers = numbers[numbers != NOWHERE]
+    if not len(numbers) or numbers[-1] == len(numbers) - 1:
+        return workers
+    many = "chunks" if column == "chunk" else "microbatches"
+    said = f"the {many} of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
+    out: list[Jobs] = []
+    for jobs in workers:
+        values = getattr(jobs, column)
+        place = np.where(values == NOWHERE, NOWHERE, np.searchsorted(numbers, values))
+        jobs = replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
+        out.append(jobs if out else replace(jobs, warnings=(*jobs.warnings, said)))
+    return out
+
+
+def _kind(text: str) -> tuple[int, int, int]:
+    """Phase, chunk, part."""
+    if text == "optimizer":
+        return Phase.OPT, NOWHERE, NOWHERE
+    found = _TYPE.fullmatch(text)
+    phase = _PHASES.get((found[1], found[2])) if found else None
+    if found is None or phase is None:
+        return NO_PHASE, NOWHERE, NOWHERE
+    return phase, int(found[3] or NOWHERE), int(found[4] or NOWHERE)
+
+
+def _refuse_overlaps(log: JobLog) -> None:
+    if len(log.start_ns) < 2:
+        return
+    over = np.maximum.accumulate(log.end_ns)[:-1] - log.start_ns[1:]
+    at = int(over.argmax())
+    if over[at] > TOLERANCE_NS:
+        later = at + 1
+        raise InputError(
+            f"its jobs overlap by {over[at] / 1e6:.3f} ms, and a worker runs one at a time: the file mixes runs",
+            path=log.path,
+            where=f"{log.strings[log.type[later]]} of microbatch {log.microbatch[later]}, job_start_time {log.start_ns[later] / 1e6:.3f}",
+            todo="keep the log of one run in it, or record again",
+        )
+
+
+# steps
+
+
+def _cut(workers: Sequence[Jobs]) -> list[Jobs]:
+    """``workers`` with their steps, and what is to be said of them."""
+    by_marks = [_steps_by_marks(jobs) for jobs in workers]
+    marked = [steps for steps in by_marks if steps is not None]
+    if not marked and workers:
+        return _cut_without_marks(workers)
+    count = _mode(int(steps.max()) + 1 for steps in marked)
+    forwards = [_per_step(jobs, steps) for jobs, steps in zip(workers, by_marks, strict=True) if steps is not None]
+    usual = _mode(int(n) for per_step in forwards for n in per_step if n)
+    out = []
+    for jobs, steps in zip(workers, by_marks, strict=True):
+        gaps = _steps_by_gaps(jobs, count)
+        if steps is None or _faults(jobs, gaps, usual) < _faults(jobs, steps, usual):
+            said = f"{jobs.log.path}: optimizer or lr jobs are missing: its steps are cut at the longest idle gaps"
+            out.append(replace(jobs, step=gaps, warnings=(*jobs.warnings, said)))
+        else:
+            out.append(replace(jobs, step=steps))
+    return out
+
+
+def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
+    ranges = [log.stop_step - log.first_step for jobs in workers if (log := jobs.log).first_step is not None and log.stop_step is not None]
+    count = _mode(ranges) if ranges else _mode(int(np.count_nonzero(_may_begin(jobs))) for jobs in workers if _knows_microbatches(jobs))
+    forwards = [n for jobs in workers if (n := int(np.count_nonzero(jobs.phase == Phase.F)))]
+    count = max(min(count, *forwards, len(workers[0].phase)), 1) if forwards else 1
+    how = "cut at the longest idle gaps" if count > 1 else "taken as one"
+    said = f"the logs hold neither optimizer nor lr jobs: steps are {how}"
+    out = [replace(jobs, step=_steps_by_gaps(jobs, count)) for jobs in workers]
+    return [replace(jobs, warnings=(*jobs.warnings, said)) if i == 0 else jobs for i, jobs in enumerate(out)]
+
+
+def _steps_by_marks(jobs: Jobs) -> I64 | None:
+    """A step ends with its optimizer jobs; without any, it begins with its lr jobs."""
+    optimizer = jobs.phase == Phase.OPT
+    lr = np.array([text == "lr" for text in jobs.log.strings])[jobs.log.type]
+    first = np.zeros(len(lr), np.bool_)
+    if optimizer.any():
+        first[1:] = optimizer[:-1] & ~optimizer[1:]
+    elif lr.any():
+        first[1:] = lr[1:] & ~lr[:-1]
+    else:
+        return None
+    return _steps_with_work(first, jobs.work)
+
+
+def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
+    """``count`` steps, cut where the worker idled longest before a forward of microbatch 0; where there are too few of those, anywhere."""
+    first = np.zeros(len(jobs.phase), np.bool_)
+    may = np.flatnonzero(_may_begin(jobs))
+    may = may[may > 0]
+    if len(may) < count - 1:
+        may = np.arange(1, len(first))
+    gap = jobs.log.start_ns[may] - np.maximum.accumulate(jobs.log.end_ns)[may - 1]
+    first[may[np.argsort(-gap, kind="stable")[: count - 1]]] = True
+    return _steps_with_work(first, jobs.work)
+
+
+def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
+    """Who logged fewer steps than another worker of its machine takes the numbers of those steps of it in whose middle its own lie."""
+    middles = [_middles(jobs) for jobs in workers]
+    most = max(map(len, middles), default=0)
+    out = []
+    for jobs, middle in zip(workers, middles, strict=True):
+        if len(middle) == most:
+            out.append(jobs)
+            continue
+        said = f"{jobs.log.path}: holds {len(middle)} steps where others hold {most}"
+        whole = [m for other, m in zip(workers, middles, strict=True) if len(m) == most and other.log.machine == jobs.log.machine]
+        place = np.searchsorted(whole[0][:-1] // 2 + whole[0][1:] // 2, middle) if whole else np.arange(len(middle))
+        if (np.diff(place) <= 0).any():
+            place = np.arange(len(middle))
+        out.append(replace(jobs, step=place[jobs.step], warnings=(*jobs.warnings, said)))
+    return out
+
+
+def _middles(jobs: Jobs) -> I64:
+    """The middle of each step: stages begin one after the other and end in reverse."""
+    order = np.flatnonzero(jobs.work)
+    steps, first = np.unique(jobs.step[order], return_index=True)
+    last = np.append(first[1:], len(order)) - 1
+    out: I64 = (jobs.log.start_ns[order[first]] // 2 + jobs.log.end_ns[order[last]] // 2)[: len(steps)]
+    return out
+
+
+def _may_begin(jobs: Jobs) -> Bool:
+    """Forwards that may be the first of a step."""
+    forward = jobs.phase == Phase.F
+    lowest = jobs.chunk[forward].min(initial=np.iinfo(np.int64).max)
+    out: Bool = forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs)))
+    return out
+
+
+def _knows_microbatches(jobs: Jobs) -> bool:
+    return bool((jobs.microbatch[jobs.work] != NOWHERE).any())
+
+
+def _steps_with_work(first: Bool, work: Bool) -> I64:
+    """Steps from where each begins; one without work counts to the step before."""
+    step = np.cumsum(first)
+    holds = np.bincount(step[work], minlength=int(step[-1]) + 1) > 0
+    out: I64 = np.maximum(np.cumsum(holds) - 1, 0)[step]
+    return out
+
+
+def _per_step(jobs: Jobs, step: I64) -> I64:
+    """Forwards of each step."""
+    out: I64 = np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1)
+    return out
+
+
+def _faults(jobs: Jobs, step: I64, usual: int) -> int:
+    """How far steps are from holding a forward and a backward of every microbatch, and as many forwards as others hold."""
+    faults = int(np.abs(_per_step(jobs, step) - usual).sum())
+    if jobs.returns.any():
+        forwards, backwards = _forwards_and_backwards(jobs, codes(step, jobs.chunk, jobs.microbatch))
+        faults += int(np.abs(forwards - backwards).sum())
+    return faults
+
+
+def _forwards_and_backwards(jobs: Jobs, code: I64) -> tuple[I64, I64]:
+    whole = jobs.part <= 0
+    size = int(code.max(initial=-1)) + 1
+    return np.bincount(code[(jobs.phase == Phase.F) & whole], minlength=size), np.bincount(code[jobs.returns & whole], minlength=size)
+
+
+# chunks and microbatches
+
+
+def _numbered(workers: Sequence[Jobs]) -> tuple[Jobs, ...]:
+    with_microbatches = [_with_microbatches(jobs) for jobs in workers]
+    repeats = [count for jobs in with_microbatches for count in _repeats(jobs)]
+    with_chunks = [_with_chunks(jobs, _mode(repeats)) for jobs in with_microbatches]
+    usual = _mode(int(n) for jobs in with_chunks for n in _per_step(jobs, jobs.step) if n)
+    return tuple(replace(jobs, warnings=(*jobs.warnings, *_missing(jobs, usual))) for jobs in with_chunks)
+
+
+def _with_microbatches(jobs: Jobs) -> Jobs:
+    if _knows_microbatches(jobs):
+        return jobs
+    order = _occurrence(codes(jobs.step, jobs.log.type.astype(np.int64)))
+    return replace(jobs, microbatch=np.where(jobs.work, order, NOWHERE), rule=2)
+
+
+def _repeats(jobs: Jobs) -> list[int]:
+    """How often each microbatch goes forward in a step under one type."""
+    forward = (jobs.phase == Phase.F) & (jobs.part <= 0)
+    code = codes(jobs.step[forward], jobs.chunk[forward], jobs.microbatch[forward])
+    return [int(n) for n in np.bincount(code)]
+
+
+def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
+    """Chunks as the types number them; else a microbatch's k-th forward is of chunk k, and backwards go through them in reverse."""
+    if (jobs.chunk[jobs.work] != NOWHERE).any():
+        return jobs
+    if repeats <= 1:
+        return replace(jobs, chunk=np.where(jobs.work, 0, NOWHERE))
+    code = codes(jobs.step, jobs.phase.astype(np.int64), jobs.part, jobs.microbatch)
+    k, count = _occurrence(code), np.bincount(code)[code]
+    chunk = np.where(jobs.phase == Phase.F, k, repeats - 1 - k)
+    return replace(jobs, chunk=np.where(jobs.work & (count == repeats), chunk, NOWHERE), rule=max(jobs.rule, 1))
+
+
+def _occurrence(code: I64) -> I64:
+    """Of each entry, how many of its code come before it."""
+    order = np.argsort(code, kind="stable")
+    first = np.searchsorted(code[order], code[order])
+    out = np.empty(len(code), np.int64)
+    out[order] = np.arange(len(code)) - first
+    return out
+
+
+def _missing(jobs: Jobs, usual: int) -> list[str]:
+    """What shows that lines are missing."""
+    path, forward, out = jobs.log.path, jobs.phase == Phase.F, []
+    if not forward.any():
+        return [f"{path}: holds no forward job"]
+    per_step = _per_step(jobs, jobs.step)
+    odd = np.flatnonzero((per_step != usual) & (per_step > 0))
+    if len(odd):
+        out.append(f"{path}: {len(odd)} steps have not {usual} forwards as others have, e.g. its step {odd[0]} has {per_step[odd[0]]}")
+    if not jobs.returns.any():
+        return [*out, f"{path}: holds no backward job"]
+    code = codes(jobs.step, jobs.chunk, jobs.microbatch)
+    forwards, backwards = _forwards_and_backwards(jobs, code)
+    unequal = np.flatnonzero(forwards != backwards)
+    if len(unequal):
+        first = int(np.flatnonzero((code == unequal[0]) & jobs.work)[0])
+        out.append(
+            f"{path}: {len(unequal)} microbatches have not as many forwards as backwards, e.g. microbatch {jobs.microbatch[first]} of its "
+            f"step {jobs.step[first]}: {forwards[unequal[0]]} and {backwards[unequal[0]]}; lines of its log are missing"
+        )
+    return out
+
+
+def _mode(values: Iterable[int]) -> int:
+    """The most frequent value, the smallest of several; 1 of none."""
+    counts = Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value)) if counts else 1

@@ -1,0 +1,195 @@
+"""Paddle worker logs -> ``JobLog``: a folder of ``workerlog.N``, or of ``machineM/workerlog.N``.
+
+What is in them and what is not: ``docs/paddle.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import JobLog
+from graphlink.pipeline.paddle.lines import MARKER, JobLines, read_job_lines
+from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.read.source import open_source, unreadable
+
+HEAD_BYTES: Final = 1 << 22  # of a file that is not named as a worker log, in which a job is looked for
+_MACHINE: Final = re.compile(r"machine(\d{1,9})")
+_WORKER: Final = re.compile(r"workerlog\.(\d{1,9})(?:\.(?:gz|zst|log|txt))*")
+_MOST_NAMED: Final = 8
+_RECORD: Final = "record with job_schedule_profiler_range(step, start, stop), or PaddleNLP's --job_schedule_profiler_start and _end"
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    path: Path
+    machine: int
+    number: int
+    rank: int
+
+
+def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
+    """The logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
+
+    Machines and workers are ordered by their numbers. A missing worker leaves its rank free. Memory: some MB, and 64 bytes a job.
+
+    Raises:
+        InputError: there is no such folder, no worker log with jobs in it, two logs of one worker, a file that cannot be read, or a job
+            whose numbers cannot be read.
+    """
+    folder = Path(folder)
+    machines = _machines(folder)
+    logs = [_log(worker, read_job_lines(worker.path)) for worker in _ranked(machines)]
+    stray = _stray(folder, machines)
+    if not any(len(log.start_ns) for log in logs):
+        what = f"none of its {len(logs)} worker logs holds a job" if logs else "has no workerlog.N or machineM/workerlog.N"
+        raise InputError("; ".join([what, *stray]), path=folder, todo=_RECORD)
+    warnings = [*_unequal(machines), *stray]
+    return (replace(logs[0], warnings=(*warnings, *logs[0].warnings)), *logs[1:])
+
+
+def is_worker_log(path: Path) -> bool:
+    """Whether the file is named as a worker log."""
+    return _WORKER.fullmatch(path.name) is not None
+
+
+def _machines(folder: Path) -> dict[int, dict[int, Path]]:
+    """Machine number -> worker number -> log. One machine: its number is 0."""
+    here = _numbered(folder, _WORKER, files=True)
+    below = {number: _numbered(path, _WORKER, files=True) for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())}
+    below = {number: workers for number, workers in below.items() if workers}
+    if here and below:
+        raise InputError(
+            "holds both workerlog.N and machineM/workerlog.N", path=folder, todo="name the folder of one run: of one machine, or of all"
+        )
+    return below or {0: here}
+
+
+def _numbered(folder: Path, name: re.Pattern[str], *, files: bool) -> dict[int, Path]:
+    try:
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.exists() else "there is no such folder"
+            raise InputError(what, path=folder, todo="name the folder that holds workerlog.0")
+        paths = sorted(path for path in folder.iterdir() if (path.is_file() if files else path.is_dir()))
+    except OSError as problem:
+        raise unreadable(folder, problem) from None
+    out: dict[int, Path] = {}
+    for path in paths:
+        if found := name.fullmatch(path.name):
+            number = int(found[1])
+            if number in out:
+                raise InputError(f"has the number of {out[number].name} beside it", path=path, todo="leave one of them in the folder")
+            out[number] = path
+    return out
+
+
+def _ranked(machines: Mapping[int, Mapping[int, Path]]) -> list[_Worker]:
+    """Every worker with its rank: the workers of the machines before, missing ones counted, and its number."""
+    usual = Counter(map(_size, machines.values())).most_common(1)[0][0]
+    out: list[_Worker] = []
+    next_machine, next_rank = min(machines), 0
+    for machine, workers in sorted(machines.items()):
+        next_rank += (machine - next_machine) * usual
+        out += [_Worker(path, machine, number, next_rank + number) for number, path in sorted(workers.items())]
+        next_machine, next_rank = machine + 1, next_rank + _size(workers)
+    return out
+
+
+def _size(workers: Mapping[int, Path]) -> int:
+    return max(workers, default=-1) + 1
+
+
+def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
+    """What is said of workers and machines that are missing."""
+    several = len(machines) > 1
+    away = [f"machine{n}" for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), _MOST_NAMED)]
+    for machine, workers in sorted(machines.items()):
+        gaps = islice((n for n in range(_size(workers)) if n not in workers), _MOST_NAMED)
+        away += [f"machine{machine}/workerlog.{n}" if several else f"workerlog.{n}" for n in gaps]
+    out = [f"missing: {_some(away)}; their ranks are left free"] if away else []
+    if len({_size(workers) for workers in machines.values()}) > 1:
+        sizes = _some([f"machine{machine} {_size(workers)}" for machine, workers in sorted(machines.items())])
+        out.append(f"machines have unequal numbers of workers ({sizes}): ranks count those of the machines before, and may be wrong")
+    return out
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def _stray(folder: Path, machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
+    """Files that hold jobs but are not named as worker logs."""
+    taken = {path for workers in machines.values() for path in workers.values()}
+    folders = sorted({folder, *(path.parent for path in taken)})
+    others = [path for place in folders for path in sorted(place.iterdir()) if path.is_file() and path not in taken]
+    found = [str(path.relative_to(folder)) for path in others if _begins_with_jobs(path)]
+    return [f"left aside, as their names say no worker (workerlog.N): {_some(found)}"] if found else []
+
+
+def _begins_with_jobs(path: Path) -> bool:
+    try:
+        with open_source(path) as source:
+            before = b""
+            while source.position < HEAD_BYTES and (part := source.read(1 << 16)):
+                if MARKER in before + part:
+                    return True
+                before = part[-len(MARKER) :]
+    except InputError:  # not ours to judge
+        return False
+    return False
+
+
+def _log(worker: _Worker, lines: JobLines) -> JobLog:
+    path = str(worker.path)
+    start, end, kind, microbatch = map(np.asarray, (lines.start_ns, lines.end_ns, lines.type, lines.microbatch))
+    timed = (start > 0) & (end > 0)
+    forward = end >= start
+    order = np.lexsort((microbatch, kind, end, start))
+    order = order[(timed & forward)[order]]
+    columns = [column[order] for column in (start, end, kind, microbatch)]
+    again = np.append(np.zeros(min(len(order), 1), np.bool_), np.logical_and.reduce([c[1:] == c[:-1] for c in columns]))
+    start, end, kind, microbatch = (column[~again] for column in columns)
+    if len(start) and int(end.max()) - int(start.min()) >= MAX_SPAN_NS:
+        raise InputError("its jobs lie more than 104 days apart", path=path, todo="remove the lines with wrong times, or record again")
+    backward_in_time = np.flatnonzero(timed & ~forward)
+    warnings = []
+    if len(backward_in_time):
+        line = lines.line[int(backward_in_time[0])]
+        warnings.append(f"{path}: {len(backward_in_time)} jobs end before they start, the first in line {line}")
+    if lines.cut_last_line:
+        warnings.append(f"{path}: is cut off in its last line, {lines.lines}")
+    if len(set(lines.steps)) > 1:
+        said = ", ".join(f"{first} to {stop}" for first, stop in list(dict.fromkeys(lines.steps))[:_MOST_NAMED])
+        warnings.append(f"{path}: holds several profiled ranges of steps ({said}): the first one numbers them")
+    if not len(start):
+        warnings.append(f"{path}: holds no job")
+    left_out = {
+        "lines without a job": lines.lines - lines.lines_with_jobs,
+        "jobs that ran nothing on the compute stream (time 0)": int(np.count_nonzero(~timed)),
+        "jobs that end before they start": len(backward_in_time),
+        "jobs logged twice": int(np.count_nonzero(again)),
+        "last line cut off": lines.cut_last_line,
+    }
+    first, stop = lines.steps[0] if lines.steps else (None, None)
+    return JobLog(
+        path=path,
+        rank=worker.rank,
+        machine=worker.machine,
+        strings=("", *(text.decode("utf-8", "replace") for text in lines.types)),
+        type=(kind + 1).astype(np.int32),
+        microbatch=microbatch,
+        start_ns=start,
+        end_ns=end,
+        first_step=first,
+        stop_step=stop,
+        left_out={reason: n for reason, n in left_out.items() if n},
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,167 @@
+"""Paddle's jobs -> one ``StageRun`` a rank. How stages, steps, chunks and clocks are decided: ``docs/paddle.md``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from graphlink.errors import InputError, UsageError
+from graphlink.link.steps import Steps
+from graphlink.model import I64, NOWHERE, JobLog
+from graphlink.pipeline import spans
+from graphlink.pipeline.paddle.clocks import clocks_of
+from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, codes, jobs_of
+from graphlink.pipeline.paddle.stages import Stages, passages, stages_of
+from graphlink.pipeline.records import Exchanges, Holds, Phase, Ranges, StageRun, StepSpans
+
+LOWER_BOUND: Final = (
+    "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
+)
+_MOST_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleRuns:
+    """What a folder of logs says of its pipelines.
+
+    ``runs``: one a worker that belongs to a pipeline, by rank. ``pipelines``: the ranks of each, in stage order, ``stages`` of them.
+    With data or tensor parallelism there are several side by side (the logs do not tell which of the two it is): p of schedules and
+    closed forms is ``stages``, and the identity holds for every rank: work + idle = makespan, over all ranks of all pipelines.
+    """
+
+    runs: tuple[StageRun, ...]
+    stages: int
+    pipelines: tuple[tuple[int, ...], ...]
+    clock_uncertainty_ns: int  # of times of different machines
+    warnings: tuple[str, ...]  # of the whole folder; those of a rank are in its run
+
+
+def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns:
+    """Steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
+
+    Raises:
+        InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
+        UsageError: no worker logged any of ``steps``.
+    """
+    workers = jobs_of(logs)
+    if not workers:
+        types = sorted({text for log in logs for text in log.strings if text})
+        raise InputError(
+            f"its logs hold no forward or backward job, only {', '.join(types[:_MOST_NAMED]) or 'none at all'}",
+            path=logs[0].path if logs else None,
+            todo="record steps of pipeline-parallel training",
+        )
+    seen = passages(workers)
+    stages = stages_of(workers, seen)
+    clocks = clocks_of(workers, seen, stages)
+    first_step, warnings = _first_step(workers)
+    ranks = [jobs.log.rank for jobs in workers]
+    idle = [log for log in logs if log.rank not in ranks]
+    if idle:
+        warnings.append(f"ranks {_some([log.rank for log in idle])} ran no forward or backward and are left out")
+        warnings += [text for log in idle for text in log.warnings]
+    pipelines = tuple(tuple(ranks[w] for w in pipeline) for pipeline in stages.pipelines)
+    if len(pipelines) > 1:
+        named = "; ".join(map(_some, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
+        warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
+    previous = {here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)}
+    chosen = [_of_steps(jobs, steps, first_step) for jobs in workers] if steps else workers
+    if not any(len(jobs.phase) for jobs in chosen):
+        last = max(int(jobs.step[-1]) for jobs in workers) + first_step
+        raise UsageError(f"--step: the logs hold steps {first_step} to {last}", path=logs[0].path)
+    runs = [
+        _run(jobs, stages, worker, int(clocks.shift_ns[worker]), first_step, previous[jobs.log.rank])
+        for worker, jobs in enumerate(chosen)
+        if jobs.log.rank in previous and len(jobs.phase)
+    ]
+    return PaddleRuns(
+        runs=tuple(runs),
+        stages=stages.count,
+        pipelines=pipelines,
+        clock_uncertainty_ns=clocks.uncertainty_ns,
+        warnings=(LOWER_BOUND, *warnings, *stages.warnings, *clocks.warnings),
+    )
+
+
+def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
+    """What the first logged step is called."""
+    said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
+    if not said:
+        return 0, []
+    if len(said) > 1:
+        return 0, [f"logs begin at different steps ({_some(sorted(said))}): steps are numbered from 0"]
+    first = next(iter(said))
+    promised = max((jobs.log.stop_step or 0) for jobs in workers) - first
+    held = max(int(jobs.step[-1]) for jobs in workers) + 1
+    if held > promised > 0:
+        return first, [f"logs hold {held} steps where their headers say {promised}: several runs may have written into them"]
+    return first, []
+
+
+def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
+    keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
+    log = jobs.log
+    others = {"jobs of other steps": int(np.count_nonzero(~keep))}
+    columns: dict[str, Any] = {name: getattr(log, name)[keep] for name in ("type", "microbatch", "start_ns", "end_ns")}
+    log = replace(log, **columns, left_out={**log.left_out, **{reason: n for reason, n in others.items() if n}})
+    mine: dict[str, Any] = {name: getattr(jobs, name)[keep] for name in ("phase", "chunk", "part", "microbatch", "step")}
+    return replace(jobs, log=log, **mine)
+
+
+def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
+    log = jobs.log
+    start, end = log.start_ns + shift_ns, log.end_ns + shift_ns
+    other = Counter(log.strings[kind] for kind in log.type[jobs.phase == NO_PHASE].tolist())
+    none, none_u8, none_i32 = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
+    optimizer = jobs.phase == Phase.OPT
+    return StageRun(
+        rank=log.rank,
+        previous=previous,
+        recorded_from_ns=int(start[0]),
+        ranges=_ranges(jobs, stages, worker, start, end, first_step),
+        work=StepSpans(*spans.union_by(jobs.step[jobs.work] + first_step, start[jobs.work], end[jobs.work])),
+        optimizer=spans.union(start[optimizer], end[optimizer]),
+        exchanges=Exchanges(none, none, none_u8, none, none, none, none_i32, none, none_i32, np.zeros(0, np.bool_), (), ()),
+        holds=Holds(none, none, none_u8, none_i32, none_i32, ("",)),
+        sees_device=True,
+        sees_causes=False,
+        left_out={**log.left_out, **{f"{kind} jobs, which have no phase": n for kind, n in sorted(other.items())}},
+        warnings=(*log.warnings, *jobs.warnings),
+    )
+
+
+def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64, first_step: int) -> Ranges:
+    """A range a job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no microbatch."""
+    chosen = np.flatnonzero(jobs.phase != NO_PHASE)
+    phase, part = jobs.phase[chosen], jobs.part[chosen]
+    step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]
+    whole = np.where(part == NOWHERE, np.arange(len(chosen)), NOWHERE)
+    code = codes(step, phase.astype(np.int64), chunk, microbatch, whole)
+    first = np.unique(code, return_index=True)[1]
+    start, end, busy = start_ns[chosen][first], np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)
+    np.maximum.at(end, code, end_ns[chosen])
+    np.add.at(busy, code, (end_ns - start_ns)[chosen])
+    order = np.lexsort((end, start, step[first]))
+    kept = first[order]
+    optimizer = phase[kept] == Phase.OPT
+    return Ranges(
+        phase=phase[kept],
+        step=step[kept] + first_step,
+        stage=stages.stage(worker, np.where(optimizer, 0, chunk[kept])),
+        chunk=np.where(optimizer, NOWHERE, chunk[kept]),
+        microbatch=np.where(optimizer, NOWHERE, microbatch[kept]),
+        start_ns=start[order],
+        end_ns=end[order],
+        busy_ns=busy[order],
+        device_ops=np.zeros(len(kept), np.int64),  # the logs name none
+        rule=np.full(len(kept), jobs.rule, np.int32),
+        rules=RULES,
+    )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")

@@ -1,0 +1,234 @@
+"""Which workers share a stage, in which order the stages stand, and which workers form one pipeline.
+
+The logs name no stage. But whatever the schedule, a microbatch that leaves a stage passes all later ones forwards and backwards before
+it is back: the time it is away, from the end of its forward to the end of its backward, is longer than on the next stage by the forward
+there and the backward here at least. This holds for each microbatch, on each machine's own clock. So the time away orders the workers,
+and refutes a pipeline that is none: workers of one stage are away equally long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs, codes
+from graphlink.pipeline.records import Phase
+
+MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
+MOST_CHUNKS: Final = 64
+MOST_SHORT: Final = 0.05  # of all microbatches and stages: what may be at odds with a pipeline before it counts as none
+MOST_FREE: Final = 4  # ranks of a mesh for each that was logged
+_MOST_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """When microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where ``forth`` or ``back`` holds."""
+
+    chunks: tuple[int, ...]
+    forth: Bool
+    back: Bool
+    forth_start_ns: I64
+    forth_end_ns: I64
+    back_start_ns: I64  # of B or I
+    back_end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """``position[w]`` of each worker in the pipeline, 0 .. ``count`` - 1; ``pipelines`` holds workers in stage order, one a stage.
+
+    ``reversed_chunks``: those that run from the last position to the first (V-shaped schedules).
+    """
+
+    count: int
+    position: I64
+    pipelines: tuple[tuple[int, ...], ...]
+    reversed_chunks: frozenset[int]
+    warnings: tuple[str, ...]
+
+    def stage(self, worker: int, chunk: I64) -> I64:
+        """Virtual stages of chunks on a worker; that of chunk 0 where the chunk is unknown."""
+        known = np.maximum(chunk, 0)
+        at = int(self.position[worker])
+        turned = np.isin(known, list(self.reversed_chunks))
+        out: I64 = known * self.count + np.where(turned, self.count - 1 - at, at)
+        return out
+
+
+def passages(workers: Sequence[Jobs]) -> Passages:
+    """The first passage of each microbatch through each chunk of each worker, of as many microbatches as fit ``MOST_CELLS``."""
+    worker = np.repeat(np.arange(len(workers)), [len(jobs.phase) for jobs in workers])
+    columns = [np.concatenate([getattr(jobs, name) for jobs in workers]) for name in ("step", "microbatch", "chunk", "phase", "returns")]
+    step, microbatch, chunk, phase, returns = columns
+    start = np.concatenate([jobs.log.start_ns for jobs in workers])
+    end = np.concatenate([jobs.log.end_ns for jobs in workers])
+    some = (chunk >= 0) & ((phase == Phase.F) | returns)
+    names = np.unique(chunk[some])[:MOST_CHUNKS]
+    most = max(MOST_CELLS // max(len(workers) * len(names), 1), 16)
+    key = np.full(len(step), most)
+    key[some] = codes(step[some], microbatch[some])
+    some &= (key < most) & (chunk <= names.max(initial=-1))
+    shape = (len(workers), len(names), int(key[some].max(initial=-1)) + 1)
+    cell = (worker * shape[1] + np.searchsorted(names, chunk)) * shape[2] + key
+
+    def first(where: Bool) -> tuple[Bool, I64, I64]:
+        """Jobs of a worker stand in the order of their starts: of several in a cell (parts) the first starts it, the last ends it."""
+        seen = np.zeros(np.prod(shape), np.bool_)
+        starts, ends = np.zeros(seen.shape, np.int64), np.zeros(seen.shape, np.int64)
+        rows = np.flatnonzero(where & some)
+        seen[cell[rows]] = True
+        starts[cell[rows[::-1]]] = start[rows[::-1]]
+        ends[cell[rows]] = end[rows]
+        return seen.reshape(shape), starts.reshape(shape), ends.reshape(shape)
+
+    forth, forth_start, forth_end = first(phase == Phase.F)
+    back, back_start, back_end = first(returns)
+    return Passages(tuple(names.tolist()), forth, back, forth_start, forth_end, back_start, back_end)
+
+
+def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
+    """Orders the workers; ``workers`` by rank. O(workers x microbatches x layouts), of which there are few dozens."""
+    rows, warnings = _rows(workers, seen)
+    position = np.zeros(len(workers), np.int64)
+    for at, column in enumerate(rows.T):
+        position[column[column != NOWHERE]] = at
+    whole = (rows != NOWHERE).all(axis=1)
+    apart = np.sort(rows[~whole], axis=None)
+    if len(apart):
+        ranks = [workers[w].log.rank for w in apart.tolist() if w != NOWHERE]
+        counts = ", ".join(str(n) for n in (rows != NOWHERE).sum(axis=0)[:_MOST_NAMED])
+        named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
+        warnings.append(f"stages have unequal numbers of workers ({counts}): ranks {named} are in no whole pipeline and are left out")
+    pipelines = tuple(tuple(row) for row in rows[whole].tolist())
+    heads = [int(column[column != NOWHERE][0]) for column in rows.T]
+    return Stages(rows.shape[1], position, pipelines, _reversed(seen, heads), tuple(warnings))
+
+
+def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
+    """Pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be said of it."""
+    common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
+    if not common.any():
+        return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)
+    times = _Away.of(seen, common)
+    one = np.array([times.order(range(len(workers)))])
+    if times.is_possible(one):
+        return one, []
+    for rows in _layouts([jobs.log.rank for jobs in workers]):
+        column = [np.mean(times.mean_ns[c[c != NOWHERE]]) if (c != NOWHERE).any() else 0 for c in rows.T]
+        ordered = rows[:, np.argsort(-np.array(column), kind="stable")]
+        if (rows != NOWHERE).any(axis=0).all() and times.is_possible(ordered):
+            return ordered, []
+    groups = times.alike()
+    said = "stages are told by how long microbatches are away alone: which workers share one is a guess"
+    return _side_by_side(groups), [said] if len(groups) > 1 else []
+
+
+def _layouts(ranks: Sequence[int]) -> Iterator[I64]:
+    """Rows of every mesh that has a pipeline dimension and as many ranks as the highest says, longest pipelines first.
+
+    Ranks stand in a mesh row by row, so those of one stage repeat with a stride: that of its dimension.
+    """
+    count = ranks[-1] + 1
+    if count > MOST_FREE * len(ranks):
+        return
+    worker = np.full(count, NOWHERE)
+    worker[ranks] = np.arange(len(ranks))
+    for p in (p for p in range(count // 2, 1, -1) if count % p == 0):
+        for stride in (s for s in range(1, count // p + 1) if count // p % s == 0):
+            yield worker.reshape(-1, p, stride).transpose(0, 2, 1).reshape(-1, p)
+
+
+def _side_by_side(groups: Sequence[Sequence[int]]) -> I64:
+    """The k-th workers of all groups are a pipeline."""
+    rows = np.full((max(map(len, groups)), len(groups)), NOWHERE)
+    for at, group in enumerate(groups):
+        rows[: len(group), at] = sorted(group)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """Time away of the microbatches (columns) that every worker (rows) logged forwards and backwards through its first chunk."""
+
+    ns: I64
+    mean_ns: NDArray[np.float64]  # a worker
+    forth_ns: I64  # least of a worker, as later ones may hold waits
+    back_ns: I64
+
+    @classmethod
+    def of(cls, seen: Passages, common: Bool) -> _Away:
+        away = (seen.back_end_ns - seen.forth_end_ns)[:, 0, common]
+        forth = (seen.forth_end_ns - seen.forth_start_ns)[:, 0, common]
+        back = (seen.back_end_ns - seen.back_start_ns)[:, 0, common]
+        return cls(away, away.mean(axis=1), forth.min(axis=1), back.min(axis=1))
+
+    def order(self, workers: Iterable[int]) -> list[int]:
+        return sorted(workers, key=lambda worker: (-self.mean_ns[worker], worker))
+
+    def is_possible(self, rows: I64) -> bool:
+        """Whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
+        here, there = rows[:, :-1].ravel(), rows[:, 1:].ravel()
+        both = (here != NOWHERE) & (there != NOWHERE)
+        here, there = here[both], there[both]
+        least = self.ns[there] + (self.forth_ns[there] + self.back_ns[here])[:, None]
+        short = self.ns[here] < least - 2 * TOLERANCE_NS
+        return bool(np.count_nonzero(short) <= MOST_SHORT * short.size)
+
+    def alike(self) -> list[list[int]]:
+        """Workers whose mean differs by less than half of what lies between two stages."""
+        groups: list[list[int]] = []
+        for worker in self.order(range(len(self.ns))):
+            head = groups[-1][0] if groups else worker
+            if groups and self.mean_ns[head] - self.mean_ns[worker] <= (self.forth_ns[worker] + self.back_ns[head]) / 2:
+                groups[-1].append(worker)
+            else:
+                groups.append([worker])
+        return groups
+
+
+def _groups_by_start(seen: Passages) -> list[list[int]]:
+    """By the start of the first forward on each worker; who starts before the first of a group has ended its forward is in it."""
+    far = np.iinfo(np.int64).max
+    start = np.where(seen.forth, seen.forth_start_ns, far).min(axis=(1, 2), initial=far)
+    end = np.where(seen.forth, seen.forth_end_ns, far).min(axis=(1, 2), initial=far)
+    groups: list[list[int]] = []
+    for worker in np.argsort(start, kind="stable").tolist():
+        if groups and start[worker] < end[groups[-1][0]] - TOLERANCE_NS:
+            groups[-1].append(worker)
+        else:
+            groups.append([worker])
+    return groups
+
+
+def _warn_of_starts(workers: Sequence[Jobs]) -> list[str]:
+    if len(workers) < 2:
+        return []
+    said = "no microbatch is logged forwards and backwards on every worker: stages are ordered by the start of their first forward"
+    if len({jobs.log.machine for jobs in workers}) > 1:
+        said += ", and the clocks of machines are taken as they are"
+    return [said]
+
+
+def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
+    """Chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a stage."""
+    out = set()
+    for at, chunk in enumerate(seen.chunks):
+        both: Bool = np.all((seen.forth & seen.back)[heads, at], axis=0)
+        forth: Bool = np.all(seen.forth[heads, at], axis=0)
+        if chunk == 0 or len(heads) < 2:
+            continue
+        if both.any():
+            away = (seen.back_end_ns[:, at, both] - seen.forth_end_ns[:, at, both]).mean(axis=1)
+            turned = away[heads[0]] < away[heads[-1]]
+        else:
+            starts = seen.forth_start_ns[:, at, forth].sum(axis=1, dtype=np.float64)
+            turned = starts[heads[0]] > starts[heads[-1]]
+        if turned:
+            out.add(chunk)
+    return frozenset(out)

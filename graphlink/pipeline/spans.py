@@ -1,0 +1,123 @@
+"""Algebra of time spans: what pipeline accounting adds up must be disjoint and complete to the ns. All O(n log n) in numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE
+from graphlink.pipeline.records import Spans
+
+NO_TIMES = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+NONE = Spans(*NO_TIMES)
+
+
+class Keyed(NamedTuple):
+    """Spans with a key each, sorted by key, then start; those of one key are disjoint, and none is empty."""
+
+    start_ns: I64
+    end_ns: I64
+    key: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Parts of spans, ascending, none empty: ``of`` is the span that each is part of, ``by`` what covers it there or ``NOWHERE``."""
+
+    start_ns: I64
+    end_ns: I64
+    of: I64
+    by: I64
+
+
+def union(start_ns: I64, end_ns: I64) -> Spans:
+    """The moments that any of the intervals covers; empty intervals cover none."""
+    some = np.flatnonzero(start_ns < end_ns)
+    order = some[np.argsort(start_ns[some], kind="stable")]
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    if not len(order):
+        return NONE
+    reach = np.maximum.accumulate(end_ns)
+    new = np.append(True, start_ns[1:] > reach[:-1])
+    return Spans(start_ns[new], reach[np.append(np.flatnonzero(new)[1:] - 1, len(order) - 1)])
+
+
+def union_by(key: I64, start_ns: I64, end_ns: I64) -> Keyed:
+    """The union of the intervals of each key: keys one after the other on an axis of ranks of times, which cannot overflow."""
+    points = np.unique(np.append(start_ns, end_ns))
+    keys, which = np.unique(key, return_inverse=True)
+    shift = which.reshape(-1) * len(points)
+    united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
+    if not len(united.start_ns):
+        return Keyed(*NO_TIMES, np.zeros(0, np.int64))
+    count = len(points)
+    return Keyed(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
+
+
+def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
+    """The parts of ``spans`` between two moments. O(log n), and what is there."""
+    if start_ns >= end_ns:
+        return NONE
+    low, high = np.searchsorted(spans.end_ns, start_ns, side="right"), np.searchsorted(spans.start_ns, end_ns)
+    return Spans(np.maximum(spans.start_ns[low:high], start_ns), np.minimum(spans.end_ns[low:high], end_ns))
+
+
+def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
+    """What is not covered between two moments."""
+    inside = within(spans, start_ns, end_ns)
+    start, end = np.append(start_ns, inside.end_ns), np.append(inside.start_ns, end_ns)
+    some = start < end
+    return Spans(start[some], end[some])
+
+
+def disjoint(start_ns: I64, end_ns: I64) -> Pieces:
+    """Intervals with what an earlier one covers taken off them (of equal starts, the first given holds); ``of`` is the interval."""
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], end_ns[order]
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+    start = np.maximum(start, reach)
+    some = start < end
+    return Pieces(start[some], end[some], order[some], np.full(int(some.sum()), NOWHERE))
+
+
+def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
+    """Each span cut where the intervals begin and end, and which interval covers each piece (of several the one that began first)."""
+    cover = disjoint(start_ns, end_ns)
+    edges = np.unique(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
+    if not len(edges):
+        return Pieces(edges, edges, edges, edges)
+    low, high = edges[:-1], edges[1:]
+    of, by = _holding(spans.start_ns, spans.end_ns, low), _holding(cover.start_ns, cover.end_ns, low)
+    inside = of != NOWHERE
+    low, high, of, by = low[inside], high[inside], of[inside], by[inside]
+    by = np.where(by == NOWHERE, NOWHERE, cover.of[by] if len(cover.of) else NOWHERE)
+    new = np.ones(len(low), np.bool_)
+    new[1:] = (of[1:] != of[:-1]) | (by[1:] != by[:-1])
+    last = np.append(np.flatnonzero(new)[1:] - 1, len(low) - 1) if len(low) else np.zeros(0, np.int64)
+    return Pieces(low[new], high[last], of[new], by[new])
+
+
+def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
+    """The one of disjoint ascending intervals that holds each moment."""
+    if not len(start_ns):
+        return np.full(len(at_ns), NOWHERE)
+    found = np.searchsorted(start_ns, at_ns, side="right") - 1
+    out: I64 = np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE)
+    return out
+
+
+def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
+    """How much of each interval ``[start_ns, end_ns)`` the spans cover."""
+    if not len(spans.start_ns):
+        return np.zeros(len(start_ns), np.int64)
+    before = np.append(0, np.cumsum(spans.end_ns - spans.start_ns))
+
+    def covered(at_ns: I64) -> I64:
+        k = np.searchsorted(spans.start_ns, at_ns, side="right")
+        past = np.maximum(spans.end_ns[np.maximum(k - 1, 0)] - at_ns, 0)
+        out: I64 = before[k] - np.where(k > 0, past, 0)
+        return out
+
+    return np.where(start_ns < end_ns, covered(end_ns) - covered(start_ns), 0)

@@ -1,0 +1,72 @@
+"""What ``summary.json`` says of the pipeline of a run (key ``pipeline``), and how it is printed."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
+    """The measured bubble (stages x makespan - work, all steps): measured = schedule + imbalance + communication + rest."""
+
+    schedule: int  # what the schedule must lose with equal stages and no communication
+    imbalance: int  # what stages of unequal times add
+    communication: int  # what transfer times add
+    rest: int  # jitter and host
+    measured: int
+
+
+class Theory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recognised schedule itself must lose on the mean measured times."""
+
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
+    parts_ns: PartsNs
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """The pipeline of the run; docs/bubbles.md has the definitions. What cannot be known is absent.
+
+    Communication is not work and the optimizer is outside, in all figures. ``stages``: pipeline ranks. The sum of ``causes_ns`` is
+    stages x makespan - work over all steps.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int
+    schedule: str
+    nearest: str | UnsetType = UNSET  # schedule unknown: the nearest one, and the first difference
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
+    causes_ns: dict[str, int]
+    optimizer_sync_ns: int | UnsetType = UNSET  # after the makespan, in no sum
+    theory: Theory | UnsetType = UNSET  # absent where the schedule is unknown
+    warnings: list[str] = []
+
+
+def shape(pipeline: Pipeline) -> str:
+    """Schedule and size in words."""
+    counts = ((pipeline.stages, "stage"), (pipeline.microbatches, "microbatch"), (pipeline.chunks, "chunk"))
+    sized = ", ".join(f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('ch') else 's'}" for n, word in counts)
+    return f"{'schedule unknown' if pipeline.schedule == 'unknown' else pipeline.schedule}: {sized}"
+
+
+def pipeline_table(pipeline: Pipeline) -> str:
+    """Return what is printed of it."""
+    theory = pipeline.theory
+    rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
+    for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):
+        value, ideal = getattr(pipeline, name), getattr(theory, name, UNSET) if name != "bubble_ratio_ideal" else UNSET
+        if value is not UNSET:
+            rows.append((name, f"{value:.4f}" + ("" if ideal is UNSET else f" (the schedule itself {ideal:.4f})")))
+    whole = sum(pipeline.causes_ns.values())
+    causes = sorted(((ns, name) for name, ns in pipeline.causes_ns.items() if ns), key=lambda item: (-item[0], item[1]))
+    parts = ", ".join(f"{name} {ns / 1e6:,.3f} ms ({100 * ns / whole:.1f} %)" for ns, name in causes)
+    rows.append(("idle", f"{whole / 1e6:,.3f} ms" + (f": {parts}" if parts else "")))
+    if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
+        rows.append(("after it", f"optimizer_sync {pipeline.optimizer_sync_ns / 1e6:,.3f} ms"))
+    rows += [("warning", text) for text in pipeline.warnings]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"pipeline, {shape(pipeline)}", *(f"  {name:<{width}}  {text}" for name, text in rows)])

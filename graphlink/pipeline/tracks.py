@@ -1,0 +1,102 @@
+"""The pipeline in ``timeline.perfetto-trace``: of each stage a row of its ranges and one of its bubbles (docs/timeline.md).
+
+It is a part of the file like that of a rank, and ``timeline.join`` puts it before theirs. Times are those of the run's common clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE
+from graphlink.pairs import numbered_pairs
+from graphlink.perfetto import packets as perfetto
+from graphlink.perfetto.packets import Arg, Process, Track
+from graphlink.perfetto.slices import flat, lanes
+from graphlink.perfetto.texts import Texts
+from graphlink.pipeline.file import CAUSES
+from graphlink.pipeline.panels import row_label
+from graphlink.pipeline.records import Idle, Phase, Pipeline, Ranges
+
+PROCESS: Final = "pipeline"
+NUMBER: Final = -1  # in place of a rank: tracks and sequences of the last number that perfetto.RANKS allows
+_NONE: Final = np.zeros(0, np.int64)
+
+
+def write(out: BinaryIO, pipeline: Pipeline) -> int:
+    """Writes the pipeline's part of the timeline, a whole trace by itself; returns its size in bytes. Cost: O(n log n)."""
+    return sum(out.write(block) for block in perfetto.encode(trace_of(pipeline)))
+
+
+def trace_of(pipeline: Pipeline) -> perfetto.Trace:
+    """Rows, slices and their arguments: the ranges rank by rank, then all idle intervals."""
+    ranges, idle, texts = [run.ranges for run in pipeline.runs], pipeline.idle, Texts()
+    rows = _rows(pipeline)
+    names, range_name = _range_names(ranges)
+    start_ns = np.concatenate([_NONE, *(r.start_ns for r in ranges), idle.start_ns])
+    end_ns = np.concatenate([_NONE, *(r.end_ns for r in ranges), idle.end_ns])
+    zero_ns = min(int(start_ns.min(initial=0)), 0)  # the file knows no times before 0
+    name = np.concatenate([range_name, len(names) + idle.cause.astype(np.int32)])
+    args = [*_range_args(ranges, texts), *_idle_args(idle, len(range_name), texts)]
+    return perfetto.Trace(
+        rank=NUMBER,
+        epoch_ns=0,
+        processes=(Process(PROCESS),),
+        tracks=rows.tracks,
+        names=[*names, *CAUSES],
+        texts=texts.all(),
+        slices=flat(rows.track, start_ns - zero_ns, end_ns - zero_ns, name),
+        args=tuple(args),
+        flows=perfetto.Flows(_NONE, _NONE, _NONE.astype(np.uint8)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """``track``: for each range, then for each idle interval, its row in ``tracks``."""
+
+    tracks: tuple[Track, ...]
+    track: I32
+
+
+def _rows(pipeline: Pipeline) -> _Rows:
+    tracks: list[Track] = []
+    of_range, of_idle = [_NONE], np.zeros(len(pipeline.idle.rank), np.int64)
+    for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True):
+        mine, label = run.ranges, row_label(rank, run.ranges.stage)
+        lane = lanes(mine.start_ns, mine.end_ns, np.zeros(len(mine.phase), np.int64))  # ranges may run at the same time
+        of_range.append(len(tracks) + lane)
+        names = [*[label] * (int(lane.max(initial=0)) + 1), f"bubbles of {label}"]
+        tracks += [Track(0, name, order=len(tracks) + k) for k, name in enumerate(names)]
+        of_idle[pipeline.idle.rank == rank] = len(tracks) - 1
+    return _Rows(tuple(tracks), np.concatenate([*of_range, of_idle]).astype(np.int32))
+
+
+def _range_names(ranges: Sequence[Ranges]) -> tuple[list[str], I32]:
+    """Phase and microbatch of every range, and the names that there are."""
+    used, code = numbered_pairs(_joined(ranges, "phase"), _joined(ranges, "microbatch"))
+    names = [Phase(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
+    return names, code.astype(np.int32)
+
+
+def _range_args(ranges: Sequence[Ranges], texts: Texts) -> list[Arg]:
+    rules = [r.rules[code] for r in ranges for code in r.rule.tolist()]
+    every = np.arange(len(rules))
+    args = [Arg("busy_ns", every, _joined(ranges, "busy_ns"))]
+    for name, absent in (("stage", NOWHERE), ("chunk", NOWHERE), ("microbatch", NOWHERE), ("step", NOWHERE), ("device_ops", 0)):
+        value = _joined(ranges, name)
+        args.append(Arg(name, np.flatnonzero(value != absent), value[value != absent]))
+    return [*args, texts.arg("rule", every, rules, every)]
+
+
+def _idle_args(idle: Idle, first: int, texts: Texts) -> list[Arg]:
+    there = np.flatnonzero(idle.step != NOWHERE)
+    said = np.flatnonzero(np.array([bool(text) for text in idle.texts], np.bool_)[idle.evidence]) if idle.texts else _NONE
+    return [Arg("step", first + there, idle.step[there]), texts.arg("evidence", first + said, idle.texts, idle.evidence[said])]
+
+
+def _joined(ranges: Sequence[Ranges], name: str) -> I64:
+    return np.concatenate([_NONE, *(getattr(r, name).astype(np.int64) for r in ranges)])

@@ -1,0 +1,159 @@
+"""Steps of a recording that are there from their first forward to their last backward, as the orders in which the ranks ran them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, U8
+from graphlink.pipeline.order import counted
+from graphlink.pipeline.records import Phase, Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What one rank ran in one step, one entry an action, by start; of those that start together, F first, then B, I, W.
+
+    ``row`` is the row in the rank's ``Ranges``. ``microbatch`` counts from 0 without gaps within a chunk, whatever the recording calls
+    it (``label``; the same number where it says nothing: then counted in order). ``stage`` is ``NOWHERE`` where unknown.
+    """
+
+    row: I64
+    phase: U8
+    stage: I64
+    chunk: I64
+    microbatch: I64
+    label: I64
+    start_ns: I64
+    end_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, order: I64) -> Recorded:
+        """The same in another order."""
+        return Recorded(
+            row=self.row[order],
+            phase=self.phase[order],
+            stage=self.stage[order],
+            chunk=self.chunk[order],
+            microbatch=self.microbatch[order],
+            label=self.label[order],
+            start_ns=self.start_ns[order],
+            end_ns=self.end_ns[order],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and backward."""
+
+    step: int
+    ranks: tuple[Recorded, ...]
+    microbatches: int
+    chunks: int
+
+    @property
+    def split(self) -> bool:
+        """Some backwards are input and weight gradient apart."""
+        return any(bool((rank.phase == Phase.W).any()) for rank in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """``left_out``: why a step is not whole, by its number (``NOWHERE``: ranges of no step)."""
+
+    whole: tuple[Whole, ...]
+    left_out: dict[int, str]
+
+
+def whole_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> Steps:
+    """The whole steps of a run; ``ranges`` by pipeline rank, ``names`` what messages call the ranks. Linear but for sorting.
+
+    A step that the recording cuts at its begin or end lacks forwards of backwards that are there, or the other way round, or ranks
+    differ in their microbatches: it is left out. Ranges of no step count as a step only where no range has one.
+    """
+    chunks = [_chunks(rank) for rank in ranges]
+    steps = sorted({int(step) for rank in ranges for step in np.unique(rank.step)})
+    whole, left_out = [], {}
+    for step in steps:
+        if step == NOWHERE and len(steps) > 1:
+            left_out[step] = "ranges of no step"
+            continue
+        recorded = tuple(_recorded(rank, chunk, step) for rank, chunk in zip(ranges, chunks, strict=True))
+        if any(map(len, recorded)):
+            why = _cut(recorded, names)
+            if why:
+                left_out[step] = why
+            else:
+                many = int(recorded[0].microbatch.max()) + 1
+                whole.append(Whole(step, recorded, many, int(recorded[0].chunk.max()) + 1))
+    return Steps(tuple(whole), left_out)
+
+
+def _chunks(ranges: Ranges) -> I64:
+    """Which of its chunks each range of a rank is, from 0: by its chunk, else by its virtual stage, where all ranges have one."""
+    counted = ranges.phase <= Phase.W
+    for column in (ranges.chunk, ranges.stage):
+        if counted.any() and column[counted].min() > NOWHERE:
+            return np.searchsorted(np.unique(column[counted]), column)
+    return np.zeros(len(ranges.phase), np.int64)
+
+
+def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
+    low, high = np.searchsorted(ranges.step, [step, step + 1])
+    row = low + np.flatnonzero(ranges.phase[low:high] <= Phase.W)
+    row = row[np.lexsort((ranges.phase[row], ranges.start_ns[row]))]
+    phase, chunk, label = ranges.phase[row], chunks[row], ranges.microbatch[row]
+    if (label == NOWHERE).any():
+        label = _by_order(phase, chunk)
+    return Recorded(row, phase, ranges.stage[row], chunk, _without_gaps(chunk, label), label, ranges.start_ns[row], ranges.end_ns[row])
+
+
+def _without_gaps(chunk: I64, label: I64) -> I64:
+    """Which of the labels of its chunk each one is, in their order."""
+    order = np.lexsort((label, chunk))
+    new = (np.diff(chunk[order], prepend=NOWHERE) != 0) | (np.diff(label[order], prepend=NOWHERE) != 0)
+    place = np.cumsum(new)
+    first = np.searchsorted(chunk[order], chunk)
+    out: I64 = np.empty(len(order), np.int64)
+    out[order] = place
+    out -= place[first]
+    return out
+
+
+def _by_order(phase: U8, chunk: I64) -> I64:
+    """Microbatches of a rank by the order in each chunk: of forwards, of backwards (B or I), and of weight gradients as of their I."""
+    label = counted(3 * chunk + np.array([0, 1, 1, 2])[phase])
+    for k in range(int(chunk.max(initial=-1)) + 1):
+        inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Phase.I, Phase.W))
+        label[weights[: len(inputs)]] = label[inputs[: len(weights)]]
+    return label
+
+
+def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
+    """Why a step is not whole; empty if it is."""
+    shapes = []
+    for rank, name in zip(ranks, names, strict=True):
+        if not len(rank):
+            return f"rank {name} has no range"
+        chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
+        if chunks * many > len(rank) or not _once(rank, chunks, many):
+            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Phase.F, Phase.B, Phase.I, Phase.W))  # noqa: E741
+            return f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} chunk(s)"
+        shapes.append((chunks, many))
+    for shape, name in zip(shapes, names, strict=True):
+        if shape != shapes[0]:
+            return f"rank {names[0]} has {shapes[0][1]} microbatches in {shapes[0][0]} chunk(s), rank {name} {shape[1]} in {shape[0]}"
+    return ""
+
+
+def _once(rank: Recorded, chunks: int, many: int) -> bool:
+    """Did each microbatch go through each chunk once, forward and backward?"""
+    unit = rank.chunk * many + rank.microbatch
+    forward, full, inputs, weights = (
+        np.bincount(unit[rank.phase == phase], minlength=chunks * many) for phase in (Phase.F, Phase.B, Phase.I, Phase.W)
+    )
+    return bool(((forward == 1) & (full + inputs == 1) & (weights == inputs)).all())

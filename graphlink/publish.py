@@ -1,0 +1,354 @@
+"""Writing into the output folder so that it is either as before or complete: files are made beside and moved in at the end.
+
+The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving is
+renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
+meanwhile had moved. Taking back may be cut short as well: each of its steps may be done twice.
+
+Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink itself gives
+(``is_own``) are moved or removed, in DIR alone, and no link leads out of it (``refuse_links``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final
+
+import msgspec
+
+from graphlink.errors import OutputError
+
+SUMMARY: Final = "summary.json"  # says which files are graphlink's
+HIDDEN: Final = ".graphlink"
+TEMPORARY: Final = "tmp-"
+OLD: Final = "old"
+JOURNAL: Final = "journal.json"
+DONE: Final = "journal.done"
+MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
+_OWN: Final = re.compile(
+    r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle)\.[0-9]{1,10}\.json"
+    r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
+    r"|timeline\.perfetto-trace|pipeline\.svg|report\.html|README\.txt|network\.yml|run\.sh"
+)
+
+
+class _Listed(msgspec.Struct):
+    """What is needed of an old summary, whatever version wrote it."""
+
+    graphlink: str
+    files: list[str]
+
+
+class _Journal(msgspec.Struct):
+    """Names of files that are moved aside, and of those that are moved in."""
+
+    old: list[str]
+    new: list[str]
+
+
+def is_own(name: str) -> bool:
+    """Whether graphlink gives its outputs this name, those of ``graphlink astra`` included."""
+    return _OWN.fullmatch(name) is not None
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuses a folder of ours that is a link, through which files elsewhere would be moved and removed.
+
+    Raises:
+        OutputError: it is one.
+    """
+    if os.path.islink(folder):  # noqa: PTH114 - False, where Path.is_symlink raises, in a folder that may not be read
+        raise OutputError("is a link, not a folder of graphlink", path=folder, todo="remove it, or choose another folder with --out")
+
+
+def temporary(folder: Path) -> Path:
+    """A new folder in ``folder``, named so that it is known whose it is."""
+    return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{_host()}-{os.getpid()}-{_started(os.getpid())}-", dir=folder))
+
+
+def left_by_the_killed(folder: Path) -> list[Path]:
+    """Temporary folders in ``folder`` that are of no process of this host that lives."""
+    mine = f"{TEMPORARY}{_host()}-"
+    return [
+        path for path in _temporaries(folder) if path.name.startswith(mine) and not _lives(*path.name.removeprefix(mine).split("-")[:2])
+    ]
+
+
+def settle(folder: Path) -> None:
+    """Makes an output folder what it was before, or is after, a publication that was cut short; removes what killed processes left beside.
+
+    Waits for a process of this host that moves files right now. A folder of nobody's is left alone, as is a link.
+
+    Raises:
+        OutputError: files cannot be moved back, or another host may still be moving them.
+    """
+    hidden = folder / HIDDEN
+    with _naming_what_was_cut(folder):
+        if hidden.is_symlink() or not _temporaries(hidden):
+            return
+        with _moving(hidden):
+            killed = left_by_the_killed(hidden)
+            for left in _temporaries(hidden):
+                elsewhere = not left.name.startswith(f"{TEMPORARY}{_host()}-") and os.path.isfile(left / JOURNAL)  # noqa: PTH113
+                if elsewhere and time.time() - (left / JOURNAL).stat().st_mtime < MOST_MOVING_S:
+                    raise _moved_elsewhere(folder)
+                if elsewhere or left in killed:
+                    _take_back_journal(folder, left)
+                    shutil.rmtree(left, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it holds something else
+        hidden.rmdir()
+
+
+def _temporaries(folder: Path) -> list[Path]:
+    inside: list[Path] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # whose it is may just remove it
+        inside = sorted(folder.iterdir())
+    return [path for path in inside if path.name.startswith(TEMPORARY) and not path.is_symlink() and path.is_dir()]
+
+
+def _host() -> str:
+    return socket.gethostname().replace("-", "_")
+
+
+def _lives(pid: str, started: str) -> bool:
+    """``started``: as ``_started``; of another process that got the same number it is another."""
+    if not (pid.isascii() and pid.isdecimal()):
+        return True  # whoever it is
+    with contextlib.suppress(PermissionError):  # somebody else's, which lives
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):  # OverflowError: a number that no process can have
+            return False
+    return not started.isdecimal() or _started(int(pid)) in (started, "x")
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the machine did; "x" where the system does not say. ``proc(5)``, field 22 of ``stat``."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "x"
+
+
+@contextlib.contextmanager
+def _moving(hidden: Path) -> Iterator[None]:
+    """One process at a time moves files, where the file system has locks. The lock of a process that is killed is released."""
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                number = os.open(hidden, os.O_RDONLY)
+                stack.callback(os.close, number)
+                fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _naming_what_was_cut(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise OutputError(
+            f"a run was killed while it moved files, and they cannot be put back: {problem.strerror or problem}",
+            path=folder,
+            todo="run the command as somebody who may write there",
+        ) from None
+
+
+def _take_back_journal(folder: Path, beside: Path) -> None:
+    """Moves back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing was moved."""
+    journal = beside / JOURNAL
+    if JOURNAL not in os.listdir(beside) or not journal.is_file():  # noqa: PTH208 - which fails where it cannot be known
+        return
+    try:
+        listed = msgspec.json.decode(journal.read_bytes(), type=_Journal)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # cut short: then nothing had been moved
+        return
+    aside = beside / OLD
+    if aside.is_symlink() or not aside.is_dir():  # it is made before anything is moved
+        return
+    for name in filter(is_own, listed.new):
+        if not os.path.lexists(beside / name) and os.path.lexists(folder / name):  # it did move
+            (folder / name).rename(beside / name)
+    for name in filter(is_own, listed.old):
+        if os.path.lexists(aside / name):
+            (aside / name).rename(folder / name)
+    journal.rename(beside / DONE)  # before anything of it is removed, which would look like moved
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turns an ``OSError`` of writing ``path`` into an ``OutputError`` that names it."""
+    try:
+        yield
+    except OSError as problem:
+        raise OutputError(
+            f"cannot be written: {problem.strerror or problem}",
+            path=path,
+            todo="make room or choose another folder with --out; what was published there before is untouched",
+        ) from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A new file, opened for bytes."""
+    with naming(path), path.open("wb", buffering=1 << 20) as out:
+        yield out
+
+
+def write(path: Path, data: bytes) -> None:
+    with writing(path) as out:
+        out.write(data)
+
+
+class Publication:
+    """A folder being written: files go to ``beside``, ``publish`` moves them in, leaving without it takes everything back.
+
+    >>> with Publication(Path("out"), force=False) as publication:   # doctest: +SKIP
+    ...     write(publication.beside / "a.json", b"{}")
+    ...     publication.publish()
+
+    Raises:
+        OutputError: DIR is no folder, cannot be written to, or holds outputs of an earlier run and ``force`` is not set; a file
+            that would be written is there already and is not one of an earlier run (``force`` or not).
+    """
+
+    def __init__(self, folder: Path, *, force: bool) -> None:
+        self.folder, self.force = folder, force
+        self.beside = folder / HIDDEN  # until it is made
+        self._made: list[Path] = []  # folders that go if they are empty in the end, outermost first
+        self._old: list[str] = []
+
+    def __enter__(self) -> Publication:
+        try:
+            self._refuse_file()
+            refuse_links(self.folder / HIDDEN)
+            settle(self.folder)
+            with naming(self.folder):
+                self._old = self._files_of_earlier_run()
+            self._make_folders()
+        except BaseException:
+            self._take_back()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            with _moving(self.folder / HIDDEN), _naming_what_was_cut(self.folder):
+                if (self.beside / DONE).exists():
+                    (self.beside / DONE).rename(self.beside / JOURNAL)
+                _take_back_journal(self.folder, self.beside)
+        self._take_back()
+
+    def publish(self) -> None:
+        """Moves every file from beside into the folder; the summary last, so that no summary lists what is not there.
+
+        Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
+        """
+        names = sorted((p.name for p in self.beside.iterdir() if p.is_file()), key=lambda n: (n == SUMMARY, n))
+        strange = next((name for name in names if not is_own(name)), None)
+        if strange is not None:  # could be neither taken back nor replaced
+            raise OutputError(f"{strange} is no name of an output", path=self.beside, todo="remove the folder .graphlink, and run again")
+        with naming(self.folder):
+            self._refuse_foreign(names)
+        aside = self.beside / OLD
+        with _moving(self.folder / HIDDEN), naming(self.folder):
+            aside.mkdir()
+            write(self.beside / JOURNAL, msgspec.json.encode(_Journal(old=self._old, new=names)))
+            for name in self._old:
+                if (self.folder / name).is_file() or (self.folder / name).is_symlink():
+                    (self.folder / name).rename(aside / name)
+            for name in names:
+                (self.beside / name).rename(self.folder / name)
+            (self.beside / JOURNAL).rename(self.beside / DONE)
+
+    def _refuse_file(self) -> None:
+        with naming(self.folder):
+            if self.folder.exists() and not self.folder.is_dir():
+                raise OutputError("is a file, not a folder", path=self.folder, todo="choose another folder with --out")
+
+    def _files_of_earlier_run(self) -> list[str]:
+        old = self.folder / SUMMARY
+        if not (old.exists() or old.is_symlink()):
+            return []
+        try:
+            data = old.read_bytes()
+        except OSError as error:
+            raise _irreplaceable(error.strerror or str(error), old) from None
+        names = listed(data, old)
+        if not self.force:
+            raise taken(self.folder)
+        return names
+
+    def _refuse_foreign(self, names: Iterable[str]) -> None:
+        old = set(self._old)
+        for name in names:
+            there = self.folder / name
+            if (there.exists() or there.is_symlink()) and name not in old:
+                raise foreign(name, self.folder)
+
+    def _make_folders(self) -> None:
+        hidden = self.folder / HIDDEN
+        with naming(self.folder):
+            for path in reversed([hidden, *(p for p in hidden.parents if not p.exists())]):
+                path.mkdir(exist_ok=path == hidden)  # which may be empty, and goes then
+                self._made.append(path)
+            self.beside = temporary(hidden)
+
+    def _take_back(self) -> None:
+        if self.beside.name != HIDDEN:
+            shutil.rmtree(self.beside, ignore_errors=True)
+        for path in reversed(self._made):
+            with contextlib.suppress(OSError):  # somebody else put something into it meanwhile
+                path.rmdir()
+
+
+def listed(data: bytes, path: str | Path) -> list[str]:
+    """Names of graphlink's files that a summary lists, whatever version wrote it; others are nobody's to replace.
+
+    Raises:
+        OutputError: it is none of graphlink's.
+    """
+    try:
+        names = msgspec.json.decode(data, type=_Listed).files
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _irreplaceable("it was not written by graphlink", path) from None
+    return list(filter(is_own, dict.fromkeys(names)))
+
+
+def taken(folder: str | Path) -> OutputError:
+    return OutputError(
+        "holds the outputs of an earlier run",
+        path=folder,
+        todo="choose another folder with --out, or replace those files (and no others) with --force",
+    )
+
+
+def foreign(name: str, folder: str | Path) -> OutputError:
+    return OutputError(
+        f"{name} is there already and is not listed in a summary of graphlink",
+        path=folder,
+        todo="move it away or choose another folder with --out",
+    )
+
+
+def _moved_elsewhere(folder: Path) -> OutputError:
+    return OutputError(
+        "another host moves files into it, or was killed while it did",
+        path=folder,
+        todo=f"try again; after {MOST_MOVING_S // 60} minutes what was there before is put back",
+    )
+
+
+def _irreplaceable(problem: str, path: str | Path) -> OutputError:
+    return OutputError(f"cannot be replaced: {problem}", path=path, todo="move it away or choose another folder with --out")

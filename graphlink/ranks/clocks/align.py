@@ -1,0 +1,231 @@
+"""One clock for all ranks: offset and drift of each, from what they did together.
+
+Kernels of a meeting end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted only where its
+standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that then agree share one clock
+(``shared``), for which they are fitted together. Host rows bound clocks only by what cannot be (``repair``). The run's clock is that of
+the lowest rank of the largest set of ranks that something ties; what nothing ties to it is not ``known``, and its lowest rank keeps its
+clock as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.graph.bounds import OPEN
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.ranks.clocks.fit import Fit, Known, fitted
+from graphlink.ranks.clocks.pairs import FEW, Affine, Pairs, Tree, along, lines, medians, pairs_of, summed, tree
+from graphlink.ranks.clocks.repair import Room, Shifts, rooms, shifts
+from graphlink.ranks.clocks.shared import named, shared
+from graphlink.ranks.clocks.ties import F64, Ties, components, middles, taken, ties
+from graphlink.ranks.figures.quantiles import added
+from graphlink.ranks.flat import any_of, blocks, column
+from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+
+_SURE_DRIFT: Final = 1e-6
+_ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
+# A gloo send may leave before its row begins: on a machine with few cores receives end up to 6 ms before it (pipelining-cpu/1f1b)
+_HOST_NS: Final = 10_000_000
+_UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machines (dlrm8-v100), where too few tell
+
+
+def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
+    """How the clock of each rank maps onto the run's. ``ranks`` ascending.
+
+    n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some twenty times.
+    """
+    if not ranks:
+        return Clocks((), 0, ())
+    resolution = max(r.resolution_ns for r in ranks)
+    found = _found(ranks, ties(ranks, meetings), resolution)
+    body = _bodies(ranks, found.root)
+    base = found.clocks(ranks, np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64), np.ones(len(ranks), np.bool_))
+    start_ns, end_ns = (on_run(ranks, base, name) for name in ("start_ns", "end_ns"))
+    room = rooms(ranks, meetings, start_ns, end_ns)
+    tolerance = max(resolution, found.tolerance_ns)
+    moved = _moved(ranks, meetings, (start_ns, end_ns), body, room)
+    tied = _tied(ranks, meetings, found.root)
+    labels, sizes = np.unique(tied, return_counts=True)
+    known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
+    run = found.clocks(ranks, moved.shift_ns, moved.uncertainty_ns, known)
+    warnings = (
+        *(_unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()),  # without communication nothing is compared
+        *found.warnings,
+        *_shifted(ranks, body, moved),
+        *_impossible(ranks, room, moved.shift_ns, max(tolerance, moved.slack_ns)),
+    )
+    return Clocks(run, max(tolerance, int(moved.uncertainty_ns.max()), moved.slack_ns), warnings)
+
+
+def onto_run(clock: Clock, own_ns: I64) -> I64:
+    """Times of a rank on the run's clock, rounded to ns. What does not come later stays so."""
+    out: I64 = own_ns + clock.offset_ns
+    if clock.drift:
+        out += np.rint(clock.drift * (own_ns - clock.from_ns)).astype(np.int64)
+    return out
+
+
+def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
+    """A column of times of all ranks, one rank after the other, on the run's clock."""
+    out = np.empty(sum(len(r.node) for r in ranks), np.int64)
+    low = 0
+    for rank, clock in zip(ranks, run, strict=True):
+        high = low + len(rank.node)
+        out[low:high] = onto_run(clock, getattr(rank, name))
+        low = high
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What ties tell. ``root``: position of the lowest rank that device work ties each to. ``clock`` counts from the middle of ``like``."""
+
+    root: I64
+    like: I64
+    clock: Affine
+    residual_ns: I64
+    tolerance_ns: int
+    warnings: tuple[str, ...]
+
+    def clocks(self, ranks: Sequence[RankComms], shift_ns: I64, uncertainty_ns: I64, known: Bool) -> tuple[Clock, ...]:
+        middle = middles(ranks)
+        out = []
+        for k, rank in enumerate(ranks):
+            first, root = int(self.like[k]), int(self.root[k])
+            offset = int(middle[root] - middle[first]) + round(float(self.clock.shift_ns[first])) if first != root else 0
+            residual = max(int(self.residual_ns[k]), int(uncertainty_ns[k]))
+            drift = float(self.clock.drift[first])
+            out.append(Clock(rank.rank, offset + int(shift_ns[k]), drift, int(middle[first]), residual, ranks[first].rank, bool(known[k])))
+        return tuple(out)
+
+
+def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> _Found:
+    count = len(ranks)
+    pairs = pairs_of(found, count)
+    line = lines(found, pairs)
+    grown = tree(pairs, line.near, count)
+    pinned = grown.pair == NOWHERE
+    fit = fitted(found, pairs, along(grown, pairs, line), Known(pinned, ~pinned), line.deviation, resolution_ns)
+    drifting = ~pinned & _told(fit, pairs, grown)
+    if (drifting != ~pinned).any():
+        fit = fitted(found, pairs, fit.clock, Known(pinned, drifting), line.deviation, resolution_ns)
+    one = shared(ranks, fit, pairs, grown, drifting)
+    clock = fit.clock
+    if (one.like != np.arange(count)).any():
+        any_drifting = np.zeros(count, np.bool_)
+        np.logical_or.at(any_drifting, one.like, drifting)
+        clock = _together(found, middles(ranks), one.like, fit, Known(pinned, any_drifting & ~pinned), resolution_ns)
+    all_clocks, residual = _spread(found, middles(ranks), one.like, clock)
+    counted = fit.weight > 0
+    off = np.abs(residual[counted])
+    tolerance = round(float(np.percentile(off, 95))) if len(off) else 0
+    if (pairs.count[grown.pair[~pinned]] < FEW).any():
+        tolerance = max(tolerance, _UNSEEN_NS)
+    return _Found(grown.root, one.like, all_clocks, _residuals(found, residual, fit.weight, count), tolerance, one.warnings)
+
+
+def _told(fit: Fit, pairs: Pairs, grown: Tree) -> Bool:
+    """Where the data tell a drift: against the rank next to it in the tree, or by its size against the root."""
+    variance = fit.drift_variance(pairs)
+    near = np.full(len(grown.pair), np.inf)
+    hung = grown.pair != NOWHERE
+    near[hung] = np.sqrt(variance[grown.pair[hung]])
+    told: Bool = (near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance)))
+    return told
+
+
+def _together(found: Ties, middle: I64, like: I64, fit: Fit, known: Known, resolution_ns: int) -> Affine:
+    """The fit of ``like`` only: ties of all that share a clock are its ties."""
+    mine = taken(_onto(found, middle, like), like[found.hub] != like[found.other])
+    pairs = pairs_of(mine, len(like))
+    deviation = medians(np.abs(fit.residual_ns[like[found.hub] != like[found.other]]), pairs.of, len(pairs.count))
+    return fitted(mine, pairs, fit.clock, known, deviation, resolution_ns).clock
+
+
+def _onto(found: Ties, middle: I64, like: I64) -> Ties:
+    """Ties with times counted as those of the ranks whose clocks are shared."""
+    step = (middle - middle[like]).astype(float)
+    return Ties(found.meeting, like[found.hub], like[found.other], found.hub_ns + step[found.hub], found.other_ns + step[found.other])
+
+
+def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine, F64]:
+    """The clocks of all ranks, and what ties differ by on them."""
+    own = _onto(found, middle, like)
+    ends = [ns + clock.shift_ns[rank] + clock.drift[rank] * ns for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))]
+    return Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
+
+
+def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
+    """Median difference of the ends of each rank from the common end: the mean of the meeting, without what the fit took out."""
+    kept = weight > 0
+    hub, other, off = found.hub[kept], found.other[kept], residual[kept]
+    meeting, of, size = np.unique(found.meeting[kept], return_inverse=True, return_counts=True)
+    common = added(of.reshape(-1), off, len(meeting)) / (size + 1)
+    one_hub = np.zeros(len(meeting), np.int64)
+    one_hub[of.reshape(-1)] = hub
+    rank = np.concatenate([other, one_hub])
+    middle = medians(np.abs(np.concatenate([off - common[of.reshape(-1)], common])), rank, count)
+    return np.rint(np.nan_to_num(middle)).astype(np.int64)
+
+
+def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
+    """Of each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart."""
+    first: dict[str, int] = {}
+    host = np.array([first.setdefault(r.host, k) if r.host else k for k, r in enumerate(ranks)], np.int64)
+    here = np.arange(len(ranks))
+    return components(len(ranks), np.concatenate([here, here]), np.concatenate([root, host]))
+
+
+def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
+    """Of each rank the lowest that device work or host rows tie it to."""
+    on_host = column(ranks, "on_host")
+    pairs = [np.stack([np.arange(len(ranks)), root])]
+    for at in blocks(ranks, meetings):
+        host = at.spread(any_of(on_host[at.op], at))
+        pairs.append(np.unique(np.stack([at.rank[at.spread(at.first)], at.rank])[:, host], axis=1).astype(np.int64))
+    a, b = np.concatenate(pairs, axis=1)
+    return components(len(ranks), a, b)
+
+
+def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
+    """Shifts that repair what cannot be between bodies that only host rows tie; none where everything can be."""
+    none = np.zeros(len(ranks), np.int64)
+    wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
+    return shifts(ranks, meetings, *times, body, room) if wrong.any() else Shifts(none, none, 0)
+
+
+def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
+    if known.all():
+        return []
+    lost = [r.rank for r, ok in zip(ranks, known.tolist(), strict=True) if not ok]
+    run = ranks[int(tied[known][0])].rank
+    return [f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do not compare"]
+
+
+def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
+    some = [k for k in np.flatnonzero(moved.shift_ns).tolist() if body[k] == k]
+    if not some and not moved.slack_ns:
+        return []
+    told = [f"rank {ranks[k].rank} {moved.shift_ns[k] / 1e6:+.3f} ms (within {moved.uncertainty_ns[k] / 1e6:.3f} ms)" for k in some[:4]]
+    text = "clocks are shifted so that no receive or collective on the host ends before it can: " + ", ".join(told)
+    text += f", ... ({len(some)} in all)" if len(some) > 4 else ""
+    return [text + (f"; no shifts mend all, {moved.slack_ns / 1e6:.3f} ms are missing" if moved.slack_ns else "")]
+
+
+def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:
+    """Shifted rooms are exact for the two ranks that bounded them, and those are what is counted."""
+    left = np.where(room.ns < OPEN // 2, room.ns + shift_ns[room.ended] - shift_ns[room.begun], 0)
+    wrong = left < np.where(room.on_host, -max(tolerance_ns, _HOST_NS), -tolerance_ns)
+    left[~wrong] = 0
+    if not wrong.any():
+        return []
+    worst = int(left.argmin())
+    begun, ended = ranks[int(room.begun[worst])].rank, ranks[int(room.ended[worst])].rank
+    return [
+        f"{np.count_nonzero(wrong)} meetings end on one rank before another began, by up to {-int(left[worst]) / 1e3:.1f} us "
+        f"(ranks {ended} and {begun}): they are matched wrongly, or the clocks are off by as much"
+    ]

@@ -1,0 +1,179 @@
+"""Shift and drift of all clocks at once from their ties: least squares, reweighted so that wrong meetings do not count.
+
+Of a tie the residual is the difference of its two ends on the common clock. Sums over each pair of ranks make normal equations with the
+shape of a graph's Laplacian, which conjugate gradients solve from where medians along a tree began; no matrix is ever made. Huber's
+weights bring all ranks near, then Tukey's take what is still far off out altogether.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import Bool
+from graphlink.ranks.clocks.pairs import FEW, TO_SIGMA, Affine, Pairs, medians
+from graphlink.ranks.clocks.ties import F64, Ties
+from graphlink.ranks.figures.quantiles import added
+
+_HUBER: Final = 1.345  # of sigma: 95 % efficient on normal errors, as is Tukey's
+_TUKEY: Final = 4.685
+_LEAST_SIGMA_NS: Final = 100.0
+_PRIOR: Final = 8  # ties: as much as all pairs together count for the deviation of one
+_PRIOR_DRIFT: Final = 3e-5  # sigma of what oscillators differ by, which holds a drift that ends hardly tell
+_ENOUGH: Final = 1e-10  # squared error, in sigmas
+_MOST_ROUNDS: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is fitted of each clock: ``pinned`` ones stay, the others have a shift, and where ``drifting`` a drift."""
+
+    pinned: Bool
+    drifting: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """``weight`` of each tie, 0 (taken out) to 1. Sums over each pair of 1 / variance, with ``other_ns / span_ns`` to power 0, 1, 2."""
+
+    clock: Affine
+    weight: F64
+    residual_ns: F64
+    w: F64
+    wz: F64
+    wzz: F64
+    span_ns: float
+
+    def level_variance(self, drifting: Bool, at: F64) -> F64:
+        """Of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``: a drift was fitted to it."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = self.wz / self.w
+            slope = np.where(drifting, (at / self.span_ns - z) ** 2 / (self.wzz - self.wz * z), 0.0)
+            return np.nan_to_num(1 / self.w + np.maximum(slope, 0), nan=np.inf, posinf=np.inf)
+
+    def drift_variance(self, pairs: Pairs) -> F64:
+        """Of the difference of each pair's drifts, infinite where too few ends tell."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = self.wzz - self.wz**2 / self.w
+            counted = added(pairs.of, self.weight, len(pairs.count))
+            return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
+
+
+def fitted(ties: Ties, pairs: Pairs, start: Affine, known: Known, deviation: F64, resolution_ns: int) -> Fit:
+    """``deviation``: the median one of each pair's ends from a line of its own. Linear in ties for each of about ten rounds."""
+    clock = Affine(start.shift_ns.copy(), np.where(known.drifting, start.drift, 0.0))
+    span = max(float(np.abs(np.concatenate([ties.hub_ns, ties.other_ns])).max(initial=0)), 1.0)
+    least = max(_LEAST_SIGMA_NS, 0.3 * resolution_ns)
+    sigma = _sigma(deviation, pairs, least)[pairs.of]
+    for step in range(9):
+        if step == 3:
+            sigma = _sigma(_deviation(ties, pairs, _residual(ties, clock), sigma), pairs, least)[pairs.of]
+        clock = _round(_Sums(ties, pairs, _residual(ties, clock), sigma, span, tukey=step >= 5), clock, known)
+    residual = _residual(ties, clock)
+    sums = _Sums(ties, pairs, residual, sigma, span, tukey=True)
+    return Fit(clock, sums.weight, residual, sums.w, sums.wi, sums.wii, span)
+
+
+def _residual(ties: Ties, clock: Affine) -> F64:
+    return (
+        ties.other_ns
+        - ties.hub_ns
+        + (clock.shift_ns[ties.other] + clock.drift[ties.other] * ties.other_ns)
+        - (clock.shift_ns[ties.hub] + clock.drift[ties.hub] * ties.hub_ns)
+    )
+
+
+def _sigma(deviation: F64, pairs: Pairs, least: float) -> F64:
+    """Of a pair with few ties that of all counts as well."""
+    own = np.square(TO_SIGMA * deviation)
+    usual = float(np.median(np.repeat(own, pairs.count))) if len(own) else 0.0
+    return np.maximum(np.sqrt((pairs.count * own + _PRIOR * usual) / (pairs.count + _PRIOR)), least)
+
+
+def _deviation(ties: Ties, pairs: Pairs, residual: F64, sigma: F64) -> F64:
+    """Median deviation of the residuals of a pair from their own line, so that a pair which contradicts others gets no wider for it."""
+    weight, number = _huber(residual, sigma), len(pairs.count)
+
+    def mean(value: F64) -> F64:
+        return added(pairs.of, weight * value, number) / total
+
+    total = added(pairs.of, weight, number)
+    z = ties.other_ns - mean(ties.other_ns)[pairs.of]
+    off = residual - mean(residual)[pairs.of]
+    spread = mean(z * z)
+    slope = np.where((pairs.count >= FEW) & (spread > 0), mean(z * off) / np.where(spread > 0, spread, 1), 0)
+    return medians(np.abs(off - slope[pairs.of] * z), pairs.of, number)
+
+
+def _huber(residual: F64, sigma: F64) -> F64:
+    return np.minimum(1, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
+
+
+class _Sums:
+    """Sums over the ties of each pair: all that the normal equations need."""
+
+    def __init__(self, ties: Ties, pairs: Pairs, residual: F64, sigma: F64, span_ns: float, *, tukey: bool) -> None:
+        self.pairs, self.span_ns = pairs, span_ns
+        tame = np.square(np.maximum(0, 1 - np.square(residual / (_TUKEY * sigma)))) if tukey else _huber(residual, sigma)
+        self.weight = tame
+        w = tame / np.square(sigma)
+        zi, zh = ties.other_ns / span_ns, ties.hub_ns / span_ns
+        wi, wh, wr = w * zi, w * zh, w * residual
+        sums = (added(pairs.of, v, len(pairs.count)) for v in (w, wi, wh, wi * zi, wi * zh, wh * zh, wr, wr * zi, wr * zh))
+        self.w, self.wi, self.wh, self.wii, self.wih, self.whh, self.wr, self.wri, self.wrh = sums
+
+    def gathered(self, one: F64, by_other: F64, by_hub: F64, count: int) -> F64:
+        """Terms a pair, added up for its two ranks: (shift, drift * span)."""
+        at = np.concatenate([self.pairs.other, self.pairs.hub])
+        return np.stack([added(at, w, count) for w in (np.append(one, -one), np.append(by_other, -by_hub))])
+
+    def times(self, x: F64) -> F64:
+        """The normal matrix times ``x``."""
+        (ai, di), (ah, dh) = x[:, self.pairs.other], x[:, self.pairs.hub]
+        a = ai - ah
+        return self.gathered(
+            a * self.w + di * self.wi - dh * self.wh,
+            a * self.wi + di * self.wii - dh * self.wih,
+            a * self.wh + di * self.wih - dh * self.whh,
+            x.shape[1],
+        )
+
+    def diagonal(self, count: int) -> F64:
+        both = np.concatenate([self.pairs.other, self.pairs.hub])
+        return np.stack(
+            [
+                added(both, np.append(self.w, self.w), count),
+                added(both, np.append(self.wii, self.whh), count),
+            ]
+        )
+
+
+def _round(sums: _Sums, clock: Affine, known: Known) -> Affine:
+    """One step of reweighted least squares. A drift is held to what oscillators do, a shift hardly (1 s)."""
+    free = np.stack([~known.pinned, ~known.pinned & known.drifting]).astype(float)
+    ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * sums.span_ns) ** 2]])
+    x = np.stack([np.zeros_like(clock.shift_ns), clock.drift * sums.span_ns])
+    wrong = -sums.gathered(sums.wr, sums.wri, sums.wrh, x.shape[1]) - ridge * x
+    step = solved(sums, wrong * free, free, ridge)
+    return Affine(clock.shift_ns + step[0], clock.drift + step[1] / sums.span_ns)
+
+
+def solved(sums: _Sums, right: F64, free: F64, ridge: F64) -> F64:
+    """Conjugate gradients on the unknowns that are ``free``, preconditioned by the diagonal."""
+    scale = free / (sums.diagonal(right.shape[1]) + ridge)
+    x, rest = np.zeros_like(right), right
+    ahead = scale * rest
+    direction, energy = ahead, float((rest * ahead).sum())
+    for _ in range(_MOST_ROUNDS):
+        if energy < _ENOUGH:
+            break
+        image = free * (sums.times(direction) + ridge * direction)
+        stride = energy / float((direction * image).sum())
+        x = x + stride * direction
+        rest = rest - stride * image
+        ahead = scale * rest
+        before, energy = energy, float((rest * ahead).sum())
+        direction = ahead + energy / before * direction
+    return x

@@ -1,0 +1,162 @@
+"""Ties by pair of ranks: a robust line a pair, the tree of pairs that tell most, and clocks along it to start a fit from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE
+from graphlink.ranks.clocks.ties import F64, Ties
+
+FEW: Final = 4  # a line through fewer ends is no evidence of drift
+_NEAR_NS: Final = 10_000.0  # from the line of a pair: its ends agree
+_NO_DRIFT: Final = 1e-3  # no two oscillators differ by as much
+TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal errors
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of ranks with ties; ``of``: the pair of each tie; ``count``: ties of each pair."""
+
+    hub: I64
+    other: I64
+    of: I64
+    count: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """hub_ns - other_ns = ``level`` + ``slope`` * other_ns, of each pair; ``near``: how many ties agree with it; ``deviation``: median."""
+
+    level: F64
+    slope: F64
+    near: I64
+    deviation: F64
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """Clocks: common time = (1 + ``drift``) * own + ``shift_ns``, own counted from the middle of the recording."""
+
+    shift_ns: F64
+    drift: F64
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The pairs that tell most, spanning each component. ``order``: roots (lowest ranks) first, then whatever hangs on those before.
+
+    ``parent`` and ``pair`` of a rank: what it hangs on, and by which pair; ``NOWHERE`` for roots.
+    """
+
+    order: I64
+    parent: I64
+    pair: I64
+    root: I64
+
+
+def pairs_of(ties: Ties, count: int) -> Pairs:
+    """n log n in ties."""
+    code, of, number = np.unique(ties.hub * count + ties.other, return_inverse=True, return_counts=True)
+    return Pairs(code // max(count, 1), code % max(count, 1), of.reshape(-1), number)
+
+
+def medians(value: F64, group: I64, count: int) -> F64:
+    """Of each of ``count`` groups; nan for those without values."""
+    ordered = value[np.lexsort((value, group))]
+    number = np.bincount(group, minlength=count)
+    first = np.cumsum(number) - number
+    out = np.full(count, np.nan)
+    some = number > 0
+    low, high = (first + (number - 1) // 2)[some], (first + number // 2)[some]
+    out[some] = (ordered[low] + ordered[high]) / 2
+    return out
+
+
+def lines(ties: Ties, pairs: Pairs) -> Lines:
+    """Medians, which up to a fourth of wrong ends does not sway. The slope is the median over ends half the pair's ends apart."""
+    total = len(pairs.count)
+    level, flat = _levels(ties, pairs, np.zeros(total))
+    order = np.lexsort((ties.other_ns, pairs.of))
+    of, turn = pairs.of[order], np.arange(len(order)) - np.repeat(np.cumsum(pairs.count) - pairs.count, pairs.count)
+    half = pairs.count[of] // 2
+    from_ = np.flatnonzero((turn + half < pairs.count[of]) & (pairs.count[of] >= FEW))
+    a, b = order[from_], order[from_ + half[from_]]
+    run = ties.other_ns[b] - ties.other_ns[a]
+    rise = (ties.hub_ns - ties.other_ns)[b] - (ties.hub_ns - ties.other_ns)[a]
+    apart = run > 0
+    slope = medians(rise[apart] / run[apart], of[from_][apart], total)
+    slope = np.where(np.abs(slope) < _NO_DRIFT, slope, 0.0)
+    sloped, steep = _levels(ties, pairs, slope)
+    use = steep < flat / 2
+    level, slope, deviation = np.where(use, sloped, level), np.where(use, slope, 0.0), np.where(use, steep, flat)
+    off = np.abs(ties.hub_ns - ties.other_ns - level[pairs.of] - slope[pairs.of] * ties.other_ns)
+    return Lines(level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation)
+
+
+def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
+    """Level and median deviation of each pair, given its slope."""
+    rest = ties.hub_ns - ties.other_ns - slope[pairs.of] * ties.other_ns
+    level = medians(rest, pairs.of, len(slope))
+    return level, medians(np.abs(rest - level[pairs.of]), pairs.of, len(slope))
+
+
+def tree(pairs: Pairs, near: I64, count: int) -> Tree:
+    """The spanning tree whose pairs have most ends that agree (Kruskal). e log e in pairs."""
+    leader = list(range(count))
+
+    def lead(rank: int) -> int:
+        while leader[rank] != rank:
+            leader[rank] = leader[leader[rank]]
+            rank = leader[rank]
+        return rank
+
+    next_to: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for pair in np.lexsort((pairs.other, pairs.hub, -near)).tolist():
+        a, b = int(pairs.hub[pair]), int(pairs.other[pair])
+        if lead(a) != lead(b):
+            leader[lead(a)] = lead(b)
+            next_to[a].append((b, pair))
+            next_to[b].append((a, pair))
+    parent, by, root = (np.full(count, NOWHERE) for _ in range(3))
+    order: list[int] = []
+    for lowest in range(count):
+        if root[lowest] != NOWHERE:
+            continue
+        root[lowest] = lowest
+        ahead = [lowest]
+        for rank in ahead:
+            for other, pair in next_to[rank]:
+                if root[other] == NOWHERE:
+                    root[other], parent[other], by[other] = lowest, rank, pair
+                    ahead.append(other)
+        order += ahead
+    return Tree(np.array(order, np.int64), parent, by, root)
+
+
+def along(grown: Tree, pairs: Pairs, line: Lines) -> Affine:
+    """Clocks from the roots on, by the lines of the pairs."""
+    shift, drift = np.zeros(len(grown.root)), np.zeros(len(grown.root))
+    for rank in grown.order.tolist():
+        pair, parent = int(grown.pair[rank]), int(grown.parent[rank])
+        if pair == NOWHERE:
+            continue
+        level, slope = line.level[pair], line.slope[pair]
+        if pairs.hub[pair] == parent:
+            drift[rank] = (1 + slope) * (1 + drift[parent]) - 1
+            shift[rank] = shift[parent] + level * (1 + drift[parent])
+        else:
+            drift[rank] = (1 + drift[parent]) / (1 + slope) - 1
+            shift[rank] = shift[parent] - level * (1 + drift[rank])
+    return Affine(shift, drift)
+
+
+def summed(grown: Tree, of_pair: F64) -> F64:
+    """Of each rank: the sum over the pairs between it and its root."""
+    out = np.zeros(len(grown.root))
+    for rank in grown.order.tolist():
+        if grown.pair[rank] != NOWHERE:
+            out[rank] = out[grown.parent[rank]] + of_pair[grown.pair[rank]]
+    return out

@@ -1,0 +1,126 @@
+"""What cannot be on one clock: a collective that a member ends before all have begun, a receive that ends before its send began.
+
+Where device work ties clocks, such cases are counted. Where only host rows meet (gloo: their ends say nothing else), they are all that
+tells of the clocks: those stand as recorded until something cannot be, then are shifted so that all can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.graph.bounds import OPEN, solved
+from graphlink.model import I32, I64, Bool, CommKind
+from graphlink.ranks.clocks.ties import ROOTED
+from graphlink.ranks.flat import blocks, column, members
+from graphlink.ranks.records import Meetings, RankComms
+
+_NEVER: Final = np.iinfo(np.int64).max
+_WORST: Final = 1_000  # meetings of a group, those with the least room, that bound shifts
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where nothing must hold.
+
+    ``begun`` and ``ended``: positions of the ranks that say so. ``on_host``: of a member.
+    """
+
+    ns: I64
+    begun: I64
+    ended: I64
+    on_host: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """``shift_ns`` of each rank, all of a body alike; ``uncertainty_ns`` of those that bounds hold, else 0. ``slack_ns``: bounds missed."""
+
+    shift_ns: I64
+    uncertainty_ns: I64
+    slack_ns: int
+
+
+def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64) -> Room:
+    """Times on a common clock, of all ranks' ops one after the other. Linear in members.
+
+    Rooted collectives hold nothing: which rank must wait is not recorded.
+    """
+    total = len(meetings.kind)
+    room, begun, ended = np.full(total, OPEN), np.zeros(total, np.int64), np.zeros(total, np.int64)
+    on_host = np.zeros(total, np.bool_)
+    kind, host = column(ranks, "kind"), column(ranks, "on_host")
+    free = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
+    for at in blocks(ranks, meetings):
+        mine = slice(at.low, at.high)
+        message = at.spread(meetings.kind[mine] != CommKind.COLLECTIVE)
+        receives, sends = message & (kind[at.op] == CommKind.RECV), message & (kind[at.op] == CommKind.SEND)
+        late, last = _first_of(np.where(receives, _NEVER, -start_ns[at.op]), at.first, at.count)
+        early, ends = _first_of(np.where(sends, _NEVER, end_ns[at.op]), at.first, at.count)
+        room[mine] = np.where(free[mine], OPEN, early + late)
+        begun[mine], ended[mine] = at.rank[last], at.rank[ends]
+        on_host[mine] = np.logical_or.reduceat(host[at.op], at.first)
+    return Room(room, begun, ended, on_host)
+
+
+def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
+    """The least value of each slice, and where it first is."""
+    least = np.minimum.reduceat(value, first)
+    hits = np.flatnonzero(value == np.repeat(least, count))
+    return least, hits[np.searchsorted(hits, first)]
+
+
+def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
+    """Shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
+
+    Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
+    before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.
+    """
+    bodies, of_rank = np.unique(body, return_inverse=True)
+    of_rank = of_rank.reshape(-1)
+    bound = np.full((len(bodies),) * 2, OPEN)
+    np.fill_diagonal(bound, 0)
+    kind = column(ranks, "kind")
+    use = np.flatnonzero(room.on_host & (room.ns < OPEN // 2))
+    message = meetings.kind[use] != CommKind.COLLECTIVE
+    at = members(ranks, meetings, use[message])
+    if len(at.first):
+        sends = kind[at.op] == CommKind.SEND
+        begun, ended = np.flatnonzero(sends), np.flatnonzero(~sends)  # one of each a meeting, in order
+        np.minimum.at(bound, (of_rank[at.rank[ended]], of_rank[at.rank[begun]]), end_ns[at.op[ended]] - start_ns[at.op[begun]])
+    for chosen in _worst(use[~message], meetings.group, room.ns):
+        at = members(ranks, meetings, chosen)
+        size = int(at.count[0])
+        own = of_rank[at.rank[:size]]
+        start, end = start_ns[at.op].reshape(-1, size), end_ns[at.op].reshape(-1, size)
+        for k in range(size):
+            np.minimum.at(bound[own[k]], own, (end[:, k, None] - start).min(axis=0))
+    np.fill_diagonal(bound, 0)
+    slack, tight = solved(bound)
+    shift, width = _placed(tight)
+    return Shifts(shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack)
+
+
+def _worst(use: I64, group: I32, room: I64) -> list[I64]:
+    """Of each group the collectives with the least room."""
+    order = use[np.lexsort((room[use], group[use]))]
+    cuts = np.flatnonzero(group[order][1:] != group[order][:-1]) + 1
+    return [np.sort(part[:_WORST]) for part in np.split(order, cuts) if len(part)]
+
+
+def _placed(tight: I64) -> tuple[I64, I64]:
+    """A shift a body that keeps all bounds, and half of what was left it. Bounds are closed, so what is placed never bars the rest."""
+    shift, half = np.zeros(len(tight), np.int64), np.zeros(len(tight), np.int64)
+    for k in range(1, len(tight)):
+        high = int(np.where(tight[:k, k] < OPEN // 2, shift[:k] + tight[:k, k], OPEN).min())
+        low = int(np.where(tight[k, :k] < OPEN // 2, shift[:k] - tight[k, :k], -OPEN).max())
+        if low <= 0 <= high:
+            continue
+        if high < OPEN // 2 and low > -OPEN // 2:
+            shift[k], half[k] = low + (high - low) // 2, (high - low + 1) // 2
+        else:
+            shift[k] = low if low > 0 else high
+    return shift, half

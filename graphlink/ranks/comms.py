@@ -1,0 +1,63 @@
+"""The communication of one rank, from its graph, for whoever looks at several."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphlink.model import NOWHERE, CommKind, CommNode, Communication, Graph, Linked, NodeKind
+from graphlink.ranks.records import GroupKey, RankComms
+
+
+def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
+    """Every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes."""
+    kept: list[tuple[int, CommNode, bool]] = []
+    for kind, rows, recorded in (
+        (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
+        (NodeKind.HOST_COMM, comm.host_row, comm.host_node),
+    ):
+        typed = {row: n for row, n in zip(rows.tolist(), recorded, strict=True) if n.kind != CommKind.UNKNOWN and n.group is not None}
+        found = np.flatnonzero((graph.kind == kind) & np.isin(graph.row, list(typed)))
+        kept += [
+            (node, typed[row], kind == NodeKind.HOST_COMM) for node, row in zip(found.tolist(), graph.row[found].tolist(), strict=True)
+        ]
+    kept.sort(key=lambda one: (graph.start_ns[one[0]], graph.end_ns[one[0]], one[0]))
+    node = np.array([i for i, _, _ in kept], np.int32)
+    nodes = [n for _, n, _ in kept]
+    groups: dict[GroupKey, int] = {}
+    group = np.array([groups.setdefault(_key(comm, n), len(groups)) for n in nodes], np.int32)
+    sends = CommKind.SEND
+    overhead = linked.trace.overhead
+    return RankComms(
+        rank=rank,
+        world_size=world_size,
+        host=linked.trace.host_name,
+        resolution_ns=linked.trace.resolution_ns,
+        began_ns=graph.epoch_ns,
+        ended_ns=graph.epoch_ns + int(graph.end_ns.max(initial=0)),
+        groups=tuple(groups),
+        node=node,
+        kind=np.array([n.kind for n in nodes], np.uint8),
+        type=np.array([NOWHERE if n.comm_type is None else n.comm_type for n in nodes], np.int32),
+        bytes=np.array([n.size_bytes for n in nodes], np.int64),
+        group=group,
+        peer=np.array([_known(n.dst if n.kind == sends else n.src) if n.comm_type is None else NOWHERE for n in nodes], np.int32),
+        tag=np.array([n.tag or 0 for n in nodes], np.int64),
+        seq=np.array([_known(n.seq) for n in nodes], np.int64),
+        start_ns=graph.epoch_ns + graph.start_ns[node],
+        end_ns=graph.epoch_ns + graph.end_ns[node],
+        on_host=np.array([host for _, _, host in kept], np.bool_),
+        uneven=np.array([n.uneven for n in nodes], np.bool_),
+        overhead_start_ns=overhead.start_ns,
+        overhead_end_ns=overhead.end_ns,
+    )
+
+
+def _key(comm: Communication, node: CommNode) -> GroupKey:
+    assert node.group is not None
+    group = comm.groups[node.group]
+    assert group.ranks is not None
+    return group.ranks, group.name
+
+
+def _known(value: int | None) -> int:
+    return NOWHERE if value is None else value

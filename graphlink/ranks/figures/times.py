@@ -1,0 +1,154 @@
+"""Of every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
+
+A member waits from its own start to the last start, or to its own end where that comes first. What is left of its time is transfer, as
+much as the meeting's transfer took, and a remainder: ends that lie apart by what clocks and kernels leave, or a host row that lasted until
+somebody waited for it. Wait + transfer + remainder = duration, exactly.
+
+============================  =====================================================================================
+meeting                       transfer
+============================  =====================================================================================
+kernels of a collective       from the last start to the mean of the ends, at most as long as the shortest kernel ran
+rows of a collective on host  from the last start to the first end after it (other ends only say when somebody waited)
+message                       from when both ends are there to the end of the receive
+clocks of its ranks unknown   as long as the shortest member, if all members were recorded
+============================  =====================================================================================
+
+It takes at least 1 ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.link.commtypes import CollectiveType
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
+from graphlink.ranks.clocks.align import on_run
+from graphlink.ranks.clocks.ties import F64
+from graphlink.ranks.flat import Members, any_of, blocks, column
+from graphlink.ranks.records import Clocks, Meetings, RankComms
+
+_SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
+_PARTLY: Final = (
+    *(CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
+    *(CollectiveType.GATHER, CollectiveType.SCATTER),
+)  # a rank's own part does not travel
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """One entry a meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
+
+    ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much after the one before
+    it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.
+    """
+
+    members: I32
+    first_start_ns: I64
+    last_start_ns: I64
+    skew_ns: I64
+    late: I32
+    lateness_ns: I64
+    waited_ns: I64
+    transfer_ns: I64
+    bytes: I64
+    timed: Bool
+    wait_ns: I64
+    transfer_part_ns: I64
+
+
+def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
+    """Linear in members, about a million at a time."""
+    total = len(meetings.kind)
+    start, end = (on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns"))
+    own = _Own(start, end, column(ranks, "on_host"), column(ranks, "kind"), column(ranks, "bytes"))
+    known = np.array([c.known for c in clocks.clocks], np.bool_)
+    size = np.array([len(members) for members, _ in meetings.groups], np.int64)
+    out = Times(
+        members=np.diff(meetings.first).astype(np.int32),
+        first_start_ns=np.zeros(total, np.int64),
+        last_start_ns=np.zeros(total, np.int64),
+        skew_ns=np.zeros(total, np.int64),
+        late=np.full(total, NOWHERE, np.int32),
+        lateness_ns=np.zeros(total, np.int64),
+        waited_ns=np.zeros(total, np.int64),
+        transfer_ns=np.zeros(total, np.int64),
+        bytes=np.zeros(total, np.int64),
+        timed=np.ones(total, np.bool_),
+        wait_ns=np.zeros(len(meetings.op), np.int64),
+        transfer_part_ns=np.zeros(len(meetings.op), np.int64),
+    )
+    for at in blocks(ranks, meetings):
+        _block(own, meetings, known, size, at, out)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """Columns of all ops."""
+
+    start_ns: I64
+    end_ns: I64
+    on_host: Bool
+    kind: I32
+    bytes: I64
+
+
+def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, out: Times) -> None:
+    """Fills in the meetings ``at``."""
+    mine = slice(at.low, at.high)
+    start, end = own.start_ns[at.op], own.end_ns[at.op]
+    duration = end - start
+    first, last = np.minimum.reduceat(start, at.first), np.maximum.reduceat(start, at.first)
+    is_last = np.flatnonzero(start == at.spread(last))
+    late = is_last[np.searchsorted(is_last, at.first)]
+    others = start.copy()
+    others[late] = np.iinfo(np.int64).min
+    before = np.maximum.reduceat(others, at.first)
+    shortest = np.minimum.reduceat(duration, at.first)
+    # the clocks of ranks that meet are tied to each other: either to the run's, or apart from it
+    timed = np.logical_and.reduceat(known[at.rank], at.first) | ~any_of(known[at.rank], at)
+    transfer = np.maximum(np.where(timed, _transfer(own, meetings, at, last, end, shortest), shortest), 1)
+    wait = np.clip(at.spread(np.where(timed, last, 0)) - start, 0, duration)
+    wait = np.where(at.spread(timed), wait, duration - at.spread(shortest))
+    out.first_start_ns[mine], out.last_start_ns[mine] = first, last
+    out.skew_ns[mine] = np.where(timed, last - first, 0)
+    out.late[mine] = np.where(timed, at.rank[late], NOWHERE)
+    out.lateness_ns[mine] = np.where(timed & (at.count > 1), last - before, 0)
+    out.waited_ns[mine] = np.add.reduceat(wait, at.first)
+    out.transfer_ns[mine] = transfer
+    mean = np.add.reduceat(own.bytes[at.op], at.first) // at.count
+    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], _SHARDS)
+    out.bytes[mine] = mean * np.where(shards, size[meetings.group[mine]], 1)
+    out.timed[mine] = timed
+    entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
+    out.wait_ns[entries] = wait
+    out.transfer_part_ns[entries] = np.minimum(duration - wait, at.spread(transfer))
+
+
+def _transfer(own: _Own, meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
+    """Of meetings whose clocks are known; may be below 1."""
+    since = end - at.spread(last)
+    out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
+    never = np.iinfo(np.int64).max
+    host = any_of(own.on_host[at.op], at)
+    if host.any():
+        ended = np.minimum.reduceat(np.where(since > 0, since, never), at.first)
+        out = np.where(host, np.where(ended < never, ended, 1), out)
+    message = meetings.kind[at.low : at.high] != CommKind.COLLECTIVE
+    if message.any():
+        received = np.minimum.reduceat(np.where(own.kind[at.op] == CommKind.RECV, since, never), at.first)
+        out = np.where(message & (received < never), received, out)
+    return out
+
+
+def bus_factors(meetings: Meetings) -> F64:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md), for the whole group."""
+    n = np.array([len(members) for members, _ in meetings.groups], np.float64)[meetings.group]
+    collective = meetings.kind == CommKind.COLLECTIVE
+    part = (n - 1) / np.maximum(n, 1)
+    out = np.where(collective & np.isin(meetings.type, _PARTLY), part, 1.0)
+    return np.where(collective & (meetings.type == CollectiveType.ALL_REDUCE), 2 * part, out)

@@ -1,0 +1,246 @@
+"""Lays the ops of two ranks beside each other by when they ended: all members of a collective end within microseconds of each other.
+
+The clocks of the two may differ by any offset and by some drift, so differences between the ends of neighbours are compared first. In a
+training loop every layer looks alike, and a shift by one layer makes as many equal pairs; but only under the right one do the times
+between ends agree.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
+from graphlink.ranks.matching.lines import Line
+from graphlink.ranks.matching.shifts import likely_shifts
+
+NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
+DRIFT: Final = 1e-4  # of one clock against another, at most
+FEWEST: Final = 2  # matches that tell a clock
+TELLING: Final = 4  # matches that tell it for other groups too
+FEW: Final = 8  # ops that are better laid by a clock that others told
+MOSTLY: Final = 0.9  # share of neighbours that must agree before two equal sequences are taken as they stand
+LONG_NS: Final = 100_000_000  # over less than this a drift is lost in how far ends lie apart
+WIDE: Final = 5  # times as far as ends lie apart, while the drift is not known
+
+
+def as_they_stand(left: Ops, right: Ops) -> bool:
+    """Whether the times allow the k-th op of one to be the k-th of the other."""
+    delta = left.end_ns - right.end_ns
+    far = np.abs(np.diff(delta)) > _allowed(right.end_ns, NEAR_NS[0])
+    if not far.any():
+        return True
+    if np.count_nonzero(far) > (1 - MOSTLY) * len(far):
+        return False
+    every = np.arange(len(left))
+    there = _on_left(left, right, every, every, NEAR_NS[0])
+    near = np.abs(left.end_ns - there.end_ns) <= NEAR_NS[0]
+    return bool((near | _together(left.start_ns, left.end_ns, there.start_ns, there.end_ns)).all())
+
+
+def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | None:
+    """Counterparts by time and token; None where the times do not tell: fewer than half of what both sides recorded end together.
+
+    Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone. ``near``: how
+    far apart ends may lie, tried in turn.
+    """
+    if min(len(left), len(right)) < FEWEST:
+        return None
+    for near_ns in near:
+        found = _aligned(left, right, near_ns)
+        if found is not None and (near_ns == NEAR_NS[0] or np.count_nonzero(found.right != NOWHERE) >= TELLING):
+            return found
+    return None
+
+
+def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
+    """As ``by_time``, with the left side's clock by the right side's known from elsewhere."""
+    if not len(left) or not len(right):
+        return None
+    there = _on_clock(right, line)
+    a, b = _ending_together(left, there, NEAR_NS[-1])
+    found = _filled(left, there, a, b)
+    matched = np.count_nonzero(found.right != NOWHERE)
+    return found if 2 * matched >= max(_recorded_by_both(left, there, 0), int(left.eager)) else None
+
+
+def clock(left: Ops, right: Ops, found: Pairs, least: int = TELLING) -> Line | None:
+    """The left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
+    a = np.flatnonzero(found.right != NOWHERE)
+    if len(a) < least:
+        return None
+    left_ns, right_ns = left.end_ns[a], right.end_ns[found.right[a]]
+    line = _line(left_ns, right_ns, NEAR_NS[0])
+    near = np.abs(line.of(right_ns) - left_ns) <= NEAR_NS[0]
+    return line if 2 * np.count_nonzero(near) >= len(a) else None
+
+
+def _aligned(left: Ops, right: Ops, near_ns: int) -> Pairs | None:
+    a, b = _under_best_shift(left, right, near_ns)
+    if len(a) < FEWEST:
+        return None
+    for reach in (WIDE * near_ns, near_ns):  # first with the clock of a part of the ops, then with that of all
+        there = _on_left(left, right, a, b, near_ns)
+        a, b = _ending_together(left, there, reach)
+        if len(a) < FEWEST:
+            return None
+    return _filled(left, there, a, b) if 2 * len(a) >= _recorded_by_both(left, there, near_ns) else None
+
+
+def _recorded_by_both(left: Ops, right: Ops, near_ns: int) -> int:
+    """How many ops, of the side that has fewer, ended while both were recorded. Both on one clock."""
+    low, high = max(left.end_ns.min(), right.end_ns.min()) - near_ns, min(left.end_ns.max(), right.end_ns.max()) + near_ns
+    return min(int(np.count_nonzero((side.end_ns >= low) & (side.end_ns <= high))) for side in (left, right))
+
+
+def _allowed(end_ns: I64, near_ns: int) -> I64:
+    """By how much the time between neighbours may differ between two ranks."""
+    allowed: I64 = near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64)
+    return allowed
+
+
+def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
+    """The neighbours that agree in token and in the time between them, under the shift with most of them; closer ones count more."""
+    allowed = _allowed(right.end_ns, near_ns)
+    best, score = np.zeros(0, np.int64), 0.0
+    at = 0
+    for shift in likely_shifts(_steps(left, near_ns), _steps(right, near_ns)).tolist():
+        low, high = max(0, -shift), min(len(right), len(left) - shift)
+        if high - low < FEWEST:
+            continue
+        equal = left.token[low + shift : high + shift] == right.token[low:high]
+        apart = np.abs(np.diff(left.end_ns[low + shift : high + shift] - right.end_ns[low:high]))
+        close = np.where(equal[1:] & equal[:-1], 1 - apart / allowed[low : high - 1], 0.0)
+        total = float(close[close > 0].sum())
+        if total >= score:
+            best, score, at = np.flatnonzero(close > 0) + low, total, shift
+    best = np.union1d(best, best + 1)
+    return best + at, best
+
+
+def _steps(ops: Ops, near_ns: int) -> I64:
+    """A code for each op and the time since the one before it, coarse enough that members of a collective mostly have the same."""
+    since = np.diff(ops.end_ns, prepend=ops.end_ns[:1]) // (2 * near_ns)
+    steps: I64 = ops.token * 1_000_003 + since
+    return steps
+
+
+def _on_left(left: Ops, right: Ops, a: I64, b: I64, near_ns: int) -> Ops:
+    """The right side's ops on the left side's clock, from pairs that are mostly right."""
+    return _on_clock(right, _line(left.end_ns[a], right.end_ns[b], near_ns))
+
+
+def _on_clock(ops: Ops, line: Line) -> Ops:
+    return replace(ops, start_ns=line.of(ops.start_ns), end_ns=line.of(ops.end_ns))
+
+
+def _line(left_ns: I64, right_ns: I64, near_ns: int) -> Line:
+    """A robust line: the median, then least squares over what lies near, twice."""
+    delta = left_ns - right_ns
+    from_ns, offset = int(right_ns[len(right_ns) // 2]), int(np.sort(delta)[len(delta) // 2])
+    x, y = (right_ns - from_ns).astype(np.float64), (delta - offset).astype(np.float64)
+    drift, rest = 0.0, 0.0
+    for reach in (near_ns + DRIFT * np.abs(x), np.full(len(x), 2.0 * near_ns)):
+        kept = np.abs(y - rest - drift * x) <= reach
+        if not kept.any() or np.ptp(x[kept]) < LONG_NS:
+            break
+        spread = x[kept] - x[kept].mean()
+        drift = float(np.clip((spread * y[kept]).sum() / (spread * spread).sum(), -DRIFT, DRIFT))
+        rest = float(np.median(y[kept] - drift * x[kept]))
+    return Line(offset + round(rest), drift, from_ns)
+
+
+def _ending_together(left: Ops, right: Ops, reach_ns: int) -> tuple[I64, I64]:
+    """Ops of equal token each of which ends nearest to the other; ascending on both sides."""
+    a_order, b_order = np.argsort(left.end_ns, kind="stable"), np.argsort(right.end_ns, kind="stable")
+    a, b = left.end_ns[a_order], right.end_ns[b_order]
+    to_b, to_a = _nearest(a, b), _nearest(b, a)
+    k = np.arange(len(a))
+    mutual = (to_a[to_b] == k) & (np.abs(b[to_b] - a) <= reach_ns)
+    i, j = a_order[k[mutual]], b_order[to_b[mutual]]
+    same = left.token[i] == right.token[j]
+    order = np.argsort(i[same])
+    return _ascending(i[same][order], j[same][order])
+
+
+def _nearest(of: I64, to: I64) -> I64:
+    """For each of ``of`` the position of the nearest of ``to``; both ascend."""
+    at = np.clip(np.searchsorted(to, of), 1, max(len(to) - 1, 1))
+    if len(to) == 1:
+        return np.zeros(len(of), np.int64)
+    nearest: I64 = at - (of - to[at - 1] <= to[at] - of)
+    return nearest
+
+
+def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
+    """Without the fewest pairs that cross others."""
+    if (np.diff(j) > 0).all():
+        return i, j
+    tops: list[int] = []
+    top_at: list[int] = []
+    before = []
+    for k, value in enumerate(j.tolist()):
+        at = bisect_left(tops, value)
+        before.append(top_at[at - 1] if at else NOWHERE)
+        tops[at : at + 1], top_at[at : at + 1] = [value], [k]
+    kept, k = [], top_at[-1]
+    while k != NOWHERE:
+        kept.append(k)
+        k = before[k]
+    rows = np.array(kept[::-1], np.int64)
+    return i[rows], j[rows]
+
+
+def _together(start_ns: I64, end_ns: I64, other_start_ns: I64, other_end_ns: I64) -> Bool:
+    """Whether two ops share at least half of the shorter one's time: the last to come to a collective is in it with all others."""
+    shared = np.minimum(end_ns, other_end_ns) - np.maximum(start_ns, other_start_ns)
+    together: Bool = 2 * shared >= np.maximum(np.minimum(end_ns - start_ns, other_end_ns - other_start_ns), 1)
+    return together
+
+
+def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:
+    """With what stands at the same time in the holes: a match where the token is the same, else a clash."""
+    more: list[tuple[int, int]] = []
+    clashes: list[Clash] = []
+    for hole in holes(a, b, len(left), len(right)):
+        if hole.left_low < hole.left_high and hole.right_low < hole.right_high:
+            met = _at_the_same_time(left, right, hole)
+            equal = [left.token[i] == right.token[j] for i, j in met]
+            more += [pair for pair, same in zip(met, equal, strict=True) if same]
+            clashes += _clashes(left, right, [pair for pair, same in zip(met, equal, strict=True) if not same])
+    i, j = (np.append(x, [pair[k] for pair in more]).astype(np.int64) for k, x in enumerate((a, b)))
+    return pairs(np.sort(i), np.sort(j), len(left), tuple(clashes))
+
+
+def _at_the_same_time(left: Ops, right: Ops, hole: Hole) -> list[tuple[int, int]]:
+    """One sweep over the ops of a hole."""
+    out = []
+    i, j = hole.left_low, hole.right_low
+    while i < hole.left_high and j < hole.right_high:
+        one, other = slice(i, i + 1), slice(j, j + 1)
+        if _together(left.start_ns[one], left.end_ns[one], right.start_ns[other], right.end_ns[other])[0]:
+            out.append((i, j))
+            i, j = i + 1, j + 1
+        elif left.end_ns[i] <= right.end_ns[j]:
+            i += 1
+        else:
+            j += 1
+    return out
+
+
+def _clashes(left: Ops, right: Ops, met: list[tuple[int, int]]) -> list[Clash]:
+    """Neighbours are one clash where together they hold the same ops; each is one else."""
+    if not met:
+        return []
+    a, b = (np.array(x, np.int64) for x in zip(*met, strict=True))
+    cut = np.flatnonzero((np.diff(a) > 1) | (np.diff(b) > 1)) + 1
+    out = []
+    for i, j in zip(np.split(a, cut), np.split(b, cut), strict=True):
+        why = OTHER_ORDER if same_elsewhere(left.token[i], right.token[j]) else DIFFERS
+        out.append(Clash(i, j, why))
+    return out

@@ -1,0 +1,325 @@
+"""What ``summary.json`` says of all ranks together (key ``run``), and the table printed of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from graphlink.nccl.summary import NcclRun, run_rows
+from graphlink.records import Short
+
+SHOWN: Final = 4  # findings of a sort that are printed
+GROUPS_SHOWN: Final = 12
+PLACES: Final = {
+    "before": "before what all have",
+    "after": "after what all have",
+    "between": "between what all have",
+    "everywhere": "of groups of which nothing met",
+}
+LISTED: Final = 100  # entries of a list of findings; what is beyond is counted in a warning
+
+
+class Collectives(msgspec.Struct, frozen=True, kw_only=True):
+    """One function of a group: sums over the meetings that count; skew and waiting on the run's clock.
+
+    ``wait_ns`` is over all members, ``transfer_ns`` and ``bytes`` once a meeting. Bandwidths: bytes per second of transfer, latency
+    included, ``bus`` with the factors of nccl-tests. None where not all members were recorded (what the others kept them waiting is in the
+    transfer) and for rows of the host, whose times hold more than the transfer.
+    """
+
+    type: str
+    count: int
+    set_apart: int  # meetings that count in none of the sums
+    bytes: int  # as ASTRA-sim counts them, of one rank
+    skew_median_ns: int
+    skew_p95_ns: int
+    skew_max_ns: int
+    wait_ns: int
+    transfer_ns: int
+    algorithm_bytes_per_s: float | None
+    bus_bytes_per_s: float | None
+
+
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that holds up others: it came last by more than clocks tell in ``times_late`` of ``meetings``, and ``wait_share`` of all
+    waiting was for it. ``evidence`` says it in words.
+    """
+
+    rank: int
+    times_late: int
+    meetings: int
+    wait_share: float
+    lateness_median_ns: int
+    chance: float  # of any member of the group to be last so often, were all alike
+    evidence: str
+
+
+class Group(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A communicator. ``id`` as in ``comm_group.json``, None for one that no graph names; ``recorded``: members with a recording."""
+
+    id: int | None
+    name: str
+    ranks: list[int]
+    recorded: int
+    collectives: list[Collectives]
+    last: dict[str, int]  # how often each rank came last
+    straggler: Straggler | None
+
+
+class RankWait(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    wait_ns: int  # in communication, until the last rank came
+    transfer_ns: int
+    last: int
+
+
+class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of a rank that others lack. ``where``: before, after, between or everywhere; positions in its ops of the group."""
+
+    rank: int
+    group: str
+    where: str
+    count: int
+    first: int
+    last: int
+    first_told: str
+    last_told: str
+    lacking: list[int]
+
+
+class Matched(msgspec.Struct, frozen=True, kw_only=True):
+    """``complete``: meetings of which every member was recorded. ``alone``: ops that need no other recorded rank, by reason."""
+
+    collectives: int
+    messages: int
+    complete: int
+    by_sequence: int
+    alone: dict[str, int]
+    unmatched: int
+    listed: list[Unmatched]
+    conflicts: list[str]
+
+
+class RankClock(msgspec.Struct, frozen=True, kw_only=True):
+    """run = own + offset_ns + drift_ppm / 1e6 * (own - from_ns). ``same_as``: the rank whose clock it is by the data, None for its own."""
+
+    rank: int
+    host: str
+    offset_ns: int
+    drift_ppm: float
+    from_ns: int
+    residual_ns: int
+    same_as: int | None
+    known: bool
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+    """``residual_ns``: how far matched ends still differ, the tolerance of all that compares ranks."""
+
+    residual_ns: int
+    ranks: list[RankClock]
+
+
+class SetApart(msgspec.Struct, frozen=True, kw_only=True):
+    """A meeting that counts in no sum, and why."""
+
+    group: str
+    type: str
+    number: int
+    skew_ns: int
+    late_rank: int | None
+    why: str
+
+
+class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
+    """All graphs together: dependencies only, collectives meet, receives wait. ``ran``: nodes that ran. ``measured_ns``: from the first
+    recorded start to the last end on the run's clock; None where the clocks have nothing in common.
+    """
+
+    measured_ns: int | None
+    replayed_ns: int
+    error_pct: float | None
+    nodes: int
+    ran: int
+    path_ns: int  # the critical path over all ranks; what is missing to replayed_ns passed before its first rank began
+    path_from_rank: int | None
+    path_share_ns: dict[str, int]
+    path_rank_ns: dict[str, int]  # what of it runs on each rank
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """A Chakra graph of the same rank that lay beside the recordings. ``same_collectives``: equal type and bytes, in any order."""
+
+    file: str
+    rank: int
+    nodes: int
+    own_nodes: int
+    dependencies: int
+    own_dependencies: int
+    collectives: int
+    own_collectives: int
+    same_collectives: int
+    ordered_alike: bool
+    replayed_ns: int
+    error_pct: float  # of its ideal replay against the recorded time of the rank
+    finished: bool
+    check_errors: int  # rules of graphlink check that it breaks
+
+
+class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """Several ranks together; docs/ranks.md has the definitions."""
+
+    world_size: int
+    ranks: int
+    groups: list[Group]
+    matched: Matched
+    clocks: Clocks
+    waits: list[RankWait]
+    set_apart: list[SetApart]
+    straggler: Straggler | None
+    suspect: Straggler | None = None  # where meetings are too few to tell a straggler
+    replay: RunReplay | None = None
+    compared: list[Compared] = []
+    nccl: NcclRun | UnsetType = UNSET  # absent where no rank has side files of NCCL
+
+
+def run_table(run: Run) -> str:
+    """The block of the run in the printed summary."""
+    rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
+    unmatched = _unmatched(run.matched.listed)
+    rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched), "of them")
+    rows += [("  conflict", text) for text in run.matched.conflicts[:SHOWN]] + _more("  conflict", len(run.matched.conflicts), "of them")
+    rows.append(("clocks", _clocks(run.clocks)))
+    for group in sorted(run.groups, key=lambda g: (g.id is None, g.id))[:GROUPS_SHOWN]:
+        rows += _group_rows(group)
+    rows += [("...", f"{len(run.groups) - GROUPS_SHOWN} more groups")] if len(run.groups) > GROUPS_SHOWN else []
+    rows += [("set apart", f"{a.type} {a.number} of {a.group}, skew {_ms(a.skew_ns)}: {a.why}") for a in run.set_apart[:SHOWN]] + _more(
+        "set apart", len(run.set_apart), "of them"
+    )
+    if run.groups:
+        stands_out = run.straggler or run.suspect
+        rows.append(("straggler", stands_out.evidence if stands_out else "no rank stands out"))
+    if run.nccl is not UNSET:
+        rows += run_rows(run.nccl)
+    if run.replay:
+        rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
+    rows += [("compared", _compared(c)) for c in run.compared]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(["all ranks", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _matched(matched: Matched) -> str:
+    parts = [f"{matched.collectives:,} collectives, {matched.messages:,} messages ({matched.by_sequence:,} by sequence number)"]
+    parts += [f"{count:,} ops alone: {reason}" for reason, count in matched.alone.items()]
+    parts.append(f"{matched.unmatched:,} ops unmatched")
+    return "; ".join(parts)
+
+
+def _unmatched(listed: list[Unmatched]) -> list[str]:
+    """A line for each set of ranks that lack something in one place, those that lack most first."""
+    found: dict[tuple[tuple[int, ...], str], list[Unmatched]] = {}
+    for left in listed:
+        found.setdefault((tuple(left.lacking), left.where), []).append(left)
+    lines = []
+    counted = sorted(((_lacked(lefts), ranks, where, lefts[0]) for (ranks, where), lefts in found.items()), key=lambda entry: -entry[0])
+    for count, ranks, where, first in counted:
+        who = _ranks([*ranks])
+        last = "" if first.count == 1 else f", last number {first.last}"
+        lines.append(
+            f"{who} lack{'s' * (len(ranks) == 1)} {count:,} {PLACES[where]}, such as number {first.first} of {first.group} on rank "
+            f"{first.rank}, {first.first_told}{last}"
+        )
+    return lines
+
+
+def _lacked(lefts: list[Unmatched]) -> int:
+    """Of each group as many as the rank that has most of them."""
+    most: dict[str, Counter[int]] = {}
+    for left in lefts:
+        most.setdefault(left.group, Counter())[left.rank] += left.count
+    return sum(max(ranks.values()) for ranks in most.values())
+
+
+def _clocks(clocks: Clocks) -> str:
+    own = [c for c in clocks.ranks if c.known and c.same_as is None]
+    unknown = [c.rank for c in clocks.ranks if not c.known]
+    moved = [c for c in own if c.offset_ns or c.drift_ppm]
+    compared = clocks.residual_ns > 1 and len(unknown) < len(clocks.ranks) - 1  # 1 ns: there was nothing to compare
+    if moved:
+        text = "; ".join(f"{_of_clock(c, clocks)} {c.offset_ns / 1e3:+,.1f} us{_drift(c)}" for c in moved[:SHOWN])
+        text += "; ..." * (len(moved) > SHOWN)
+    else:
+        text = "as recorded: they agree" if compared and not unknown else "as recorded"
+    if unknown:
+        text += f"; nothing ties {_ranks(unknown)} to the others"
+    return text + (f"; matched ends usually lie within {clocks.residual_ns / 1e3:,.1f} us" if compared else "")
+
+
+def _of_clock(clock: RankClock, clocks: Clocks) -> str:
+    """The ranks that have this clock."""
+    return _ranks([clock.rank, *(c.rank for c in clocks.ranks if c.same_as == clock.rank)])
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks == [*range(ranks[0], ranks[-1] + 1)]:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:SHOWN]))}{', ...' * (len(ranks) > SHOWN)}"
+
+
+def _drift(clock: RankClock) -> str:
+    return f" {clock.drift_ppm:+.2f} ppm" if clock.drift_ppm else ""
+
+
+def _group_rows(group: Group) -> list[tuple[str, str]]:
+    members = ", ".join(map(str, group.ranks[:SHOWN])) + ", ..." * (len(group.ranks) > SHOWN)
+    some = f", {group.recorded} recorded: transfer holds what the others kept them waiting" if group.recorded != len(group.ranks) else ""
+    name = f"group {'-' if group.id is None else group.id}"
+    rows = [(name, f"{group.name or '(unnamed)'}: {len(group.ranks)} ranks ({members}){some}")]
+    for c in group.collectives:
+        bandwidth = "" if c.bus_bytes_per_s is None else f", {c.bus_bytes_per_s / 1e9:,.3f} GB/s on the bus, latency included"
+        apart = f" (and {c.set_apart} set apart)" if c.set_apart else ""
+        rows.append(
+            (
+                f"  {c.type}",
+                f"{c.count:,} times{apart}, {c.bytes:,} bytes in all; skew median {_ms(c.skew_median_ns)}, p95 {_ms(c.skew_p95_ns)}; "
+                f"waited {_ms(c.wait_ns)}, summed over ranks; transfer {_ms(c.transfer_ns)}{bandwidth}",
+            )
+        )
+    return rows
+
+
+def _replayed(replay: RunReplay) -> str:
+    ran = f"{replay.ran:,} of {replay.nodes:,} nodes ran"
+    if replay.measured_ns is None or replay.error_pct is None:
+        return f"{_ms(replay.replayed_ns)}, {ran}"
+    return f"{_ms(replay.replayed_ns)}, recorded {_ms(replay.measured_ns)}, {replay.error_pct:+.3f} % (self-consistency); {ran}"
+
+
+def _path(replay: RunReplay) -> str:
+    whole = replay.path_ns or 1
+    before = replay.replayed_ns - replay.path_ns
+    late = f", from rank {replay.path_from_rank}, whose recording began {_ms(before)} after the first" if before else ""
+    parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in replay.path_share_ns.items() if ns)
+    most = sorted(replay.path_rank_ns.items(), key=lambda item: (-item[1], len(item[0]), item[0]))
+    on = ", ".join(f"{rank} {100 * ns / whole:.1f} %" for rank, ns in most[:SHOWN]) + ", ..." * (len(most) > SHOWN)
+    return f"{_ms(replay.path_ns)}{late}: {parts}; on rank {on}"
+
+
+def _compared(c: Compared) -> str:
+    alike = "in the same order" if c.ordered_alike else f"{c.own_collectives:,} here"
+    return (
+        f"{c.file}: {c.nodes:,} nodes ({c.own_nodes:,} here), {c.dependencies:,} dependencies ({c.own_dependencies:,}); "
+        f"{c.same_collectives:,} of its {c.collectives:,} typed collectives are here, {alike}; "
+        f"replays in {_ms(c.replayed_ns)}, {c.error_pct:+.3f} % of what was recorded; graphlink check: {c.check_errors} errors"
+    )
+
+
+def _more(name: str, count: int, of: str) -> list[tuple[str, str]]:
+    return [(name, f"... and {count - SHOWN:,} more {of}")] if count > SHOWN else []
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:,.3f} ms"

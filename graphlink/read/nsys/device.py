@@ -1,0 +1,165 @@
+"""What ran on devices in an nsys export: kernels, copies, memsets and CUDA graphs, of all processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I32, I64, U8, Bool, DeviceKind
+from graphlink.read.columns import MISSING
+from graphlink.read.nsys.file import PID_MASK, Columns, Export
+from graphlink.read.nsys.text import Names, dense, name_column
+
+CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
+KERNEL: Final = CUPTI + "KERNEL"
+GRAPH: Final = CUPTI + "GRAPH_TRACE"
+RUNTIME: Final = CUPTI + "RUNTIME"
+_IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+
+_MIGRATIONS: Final = ("UVM HtoD", "UVM DtoH", "UVM DtoD")
+# Kineto's words, by the last part of the names in ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND; the numbers where those tables lack.
+_COPIES: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", *_MIGRATIONS)
+_MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Device work of all processes, in no order; ``process`` is a globalPid, ``stream`` as recorded, unique within its context."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I64
+    device: I64
+    context: I64
+    stream: I64
+    correlation: I64
+    name: I32
+    kind: U8  # DeviceKind
+    bytes: I64
+
+
+def read_work(export: Export, names: Names) -> Work:
+    """All device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
+
+    A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
+    """
+    parts = [_kernels(export, names), _copies(export, names), _memsets(export, names)]
+    graphs = _graphs(export, names, parts)
+    columns = {f.name: np.concatenate([getattr(part, f.name) for part in (*parts, graphs)]) for f in fields(Work)}
+    return Work(**columns)
+
+
+def process_of(thread: I64) -> I64:
+    """globalPid of each globalTid."""
+    out: I64 = np.where(thread == MISSING, MISSING, thread & PID_MASK)
+    return out
+
+
+def is_number(column: I64) -> Bool:
+    """Can it be the number of a device, context or stream? CUPTI has 32 bits for each."""
+    out: Bool = (column >= 0) & (column < 1 << 32)
+    return out
+
+
+def context_of(column: I64) -> I64:
+    return np.where(is_number(column), column, 0)
+
+
+def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None) -> Work:
+    start, end = export.spans(table, columns)
+    placed = np.ones(len(start), np.bool_) if keep is None else keep.copy()
+    for column, what in (("deviceId", "device"), ("streamId", "stream"), ("globalPid", "process")):
+        without = placed & ((columns[column] == MISSING) if column == "globalPid" else ~is_number(columns[column]))
+        export.left_out[f"device row without {what}"] += int(np.count_nonzero(without))
+        placed &= ~without
+    whole = bool(placed.all())
+
+    def taken(column: I64) -> I64:
+        return column if whole else column[placed]
+
+    return Work(
+        start_ns=taken(start),
+        end_ns=taken(end),
+        process=taken(columns["globalPid"]),
+        device=taken(columns["deviceId"]),
+        context=context_of(taken(columns["contextId"])),
+        stream=taken(columns["streamId"]),
+        correlation=_or_zero(taken(columns["correlationId"])),
+        name=name if whole else name[placed],
+        kind=np.full(np.count_nonzero(placed), kind, np.uint8),
+        bytes=_or_zero(taken(columns["bytes"])) if "bytes" in columns else np.zeros(np.count_nonzero(placed), np.int64),
+    )
+
+
+def _or_zero(column: I64) -> I64:
+    missing = column == MISSING
+    return np.where(missing, 0, column) if missing.any() else column
+
+
+def _kernels(export: Export, names: Names) -> Work:
+    spelled = "demangledName" if export.has(KERNEL, "demangledName") else "shortName"
+    columns = export.integers(KERNEL, (*_IDS, spelled))
+    return _work(export, KERNEL, columns, name_column(export, names, KERNEL, columns, spelled), DeviceKind.KERNEL)
+
+
+def _copies(export: Export, names: Names) -> Work:
+    table = CUPTI + "MEMCPY"
+    columns = export.integers(table, (*_IDS, "bytes", "copyKind", "srcKind", "dstKind"))
+    copy, memory = _words(export, "ENUM_CUDA_MEMCPY_OPER", _COPIES), _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
+    kinds, which = dense(columns["copyKind"])
+    (sources, source), (targets, target) = dense(columns["srcKind"]), dense(columns["dstKind"])
+    triple, row_triple = dense((which * len(sources) + source) * len(targets) + target)
+    spelled = []
+    for number in triple.tolist():
+        rest, to = divmod(number, len(targets))
+        what, origin = divmod(rest, len(sources))
+        ends = [memory.get(int(k), "Unknown") for k in (sources[origin], targets[to]) if k != MISSING]
+        spelled.append(f"Memcpy {copy.get(int(kinds[what]), 'Unknown')}" + (f" ({' -> '.join(ends)})" if len(ends) == 2 else ""))
+    migrations = np.isin(columns["copyKind"], [number for number, word in copy.items() if word in _MIGRATIONS])
+    export.left_out["migrations of unified memory"] += int(np.count_nonzero(migrations))
+    name = names.codes([text.encode() for text in spelled])[row_triple]
+    return _work(export, table, columns, name, DeviceKind.MEMCPY, ~migrations)
+
+
+def _memsets(export: Export, names: Names) -> Work:
+    table = CUPTI + "MEMSET"
+    columns = export.integers(table, (*_IDS, "bytes", "memKind"))
+    memory = _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
+    kinds, which = dense(columns["memKind"])
+    spelled = ["Memset" if kind == MISSING else f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
+    return _work(export, table, columns, names.codes([text.encode() for text in spelled])[which], DeviceKind.MEMSET)
+
+
+def _graphs(export: Export, names: Names, others: list[Work]) -> Work:
+    """Rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
+    columns = export.integers(GRAPH, (*_IDS, "graphId"))
+    ids, which = dense(columns["graphId"])
+    name = names.codes([b"CUDA graph" if i == MISSING else b"CUDA graph %d" % i for i in ids.tolist()])[which]
+    whole = np.ones(len(columns["start"]), np.bool_)
+    if len(whole):
+        for process in np.unique(columns["globalPid"]).tolist():
+            mine = columns["globalPid"] == process
+            nodes = np.concatenate([w.correlation[w.process == process] for w in others])
+            whole[mine] = ~np.isin(columns["correlationId"][mine], nodes[nodes > 0])
+    export.left_out["rows of CUDA graphs whose nodes are recorded"] += int(np.count_nonzero(~whole))
+    return _work(export, GRAPH, columns, name, DeviceKind.KERNEL, whole)
+
+
+def _words(export: Export, table: str, words: tuple[str, ...]) -> dict[int, str]:
+    """{number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021."""
+    known = {word.upper().replace(" ", "_"): word for word in words}
+    told = {}
+    for number, name in export.rows(table, ("id", "name")):
+        text = name.decode("ascii", "replace") if isinstance(name, bytes) else ""
+        word = next((known[end] for end in _endings(text) if end in known), None)
+        if isinstance(number, int) and word is not None:
+            told[number] = word
+    return told or dict(enumerate(words))
+
+
+def _endings(name: str) -> list[str]:
+    """``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` -> ``..., KIND_DEVICE_STATIC, DEVICE_STATIC, STATIC``: the longest that is known counts."""
+    parts = name.split("_")
+    return ["_".join(parts[k:]) for k in range(len(parts))]

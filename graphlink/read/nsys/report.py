@@ -1,0 +1,217 @@
+"""An nsys sqlite export of any schema since 2020 -> one ``model.Trace`` a (process, device). docs/nsys.md says how rows are read.
+
+Time: one pass over each table inside sqlite, few Python objects a row, then sorts. Memory: the columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from graphlink.errors import InputError
+from graphlink.model import Comm, Trace
+from graphlink.read import kinds
+from graphlink.read.commnames import Told, kernel_tells, told
+from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, Work, process_of, read_work
+from graphlink.read.nsys.file import Export, open_export
+from graphlink.read.nsys.nccl import Launch, bounds_group, comm_of, kernel_comms, members, operation
+from graphlink.read.nsys.overhead import Overheads, read_overheads
+from graphlink.read.nsys.places import Contents, Numbering, Place, number
+from graphlink.read.nsys.ranges import NVTX, Calls, RangeRows, forward_backward, read_calls, read_ranges
+from graphlink.read.nsys.split import Tables, Whole, split
+from graphlink.read.nsys.streams import number_streams
+from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, pid_of, read_events, read_syncs, with_untold
+from graphlink.read.nsys.text import Names
+
+_READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
+_TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An export as read: a trace a place, without ranks, which are a matter of all files of a run."""
+
+    contents: Contents
+    traces: tuple[Trace, ...]
+
+
+def read_nsys(path: str | Path) -> tuple[Trace, ...]:
+    """Read the export at ``path`` (plain, gzip or zstd): a trace for every (process, device) that ran work, by rank; times in int64 ns.
+
+    Without device work: one for every process with ranges or calls. What is no node is counted, in
+    ``left_out`` of the first (process, device).
+
+    Raises InputError: no nsys export, damaged or cut off; a row whose time is no integer or beyond 2**62; rows more than 104 days
+    apart; nothing in it.
+    """
+    report = read_report(path)
+    numbering = number([report.contents])[0]
+    traces = [numbered(trace, numbering, k) for k, trace in enumerate(report.traces)]
+    return tuple(sorted(traces, key=lambda trace: trace.rank or 0))
+
+
+def numbered(trace: Trace, numbering: Numbering, place: int) -> Trace:
+    """A trace with its rank, and with what NCCL tells of the run."""
+    return replace(trace, rank=numbering.ranks[place], world_size=numbering.world_size, process_groups=numbering.groups)
+
+
+def read_report(path: str | Path) -> Report:
+    """As ``read_nsys``, but not numbered. A file is read once, however many ranks it holds."""
+    with open_export(path) as export:
+        names = Names()
+        work = read_work(export, names)
+        calls = read_calls(export, names)
+        ranges = read_ranges(export, names)
+        devices = context_devices(export, work)
+        events = read_events(export, devices)
+        syncs = read_syncs(export, names, calls, events, devices)
+        places = _places(export, work, ranges, calls)
+        several = [process for process, count in Counter(place.process for place in places).items() if count > 1]
+        syncs = with_untold(syncs, names, calls, np.array(several, np.int64))
+        found = members([(int(ranges.thread[row]) & ~0xFFFFFF, one) for row, one in ranges.payload.items()])
+        streams = number_streams(work, syncs, events)
+        range_comm = _range_comms(names, ranges, {m.communicator: m.size for m in found})
+        whole = Whole(
+            work=work,
+            ranges=ranges,
+            calls=calls,
+            syncs=syncs,
+            events=events,
+            flows=forward_backward(ranges, names),
+            streams=streams,
+            range_comm=range_comm,
+            work_comm=_kernel_comms(names, work, calls, ranges, range_comm),
+        )
+        _count_unread(export, whole, places)
+        overheads = read_overheads(export, names)
+        export.refuse_span(len(np.unique(calls.thread)) + len(np.unique(ranges.thread)) + len(np.unique(streams.work)))
+        warnings = (*export.warnings, *streams.renumbered, *cut_window(export))
+        left_out = {reason: n for reason, n in export.left_out.items() if n}
+        host_name = _host_name(export)
+        strings = names.strings()
+        traces = [
+            replace(_trace(path, strings, tables, place.process, overheads, warnings, left_out if k == 0 else {}), host_name=host_name)
+            for k, (place, tables) in enumerate(zip(places, split(whole, places), strict=True))
+        ]
+        return Report(Contents(places, found), tuple(traces))
+
+
+def _trace(
+    path: str | Path,
+    strings: tuple[str, ...],
+    tables: Tables,
+    process: int,
+    overheads: Overheads,
+    warnings: Sequence[str],
+    left_out: dict[str, int],
+) -> Trace:
+    return Trace(
+        path=str(path),
+        strings=strings,
+        host=tables.host,
+        calls=tables.calls,
+        device=tables.device,
+        syncs=tables.syncs,
+        events=tables.events,
+        flows=tables.flows,
+        overhead=overheads.of(process),
+        pid=pid_of(process),
+        rank=None,
+        world_size=None,
+        process_groups=(),
+        resolution_ns=1,
+        left_out=left_out,
+        warnings=tuple(warnings),
+    )
+
+
+def _places(export: Export, work: Work, ranges: RangeRows, calls: Calls) -> tuple[Place, ...]:
+    """Each (process, device) that ran work, in ascending order; without any, each process that has rows."""
+    found = {
+        Place(process, device)
+        for process in np.unique(work.process).tolist()
+        for device in np.unique(work.device[work.process == process]).tolist()
+    }
+    if not found:
+        threads = np.concatenate([ranges.thread, calls.thread])
+        found = {Place(process, None) for process in np.unique(process_of(threads)).tolist()}
+    if not found and any(table.startswith("rocpd") for table in export.tables):
+        raise InputError(f"is {kinds.ROCPD.what}", path=export.path, todo=kinds.ROCPD.todo)
+    if not found:
+        raise InputError(
+            "holds no device work, no NVTX ranges and no API calls",
+            path=export.path,
+            where=f"tables {', '.join(sorted(export.tables)[:8]) or 'none'}",
+            todo="record with nsys profile --trace=cuda,nvtx and export with nsys export --type sqlite",
+        )
+    # A globalPid is unsigned: the hardware number in its highest bits may make it negative here.
+    return tuple(sorted(found, key=lambda p: (p.process % (1 << 64), -1 if p.device is None else p.device)))
+
+
+def _range_comms(names: Names, ranges: RangeRows, sizes: dict[int, int]) -> dict[int, Comm]:
+    spelled = [operation(text) for text in names]
+    rows = np.flatnonzero(ranges.nccl & np.array([name is not None for name in spelled], np.bool_)[ranges.name])
+    interned: dict[Comm, Comm] = {}
+    out = {}
+    for row in rows.tolist():
+        comm = comm_of(spelled[ranges.name[row]] or "", ranges.payload.get(row), sizes)
+        out[row] = interned.setdefault(comm, comm)
+    return out
+
+
+def _kernel_comms(names: Names, work: Work, calls: Calls, ranges: RangeRows, range_comm: dict[int, Comm]) -> dict[int, Comm]:
+    """Device row -> the call of NCCL that it runs."""
+    if not range_comm:
+        return {}
+    spelled = list(names)
+    kernels = np.flatnonzero(told(names.strings(), work.name, kernel_tells) == Told.BACKEND)
+    call = calls_of(work.process[kernels], work.correlation[kernels], calls)
+    launches = [
+        Launch(int(calls.thread[c]), int(calls.start_ns[c]), k) for k, c in zip(kernels.tolist(), call.tolist(), strict=True) if c >= 0
+    ]
+    bounds = np.array([bounds_group(text) for text in spelled], np.bool_)
+    rows = np.flatnonzero(ranges.nccl & bounds[ranges.name])
+    rows = np.union1d(rows, np.fromiter(range_comm, np.int64, len(range_comm)))
+    return kernel_comms(
+        ranges.thread[rows],
+        ranges.start_ns[rows],
+        ranges.end_ns[rows],
+        [spelled[code] for code in ranges.name[rows].tolist()],
+        {k: range_comm[row] for k, row in enumerate(rows.tolist()) if row in range_comm},
+        launches,
+    )
+
+
+def _count_unread(export: Export, whole: Whole, places: tuple[Place, ...]) -> None:
+    processes = np.array([place.process for place in places], np.int64)
+    for what, process in (
+        ("NVTX ranges", process_of(whole.ranges.thread)),
+        ("API calls", process_of(whole.calls.thread)),
+        ("synchronisation rows", whole.syncs.process),
+        ("event records", whole.events.process),
+    ):
+        export.left_out[f"{what} of processes without device work"] += int(np.count_nonzero(~np.isin(process, processes)))
+    for table in sorted(export.tables - _READ):
+        if any(export.has(table, column) for column in _TIMES):
+            export.left_out[table] += export.count(table)
+
+
+def _host_name(export: Export) -> str:
+    """Of the machine that was recorded; "" where the export names none, or several."""
+    rows = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
+    names = {value for name, value in rows if name == b"Hostname" and isinstance(value, bytes)}
+    return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
+
+
+def cut_window(export: Export) -> list[str]:
+    """What the export says of tools that cut it."""
+    told = {name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)}
+    if b"DERIVED_FROM" not in told and b"DERIVED_WINDOW_NS" not in told:
+        return []
+    window = told.get(b"DERIVED_WINDOW_NS", b"unknown")[:60].decode("utf-8", "replace")
+    return [f"the export was cut to a window ({window} ns): calls, records and ranges around it are missing"]

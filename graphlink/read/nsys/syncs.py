@@ -1,0 +1,277 @@
+"""Synchronisation rows and event records of an nsys export, of all processes.
+
+Which call a row is of is told by (process, correlation), and the call is believed where the row's own type says otherwise (seen in a
+real export). The device is that of the context: real exports write device 0 on every synchronisation row. The record behind a wait is
+the CUDA_EVENT row with its ``eventSyncId`` in the process, else the last earlier record of its (process, context, event): ids of events
+are used again. "Earlier" is by correlation id, which CUPTI gives out as calls begin; a record's time is that of its completion, or 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from graphlink.model import I64, U8, Bool, SyncKind
+from graphlink.read.columns import MISSING
+from graphlink.read.nsys.device import CUPTI, Work, context_of, is_number
+from graphlink.read.nsys.file import Export
+from graphlink.read.nsys.ranges import Calls
+from graphlink.read.nsys.text import Names
+
+SYNCS: Final = CUPTI + "SYNCHRONIZATION"
+EVENTS: Final = CUPTI + "CUDA_EVENT"
+_NONE: Final = (MISSING, -1, (1 << 32) - 1)  # of events, and the last of streams
+_NO_PAIR: Final = (*_NONE, 0)
+_BY_TYPE: Final = {1: SyncKind.EVENT, 2: SyncKind.STREAM_WAIT, 3: SyncKind.STREAM, 4: SyncKind.DEVICE}
+_BY_CALL: Final = {
+    b"EventSynchronize": SyncKind.EVENT,
+    b"EventQuery": SyncKind.EVENT,
+    b"StreamWaitEvent": SyncKind.STREAM_WAIT,
+    b"StreamSynchronize": SyncKind.STREAM,
+    b"DeviceSynchronize": SyncKind.DEVICE,
+    b"CtxSynchronize": SyncKind.DEVICE,
+    b"ThreadSynchronize": SyncKind.DEVICE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Syncs:
+    """Synchronisation rows; columns as in ``model.SyncRows``, and ``process``, ``context`` for telling streams apart.
+
+    ``record_stream`` is a stream of ``record_context`` on ``record_device``; valid where ``record_known``.
+    """
+
+    kind: U8
+    start_ns: I64
+    end_ns: I64
+    process: I64
+    device: I64
+    context: I64
+    stream: I64
+    stream_known: Bool
+    correlation: I64
+    record: I64
+    record_known: Bool
+    record_device: I64
+    record_context: I64
+    record_stream: I64
+    event: I64
+    event_known: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Event records: the stream of each cudaEventRecord."""
+
+    process: I64
+    device: I64
+    context: I64
+    stream: I64
+    correlation: I64
+    event: I64
+    pair: I64  # eventSyncId; 0 = none
+
+
+def call_kinds(names: Names) -> U8:
+    """Of every name so far: 1 + SyncKind of a call that is called so, 0 for all others."""
+    out = np.zeros(len(names), np.uint8)
+    for text, code in names.items():
+        bare = text.removesuffix(b"_ptsz").removesuffix(b"_ptds")
+        for prefix in (b"cuda", b"cu"):
+            if bare.startswith(prefix) and bare[len(prefix) :] in _BY_CALL:
+                out[code] = 1 + _BY_CALL[bare[len(prefix) :]]
+    return out
+
+
+def read_events(export: Export, devices: dict[tuple[int, int], int]) -> Events:
+    """``devices``: of each (process, context)."""
+    columns = export.integers(EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
+    kept = is_number(columns["streamId"]) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
+    export.left_out["event record without stream, process or call"] += int(np.count_nonzero(~kept))
+    process, context = columns["globalPid"][kept], context_of(columns["contextId"][kept])
+    pair = columns["eventSyncId"][kept]
+    return Events(
+        process=process,
+        device=_devices(process, context, columns["deviceId"][kept], devices),
+        context=context,
+        stream=columns["streamId"][kept],
+        correlation=columns["correlationId"][kept],
+        event=columns["eventId"][kept],
+        pair=np.where(np.isin(pair, _NO_PAIR), 0, pair),
+    )
+
+
+def read_syncs(export: Export, names: Names, calls: Calls, events: Events, devices: dict[tuple[int, int], int]) -> Syncs:
+    """Every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
+    wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId", "eventSyncId")
+    columns = export.integers(SYNCS, wanted)
+    start, end = export.spans(SYNCS, columns)
+    by_type = np.zeros(len(start), np.uint8)
+    for number, known in _BY_TYPE.items():
+        by_type[columns["syncType"] == number] = 1 + known
+    call = calls_of(columns["globalPid"], columns["correlationId"], calls)
+    by_call = np.zeros(len(start), np.uint8)
+    by_call[call >= 0] = call_kinds(names)[calls.name[call[call >= 0]]]
+    wrong = int(np.count_nonzero((by_call > 0) & (by_type > 0) & (by_type != by_call)))
+    if wrong:
+        export.warnings.append(f"{wrong} synchronisation rows have another type than their call: the call is believed")
+    kind = np.where(by_call > 0, by_call, by_type)
+    kept = (kind > 0) & (columns["globalPid"] != MISSING)
+    export.left_out["synchronisation row of unknown kind"] += int(np.count_nonzero(~kept))
+    not_ready = np.zeros(len(start), np.bool_)
+    not_ready[call >= 0] = calls.not_ready[call[call >= 0]]
+    export.left_out["query that found its event not ready"] += int(np.count_nonzero(kept & not_ready))
+    kept &= ~not_ready
+    columns = {name: column[kept] for name, column in columns.items()}
+    kind = (kind[kept] - 1).astype(np.uint8)
+    process, context = columns["globalPid"], context_of(columns["contextId"])
+    on_stream = np.isin(kind, [SyncKind.STREAM, SyncKind.STREAM_WAIT])
+    of_event = np.isin(kind, [SyncKind.EVENT, SyncKind.STREAM_WAIT])
+    correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
+    known_event = of_event & ~np.isin(columns["eventId"], _NONE)
+    pair = np.where(of_event & ~np.isin(columns["eventSyncId"], _NO_PAIR), columns["eventSyncId"], 0)
+    event = np.where(known_event, columns["eventId"], 0)
+    record = _records(_Waits(process, context, event, known_event, pair, correlation), events)
+    there = record >= 0
+    at = np.where(there, record, 0)
+
+    def of_record(column: I64) -> I64:
+        return np.where(there, column[at], 0) if len(column) else np.zeros(len(at), np.int64)
+
+    return Syncs(
+        kind=kind,
+        start_ns=start[kept],
+        end_ns=end[kept],
+        process=process,
+        device=_devices(process, context, columns["deviceId"], devices),
+        context=context,
+        stream=columns["streamId"],
+        stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),
+        correlation=correlation,
+        record=of_record(events.correlation),
+        record_known=there,
+        record_device=of_record(events.device),
+        record_context=of_record(events.context),
+        record_stream=of_record(events.stream),
+        event=event,
+        event_known=known_event,
+    )
+
+
+def with_untold(syncs: Syncs, names: Names, calls: Calls, processes: I64) -> Syncs:
+    """Adds a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
+
+    Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take it for its own.
+    """
+    kind = call_kinds(names)[calls.name]
+    asked = np.flatnonzero(np.isin(kind, [1 + SyncKind.STREAM, 1 + SyncKind.DEVICE]) & np.isin(calls.thread & ~0xFFFFFF, processes))
+    rows = calls_of(syncs.process, syncs.correlation, calls)
+    calls_without = np.setdiff1d(asked, rows)
+    columns = {f.name: getattr(syncs, f.name) for f in fields(Syncs)}
+    new = {name: np.zeros(len(calls_without), column.dtype) for name, column in columns.items()}
+    new["kind"][:] = SyncKind.EVENT
+    new["start_ns"], new["end_ns"] = calls.start_ns[calls_without], calls.end_ns[calls_without]
+    new["process"], new["correlation"] = calls.thread[calls_without] & ~0xFFFFFF, calls.correlation[calls_without]
+    return Syncs(**{name: np.concatenate([column, new[name]]) for name, column in columns.items()})
+
+
+def context_devices(export: Export, work: Work) -> dict[tuple[int, int], int]:
+    """The device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
+    out: dict[tuple[int, int], int] = {}
+    told = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
+    by_pid = {(pid, context): device for pid, context, device in told if all(isinstance(n, int) for n in (pid, context, device))}
+    for process in np.unique(work.process).tolist():
+        mine = work.process == process
+        for context, first in zip(*np.unique(work.context[mine], return_index=True), strict=True):
+            out[process, int(context)] = int(work.device[mine][first])
+        for (pid, context), device in by_pid.items():
+            if pid == pid_of(process):
+                out.setdefault((process, context), device)
+    return out
+
+
+def pid_of(process: int) -> int:
+    return process >> 24 & 0xFFFFFF
+
+
+def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int, int], int]) -> I64:
+    out = np.where(is_number(recorded), recorded, 0)
+    for (one, other), device in devices.items():
+        out[(process == one) & (context == other)] = device
+    return out
+
+
+def calls_of(process: I64, correlation: I64, calls: Calls) -> I64:
+    """The call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
+    out = np.full(len(process), -1, np.int64)
+    by_process = calls.thread & ~0xFFFFFF
+    for one in np.unique(process).tolist():
+        asked = np.flatnonzero((process == one) & (correlation > 0))
+        mine = np.flatnonzero(by_process == one)
+        mine = mine[np.lexsort((calls.start_ns[mine], calls.correlation[mine]))]
+        ids = calls.correlation[mine]
+        at = np.searchsorted(ids, correlation[asked])
+        hit = at < len(ids)
+        hit[hit] = ids[at[hit]] == correlation[asked[hit]]
+        out[asked[hit]] = mine[at[hit]]
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What rows tell of the record that they wait for; ``pair`` 0 = nothing."""
+
+    process: I64
+    context: I64
+    event: I64
+    event_known: Bool
+    pair: I64
+    correlation: I64
+
+
+def _records(waits: _Waits, events: Events) -> I64:
+    """Position in ``events`` of the record that each row waits for; -1 where rows do not tell."""
+    w, e = waits, events
+    paired = w.pair != 0
+    by_pair = _last_before((e.process, e.pair), e.correlation, (w.process, w.pair), w.correlation, paired)
+    # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find another.
+    by_event = w.event_known & ~(paired & np.isin(w.process, e.process[e.pair != 0]))
+    keys = (e.process, e.context, e.event), (w.process, w.context, w.event)
+    same = _last_before(keys[0], e.correlation, keys[1], w.correlation, by_event)
+    # A stream may wait for an event of another device: then the context is not the event's, and an id in use only once tells it.
+    free = by_event & (same < 0) & _used_once(w.process, w.event, e)
+    other = _last_before((e.process, e.event), e.correlation, (w.process, w.event), w.correlation, free)
+    return np.where(by_pair >= 0, by_pair, np.where(same >= 0, same, other))
+
+
+def _used_once(process: I64, event: I64, events: Events) -> Bool:
+    """Is an event id in use in one context of the process only?"""
+    contexts: dict[tuple[int, int], set[int]] = {}
+    for p, e, c in zip(events.process.tolist(), events.event.tolist(), events.context.tolist(), strict=True):
+        contexts.setdefault((p, e), set()).add(c)
+    asked = zip(process.tolist(), event.tolist(), strict=True)
+    return np.fromiter((len(contexts.get(key, ())) == 1 for key in asked), np.bool_, len(process))
+
+
+def _last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], asked_order: I64, asking: Bool) -> I64:
+    """For each asked key the position of the row with that key whose ``order`` is the largest below the asked one; -1 if there is none.
+
+    By sorting rows and questions together.
+    """
+    asked = np.repeat([False, True], [len(order), len(asked_order)])
+    columns = [np.concatenate(pair) for pair in zip(keys, asked_keys, strict=True)]
+    sorted_ = np.lexsort((~asked, np.concatenate([order, asked_order]), *columns[::-1]))
+    group = np.zeros(len(sorted_), np.bool_)
+    for column in columns:
+        group[1:] |= column[sorted_][1:] != column[sorted_][:-1]
+    number = np.cumsum(group)
+    place = np.where(asked[sorted_], -1, np.arange(len(sorted_)))
+    last = np.maximum.accumulate(place) if len(place) else place
+    ok = last >= 0
+    ok[ok] = number[last[ok]] == number[ok]
+    out = np.full(len(sorted_), -1, np.int64)
+    out[sorted_] = np.where(ok, sorted_[np.where(ok, last, 0)], -1)
+    found = out[len(order) :]
+    return np.where(asking, found, -1)

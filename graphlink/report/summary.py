@@ -1,0 +1,333 @@
+"""``summary.json``: counts, provenance, replay error and critical path of every rank, and the table printed of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from graphlink.errors import InputError
+from graphlink.graph.critical import ShareNs
+from graphlink.model import DeviceClock
+from graphlink.nccl import summary as summary_nccl
+from graphlink.pipeline.summary import Pipeline, pipeline_table
+from graphlink.ranks.summary import Run, run_table
+from graphlink.read import document
+from graphlink.records import Short
+from graphlink.standstill.standstill import Standstill, Stood
+from graphlink.version import __version__
+
+FORMAT: Final = 1
+TOP_NAMES: Final = 20  # names without a partner that are listed one by one
+NAME: Final = "summary.json"
+MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
+MOST_LINES: Final = 64
+MOST_WARNINGS: Final = 12
+_FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the rank came from."""
+
+    et: str | None
+    kineto: str | None
+    nsys: str | None = None  # an export; the rank is the process ``pid`` on this ``device``
+    device: int | None = None
+    et_schema: str | None = None
+    recorded_at: str | None = None  # of the ET, local time without zone
+    pid: int | None = None
+    resolution_ns: int = 1  # of the recorded times
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """Recorded ``cpu_op`` and ``user_annotation`` rows; nodes = matched + unmatched."""
+
+    nodes: int
+    matched: int
+    unmatched: int
+    method: str
+    only_kineto: dict[str, int]  # rows that the ET lacks: nodes without ET attributes, the most frequent names
+    only_et: dict[str, int]  # ops that Kineto lacks: not in the graph, the most frequent names
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """Kernels, copies and memsets; ops = linked + sum(orphans)."""
+
+    ops: int
+    linked: int
+    orphans: dict[str, int]
+
+
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clocks of the devices were ahead of the host's; device times are given less this."""
+
+    devices: list[DeviceClock]
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings of synchronisation; found = kept + sum(rejected)."""
+
+    found: int
+    kept: int
+    rejected: dict[str, int]
+    by_source: dict[str, int]
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Self-consistency: the graph replayed from its own durations and edges, against the recording."""
+
+    measured_ns: int
+    replayed_ns: int
+    error_pct: float
+    gap_share: float  # of the replayed critical path: host gaps
+    delay_share: float  # of the replayed critical path: device delays and start delays
+
+
+class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
+    length_ns: int
+    share_ns: ShareNs
+    nodes: int
+
+
+class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    world_size: int
+    inputs: Inputs
+    graph_nodes: int
+    node_kinds: dict[str, int]
+    host: Host
+    device: Device
+    clock: Clock
+    edges: dict[str, int]
+    sync: Sync
+    communication: dict[str, int]  # communication nodes written, by type
+    replaced: dict[str, int]  # communication ops written as something else than recorded, by what
+    nccl: summary_nccl.Nccl | UnsetType = UNSET  # absent without side files of NCCL
+    replay: Replay
+    critical_path: CriticalPath
+    standstill: Standstill
+    left_out: dict[str, int]  # recorded rows that are no nodes, by reason
+    warnings: list[str]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that shape the outputs."""
+
+    step: str
+    sync: str
+    hta_limit: int
+    target: str
+    gap_us: float
+    comm_time: str = "recorded"
+    keep_unmatched: bool = False
+    host: str = "full"
+    range_rules: list[str] = []
+    linked: bool = False
+    timeline: str = "recorded"
+    name: str = "trace"
+
+
+class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
+    graphlink: str = __version__
+    format: int = FORMAT
+    options: Options
+    ranks: list[Rank]
+    run: Run | None = None  # None: a rank alone
+    pipeline: Pipeline | None = None  # None: no pipeline was found
+    warnings: list[str] = []  # of no single rank: recordings in the folder that were left aside
+    files: list[str]  # what this run wrote into the folder; --force removes these and no others
+
+
+def top(counts: dict[str, int]) -> dict[str, int]:
+    """The most frequent names; what is not named is summed up under ``...``."""
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(n for _, n in order[TOP_NAMES:])
+    return {**dict(order[:TOP_NAMES]), **({"...": rest} if rest else {})}
+
+
+def encode(summary: Summary) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
+
+
+def load(path: Path) -> Summary:
+    """An earlier run's summary.
+
+    Raises:
+        InputError: it is missing or no summary of ours.
+    """
+    if not path.is_file():
+        raise InputError(
+            "cannot read the summary: there is no such file", path=path, todo="name the folder that an earlier run wrote with --out"
+        )
+    return document.load(path, Summary, "summary of this version of graphlink")
+
+
+def table(summary: Summary) -> str:
+    """The summary for people: aligned text, one block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
+    ranks = summary.ranks
+    blocks = [_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]
+    if len(ranks) > 1 and any(rank.warnings for rank in ranks):
+        blocks.append(_rank_warnings(ranks))
+    if summary.run:
+        blocks.append(run_table(summary.run))
+    if summary.pipeline:
+        blocks.append(pipeline_table(summary.pipeline))
+    if summary.warnings:
+        blocks.append("\n".join(f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)))
+    return "\n\n".join(blocks)
+
+
+def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
+    """Return the first of the texts that differ in nothing but figures, and how many they are."""
+    of_cause: dict[str, list[str]] = {}
+    for text in texts:
+        of_cause.setdefault(_FIGURES.sub("#", text), []).append(text)
+    return [(same[0], len(same)) for same in of_cause.values()]
+
+
+def like_it(count: int) -> str:
+    return f" (and {count - 1:,} more like it)" if count > 1 else ""
+
+
+def _rank_table(rank: Rank, *, alone: bool) -> str:
+    replay, path = rank.replay, rank.critical_path
+    rows: list[tuple[str, str]] = [
+        ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
+        ("edges", _counts(rank.edges) or "none"),
+        ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
+        ("device ops", f"{rank.device.ops:,} = {rank.device.linked:,} linked + {sum(rank.device.orphans.values()):,} orphans"),
+    ]
+    if rank.device.orphans:
+        rows.append(("  orphans", _counts(rank.device.orphans)))
+    rows += [("device clock", _clock(one)) for one in rank.clock.devices]
+    rejected = sum(rank.sync.rejected.values())
+    rows.append(("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"))
+    if rank.sync.found:
+        rows.append(("  by source", _counts(rank.sync.by_source)))
+    if rejected:
+        rows.append(("  rejected", _counts(rank.sync.rejected)))
+    if rank.communication:
+        rows.append(("communication", _counts(rank.communication)))
+    if rank.replaced:
+        rows.append(("  replaced", _counts(rank.replaced)))
+    if rank.nccl is not UNSET:
+        rows += summary_nccl.rank_rows(rank.nccl)
+    rows += [
+        ("recorded", f"{replay.measured_ns / 1e6:,.3f} ms"),
+        (
+            "replayed",
+            f"{replay.replayed_ns / 1e6:,.3f} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
+            f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
+        ),
+        ("critical path", _path(path)),
+        ("stood still", _standstill(rank.standstill)),
+    ]
+    if rank.left_out:
+        rows.append(("left out", _counts(rank.left_out)))
+    if rank.host.only_et:
+        rows.append(("  only in ET", _counts(rank.host.only_et, 3)))
+    if rank.host.only_kineto and rank.inputs.et:
+        rows.append(("  only in Kineto", _counts(rank.host.only_kineto, 3)))
+    rows += [("warning", text) for text in rank.warnings if alone]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"rank {rank.rank} of {rank.world_size}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def _rank_lines(ranks: Sequence[Rank]) -> str:
+    """A line a rank."""
+    head = (
+        *("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
+        *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),
+    )
+    rows = [head, *(_rank_line(rank) for rank in ranks[:MOST_LINES])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    if len(ranks) > MOST_LINES:
+        lines.append(f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}")
+    return "\n".join(lines)
+
+
+def _rank_warnings(ranks: Sequence[Rank]) -> str:
+    """Each warning once, with the number of ranks that have it; where its figures differ between them, with those of the first."""
+    of_cause: dict[tuple[str, int], dict[int, str]] = {}  # by text without figures, and by its place among the equal ones of its rank
+    for rank in ranks:
+        so_far: Counter[str] = Counter()
+        for text in dict.fromkeys(rank.warnings):
+            cause = _FIGURES.sub("#", text)
+            of_cause.setdefault((cause, so_far[cause]), {})[rank.rank] = text
+            so_far[cause] += 1
+    causes = sorted(of_cause.values(), key=len, reverse=True)
+    lines = []
+    for texts in causes[:MOST_WARNINGS]:
+        (first, text), count = next(iter(texts.items())), len(texts)
+        whose = f"rank {first}" if count == 1 else f"{count:,} ranks" + (f", as rank {first}" if len({*texts.values()}) > 1 else "")
+        lines.append(f"warning, {whose}: {text}")
+    more = [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(causes) > MOST_WARNINGS else []
+    return "\n".join([*lines, *more])
+
+
+def _rank_line(rank: Rank) -> tuple[str, ...]:
+    comm = sum(n for kind, n in rank.communication.items() if kind.startswith("COMM"))
+    replay = rank.replay
+    return (
+        str(rank.rank),
+        f"{rank.graph_nodes:,}",
+        f"{sum(rank.edges.values()):,}",
+        f"{rank.device.ops:,}",
+        f"{sum(rank.device.orphans.values()):,}",
+        f"{rank.sync.kept:,}",
+        f"{comm:,}",
+        f"{replay.measured_ns / 1e6:,.3f}",
+        f"{replay.error_pct:+.3f}",
+        f"{100 * replay.gap_share:.1f}",
+        f"{100 * replay.delay_share:.1f}",
+        _explained(rank.standstill.calls),
+        _explained(rank.standstill.threads),
+    )
+
+
+def _standstill(found: Standstill) -> str:
+    """``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing explains."""
+    parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
+    whole = Stood(ns=sum(p.ns for p in parts.values()), explained_ns=sum(p.explained_ns for p in parts.values()))
+    shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
+    longest = f"; longest rest {found.largest[0].ns / 1e6:,.3f} ms: {found.largest[0].what[:60]}" if found.largest else ""
+    return f"{whole.ns / 1e6:,.3f} ms, {_explained(whole)} % explained: {shares}{longest}"
+
+
+def _explained(stood: Stood) -> str:
+    """In per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
+    return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
+
+
+def _clock(clock: DeviceClock) -> str:
+    if not clock.anchored:
+        return f"device {clock.device}: neither launches on an idle stream nor waits show it; left as recorded"
+    least, largest = (f"{ns / 1000:+.1f}" for ns in clock.offset_ns)
+    ahead = least if least == largest else f"{least} to {largest}"
+    steps = f", {clock.steps} step{'s' * (clock.steps != 1)}" if clock.steps else ""
+    return f"device {clock.device}: {ahead} us ahead of the host's{steps}; taken off"
+
+
+def _method(rank: Rank) -> str:
+    return "no execution trace given" if rank.inputs.et is None else f"by {rank.host.method}"
+
+
+def _path(path: CriticalPath) -> str:
+    parts = msgspec.structs.asdict(path.share_ns)
+    whole = path.length_ns or 1
+    shares = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in parts.items())
+    return f"{path.length_ns / 1e6:,.3f} ms in {path.nodes:,} nodes: {shares}"
+
+
+def _counts(counts: dict[str, int], most: int = 12) -> str:
+    """The largest counts, the rest summed up."""
+    order = sorted(counts.items(), key=lambda item: (item[0] == "...", -item[1], item[0]))
+    named = [f"{name} {n:,}" for name, n in order[:most]]
+    rest = sum(n for _, n in order[most:])
+    return ", ".join([*named, *([f"others {rest:,}"] if rest else [])])

@@ -1,0 +1,371 @@
+"""Counts how long calls, threads and streams stood still, and how much of that an edge of the graph explains (docs/standstill.md).
+
+A replay of a graph's own times cannot see a wait that was taken for work: it takes as long either way. So this looks at what a recording
+shows to have stood still, whether the graph knows why or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from graphlink.depend.sleep import ASLEEP_NS
+from graphlink.depend.timeline import behind_rows
+from graphlink.graph.critical import CriticalPath
+from graphlink.link.roles import Role, role_of, roles
+from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
+from graphlink.records import Short
+from graphlink.standstill.launchqueue import held_launches
+from graphlink.standstill.silence import MEASURED, Timeline, silences
+
+LARGEST: Final = 10
+FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
+RETURN_NS: Final = 30_000  # and what it takes at most to return after what it waited for
+JITTER_NS: Final = 20_000  # device ops that are less late are listed nowhere
+FREE_QUANTILE: Final = 0.95
+_BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY, Role.COPY_ASYNC)
+_TO_HOST: Final = ("DtoH", "DeviceToHost")
+
+CUDA_ROWS: Final = "cuda_sync rows: _ExperimentalConfig(enable_cuda_sync_events=True)"
+HIP_ROWS: Final = "nothing yet: ROCm's profilers write no rows of what HIP calls wait for"
+NSYS_ROWS: Final = "nsys profile --trace=cuda --cuda-event-trace=true"
+BEFORE_WINDOW: Final = "torch.cuda.synchronize() before the first recorded step, so that nothing unrecorded is left to wait for"
+NO_COPIES: Final = "nothing yet: no row tells what a copy waits for"
+DEVICE_CLOCK: Final = "nothing: the recording names it, but by the device's clock it ended after the wait was over"
+LATE_RETURN: Final = "nothing: the recording names it, and it had ended; only then the call took as long to return"
+SOME_ROWS: Final = "a newer PyTorch: some waits have no cuda_sync row (kineto issue 904, pull request 862)"
+QUEUE: Final = "nothing yet: overhead rows (Command Buffer Full) may name it, but no row what made room"
+STACKS: Final = "profile(with_stack=True), which shows whether it ran; rows of the thread or process that woke it"
+
+
+class Stood(msgspec.Struct, frozen=True, kw_only=True):
+    """Time stood still, and what of it an edge of the graph explains."""
+
+    ns: int
+    explained_ns: int
+
+
+class PathStood(msgspec.Struct, frozen=True, kw_only=True):
+    """The length of the replayed critical path, and what of it are host gaps, delays, and blocked calls that nothing explains."""
+
+    ns: int
+    pinned_ns: int
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of standstill that no edge explains."""
+
+    what: str
+    ns: int
+    start_ns: int  # as in the graph: since the start of its first node
+    record: str  # what would have shown the reason
+
+
+class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """What stood still on a rank (docs/standstill.md).
+
+    ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of 100 us or more
+    between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in neither figure. ``streams``:
+    lateness of device ops after launch, latency and stream. ``largest``: the longest unexplained pieces, longest first, and launches that a
+    full queue held up.
+    """
+
+    calls: Stood
+    threads: Stood
+    python_ns: int
+    streams: Stood
+    path: PathStood
+    largest: list[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class StoodStill:
+    """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure (``beside_ns``): launches that
+    a full queue held up, and silences inside ops that may be waits.
+    """
+
+    standstill: Standstill
+    beside_ns: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
+
+    of: I64
+    ns: I64
+    explained_ns: I64
+    start_ns: I64
+
+    @property
+    def unexplained_ns(self) -> I64:
+        return self.ns - self.explained_ns
+
+    @property
+    def stood(self) -> Stood:
+        return Stood(ns=int(self.ns.sum()), explained_ns=int(self.explained_ns.sum()))
+
+
+def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
+    """The standstill of a rank; ``path``: of the replay of the graph. Cost: O(n log n)."""
+    graph = built.graph
+    began, ended = _device_times(graph, len(linked.device_call))
+    pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
+    calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
+    found = silences(graph, linked)
+    threads = _Stretches(found.next_row, found.ns, found.explained_ns, found.start_ns)
+    exact, held = _exact(built, linked), held_launches(linked)
+    queued = _Stretches(held.call, held.ns, np.zeros_like(held.ns), linked.trace.calls.end_ns[held.call] - held.ns - graph.epoch_ns)
+    pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
+    standstill = Standstill(
+        calls=calls.stood,
+        threads=threads.stood,
+        python_ns=int(found.python_ns.sum()),
+        streams=streams.stood,
+        path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
+        largest=_largest(graph, linked, (calls, threads, streams, queued), found.tid, exact, pending),
+    )
+    told = (*_rejected(built, linked, calls, streams, exact), *_beside(built, queued))
+    return StoodStill(standstill, queued.stood.ns + built.untold.spins_ns, told)
+
+
+def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stretches:
+    """Every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last row, are none.
+
+    With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to return, what is
+    beyond the usual stood still as well, and nothing explains it. Without one, it stood still beyond what such calls usually take.
+    What can hardly have waited counts from 100 us on, as silence does: a synchronisation as which began nothing recorded was pending, and
+    an asynchronous copy that is not of pageable memory. (One that began so has nothing to wait for: what it takes is its own work.)
+    """
+    calls = linked.trace.calls
+    role = roles(calls, linked.trace.strings)
+    copies = role == Role.COPY_ASYNC
+    blocking = np.isin(role, _BLOCKING) & ~behind_rows(linked)
+    last_ns = calls.start_ns.copy()
+    kept = graph.sync_calls
+    np.maximum.at(last_ns, kept.call, graph.end_ns[kept.source] + graph.epoch_ns)
+    last_ns = np.minimum(last_ns, until_ns)
+    awaited = blocking & (last_ns > calls.start_ns)
+    took_ns = until_ns - calls.start_ns
+    free_ns = _by_name(linked, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS)
+    unlikely = np.where(copies, ~_pageable(linked), ~pending)
+    free_ns[unlikely & (took_ns < ASLEEP_NS)] = ASLEEP_NS
+    return_ns = np.maximum(2 * _by_name(linked, until_ns - last_ns, awaited, RETURN_NS // 2, quantile=0.5), RETURN_NS)
+    explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
+    rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
+    ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
+    at = np.flatnonzero(ns > 0)
+    start_ns = (until_ns - ns + explained_ns)[at] - graph.epoch_ns
+    return _Stretches(at, ns[at], explained_ns[at], start_ns)
+
+
+def _pageable(linked: Linked) -> Bool:
+    """Calls that copied from or to pageable host memory, as far as the names of copies tell."""
+    trace, op = linked.trace, np.flatnonzero(linked.device_call != NOWHERE)
+    named = np.fromiter(("Pageable" in s for s in trace.strings), np.bool_, len(trace.strings))
+    out = np.zeros(len(trace.calls.start_ns), np.bool_)
+    out[linked.device_call[op[named[trace.device.name[op]]]]] = True
+    return out
+
+
+def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
+    """(start, end) of every device row on the clock that the graph has them on, since the epoch of the recording."""
+    node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    start_ns, end_ns = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    start_ns[graph.row[node]] = graph.start_ns[node] + graph.epoch_ns
+    end_ns[graph.row[node]] = graph.end_ns[node] + graph.epoch_ns
+    return start_ns, end_ns
+
+
+def _pending_until(linked: Linked, ended: I64) -> I64:
+    """For each call, when the last device op has ended that an earlier call launched; ops without a call came before all."""
+    calls, launch = linked.trace.calls, linked.device_call
+    least = np.iinfo(np.int64).min
+    launched_ns = np.full(len(launch), least)
+    launched_ns[launch != NOWHERE] = calls.start_ns[launch[launch != NOWHERE]]
+    order = np.argsort(launched_ns, kind="stable")
+    until = np.concatenate([[least], np.maximum.accumulate(ended[order])])
+    out: I64 = until[np.searchsorted(launched_ns[order], calls.start_ns, side="left")]
+    return out
+
+
+def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
+    """Until when each call can have stood still: its end, but of an asynchronous copy to the device until its own copy began, of one
+    to the host until its own copy ended.
+
+    Between pageable memory and what the device copies stands a buffer of the driver's. The host fills it as the device copies, and
+    empties it behind the device: that is work (CUDA, "API synchronization behavior").
+    """
+    trace = linked.trace
+    role, out = roles(trace.calls, trace.strings), trace.calls.end_ns.copy()
+    to_host = np.fromiter((any(word in s for word in _TO_HOST) for s in trace.strings), np.bool_, len(trace.strings))
+    op = np.flatnonzero(linked.device_call != NOWHERE)
+    call = linked.device_call[op]
+    until_ns = np.where(to_host[trace.device.name[op]], ended[op], began[op])
+    own = (role[call] == Role.COPY_ASYNC) & (ended[op] > trace.calls.start_ns[call])
+    np.minimum.at(out, call[own], np.maximum(until_ns[own], trace.calls.start_ns[call[own]]))
+    return out
+
+
+def _by_name(linked: Linked, ns: I64, sample: Bool, default_ns: int, quantile: float = FREE_QUANTILE) -> I64:
+    """For each call the quantile of ``ns`` over the calls of its name in ``sample``; the default where they are fewer than ``MEASURED``."""
+    name = linked.trace.calls.name
+    out = np.full(len(name), default_ns, np.int64)
+    at = np.flatnonzero(sample)
+    at = at[np.argsort(name[at], kind="stable")]
+    used, first = np.unique(name[at], return_index=True)
+    bounds = np.append(first, len(at)).tolist()
+    for k, code in enumerate(used.tolist()):
+        if bounds[k + 1] - bounds[k] >= MEASURED:
+            out[name == code] = int(np.quantile(ns[at[bounds[k] : bounds[k + 1]]], quantile))
+    return out
+
+
+def _streams(graph: Graph) -> _Stretches:
+    """Every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
+    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    device = (graph.kind[target] == NodeKind.DEVICE_OP) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
+
+    def ready(kind: EdgeKind) -> I64:
+        """When the last source of this kind was done, ``None`` = -1."""
+        edge = np.flatnonzero(device & (graph.edge_kind == kind))
+        out = np.full(len(graph.kind), -1, np.int64)
+        source = graph.source[edge]
+        np.maximum.at(out, target[edge], graph.start_ns[source] + graph.duration_ns[source])
+        return out
+
+    launched_ns, stream_ns, event_ns = ready(EdgeKind.LAUNCH), ready(EdgeKind.STREAM), ready(EdgeKind.EVENT)
+    op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    ready_ns = np.maximum(stream_ns, np.where(launched_ns >= 0, launched_ns + graph.launch_latency_ns, 0))[op]
+    start_ns = graph.start_ns[op]
+    ns = np.maximum(start_ns - np.maximum(ready_ns, 0), 0)
+    explained_ns = np.clip(np.minimum(event_ns[op], start_ns) - ready_ns, 0, ns)
+    late = ns > 0
+    return _Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
+
+
+def _delays_on_path(graph: Graph, path: CriticalPath, streams: _Stretches) -> int:
+    """Device delays on the path, and of start delays what is not the latency of launches."""
+    rest_ns = np.zeros(len(graph.kind), np.int64)
+    rest_ns[streams.of] = streams.unexplained_ns
+    delay = path.node[graph.kind[path.node] == NodeKind.DEVICE_DELAY]
+    return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
+
+
+def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: _Stretches) -> int:
+    """Of unexplained blocking, how much is in the time of host nodes on the path (gaps, which count whole, are none)."""
+    node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
+    work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
+    end_ns = stretches.start_ns + stretches.unexplained_ns
+    return int(work.between(linked.trace.calls.tid[stretches.of], stretches.start_ns, end_ns).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """What rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was ``rejected``."""
+
+    named: Bool
+    rejected_call: Bool
+    rejected_row: Bool
+
+
+def _exact(built: Built, linked: Linked) -> _Exact:
+    calls, syncs, pairs = linked.trace.calls, linked.trace.syncs, built.rejected
+    names = (syncs.kind == SyncKind.STREAM) | (syncs.kind == SyncKind.DEVICE) | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
+    call, row = np.zeros(len(calls.start_ns), np.bool_), np.zeros(len(linked.device_call), np.bool_)
+    call[pairs.call[pairs.call != NOWHERE]] = True
+    row[pairs.device_op[pairs.device_op != NOWHERE]] = True
+    return _Exact(np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)]), call & ~behind_rows(linked), row)
+
+
+def _rejected(built: Built, linked: Linked, calls: _Stretches, streams: _Stretches, exact: _Exact) -> list[str]:
+    """Warnings of waits that rows name and the graph has not, by reason."""
+    unknown = exact.named[calls.of] & ~exact.rejected_call[calls.of] & (calls.explained_ns == 0)
+    told = (
+        (
+            "synchronisation calls have a row that names what they waited for, but by the recorded times it ended after they returned",
+            np.count_nonzero(exact.rejected_call),
+            calls.unexplained_ns[exact.rejected_call[calls.of]],
+        ),
+        (
+            "synchronisation calls have a row that names what they waited for, but nothing of it was recorded that ended inside them",
+            np.count_nonzero(unknown),
+            calls.unexplained_ns[unknown],
+        ),
+        (
+            "device ops have a row that names the event they waited for, but by the recorded times they began before it",
+            np.count_nonzero(exact.rejected_row),
+            streams.unexplained_ns[exact.rejected_row[built.graph.row[streams.of]]],
+        ),
+    )
+    return [f"{n:,} {what}: {ns.sum() / 1e6:,.3f} ms count as not explained" for what, n, ns in told if n]
+
+
+def _beside(built: Built, queued: _Stretches) -> list[str]:
+    """Warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
+    silences, ns = built.untold.spins, built.untold.spins_ns
+    queue = (
+        f"{len(queued.of):,} launches were held up {queued.stood.ns / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
+        "ops and does not shrink with the device's"
+    )
+    spins = (
+        f"{silences:,} silences of the host, {ns / 1e6:,.3f} ms, ended as a kernel ended that it had launched; nothing bears out that it "
+        "waited for it: that time stays in its ops (record with with_stack=True to see what the host did)"
+    )
+    return [*([queue] if len(queued.of) else []), *([spins] if silences else [])]
+
+
+def _largest(
+    graph: Graph, linked: Linked, parts: tuple[_Stretches, _Stretches, _Stretches, _Stretches], tid: I64, exact: _Exact, pending: Bool
+) -> list[Piece]:
+    """The longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
+    trace = linked.trace
+    seen = _seen_by(linked)
+
+    def of_call(at: int) -> tuple[str, str]:
+        call = int(parts[0].of[at])
+        unseen = NO_COPIES if role_of(trace.strings[trace.calls.name[call]]) in (Role.COPY, Role.COPY_ASYNC) else seen
+        if exact.named[call]:
+            record = DEVICE_CLOCK if exact.rejected_call[call] else LATE_RETURN if parts[0].explained_ns[at] else BEFORE_WINDOW
+        else:
+            record = unseen if pending[call] else BEFORE_WINDOW
+        return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}", record
+
+    def of_thread(at: int) -> tuple[str, str]:
+        row = int(parts[1].of[at])
+        before = f" before {trace.strings[trace.host.name[row]]}" if row != NOWHERE else ""
+        return f"thread {tid[at]} silent{before}", STACKS
+
+    def of_stream(at: int) -> tuple[str, str]:
+        node = int(parts[2].of[at])
+        name = trace.strings[trace.device.name[graph.row[node]]]
+        return f"{name} late on device {graph.device[node]}, stream {graph.stream[node]}", DEVICE_CLOCK if exact.rejected_row[
+            graph.row[node]
+        ] else seen
+
+    def of_launch(at: int) -> tuple[str, str]:
+        call = int(parts[3].of[at])
+        return f"{trace.strings[trace.calls.name[call]]} on thread {trace.calls.tid[call]}, launch queue full", QUEUE
+
+    pieces = []
+    for part, describe in zip(parts, (of_call, of_thread, of_stream, of_launch), strict=True):
+        rest = part.unexplained_ns
+        for at in np.lexsort((part.start_ns, -rest))[:LARGEST].tolist():
+            if rest[at] > (JITTER_NS if part is parts[2] else 0):
+                what, record = describe(at)
+                pieces.append(Piece(what=what, ns=int(rest[at]), start_ns=int(part.start_ns[at]), record=record))
+    return sorted(pieces, key=lambda piece: (-piece.ns, piece.start_ns, piece.what))[:LARGEST]
+
+
+def _seen_by(linked: Linked) -> str:
+    """What would have recorded the waits of calls and streams."""
+    if linked.match.method == "nsys":
+        return NSYS_ROWS
+    if len(linked.trace.syncs.kind):
+        return SOME_ROWS
+    used = np.unique(linked.trace.calls.name).tolist()
+    return HIP_ROWS if any(linked.trace.strings[k].startswith("hip") for k in used) else CUDA_ROWS

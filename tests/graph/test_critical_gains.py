@@ -1,0 +1,308 @@
+"""Slack and gains against brute force: a replay for every answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphlink.graph import blocks, gains, latency, relief
+from graphlink.graph import slack as slack_module
+from graphlink.graph.critical import Share, critical_path
+from graphlink.graph.durations import cost_ns
+from graphlink.graph.gains import Replayed, top_gains
+from graphlink.graph.latency import Costs, costs
+from graphlink.graph.slack import NEVER, least_over, slack, spans
+from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
+from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind
+from graphlink.replay.ideal import longest_path, replay
+from tests.pipeline.hand import N, graph
+
+K, E = NodeKind, EdgeKind
+
+
+def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
+    cost = cost_ns(g)
+    share = np.where(g.kind == K.DEVICE_OP, Share.COMPUTE, Share.HOST).astype(np.uint8)
+    share[np.isin(g.kind, (K.HOST_GAP, K.DEVICE_DELAY))] = Share.IDLE
+    end = replay(g, cost).end_ns
+    late = slack(g, end, cost)
+    names = np.array(range(len(g.kind)) if name is None else name, np.int32)
+    return Replayed(g, late, spans(g, late), critical_path(g, end, cost, share), share, names)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_ops_show_what_is_usual() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "FEW", 2)
+        yield
+
+
+def split(g: Graph) -> Costs:
+    return costs(g, replay(g, cost_ns(g)).end_ns, cost_ns(g))
+
+
+def total(g: Graph, less: np.ndarray | int = 0, without: tuple[int, ...] = ()) -> int:
+    """The replay with launches beside all else, less some costs and edges."""
+    keep = np.ones(len(g.source), np.bool_)
+    keep[list(without)] = False
+    first = np.append(0, np.cumsum(keep))[g.first]
+    return int(longest_path(first, g.source[keep], split(g).cost_ns - less, split(g).lag_ns[keep]).max(initial=0))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Threads and streams with launches, waits, and edges from anywhere; parts of ops; some start delays."""
+    lanes = draw(st.integers(1, 4))
+    last: dict[int, int] = {}
+    op: dict[int, int] = {}
+    nodes: list[N] = []
+    for i in range(draw(st.integers(1, 40))):
+        lane = draw(st.integers(0, lanes - 1))
+        host = lane < (lanes + 1) // 2
+        deps: dict[int, EdgeKind] = {}
+        for source in draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else ():
+            mixed = nodes[source].kind in (K.DEVICE_OP, K.DEVICE_DELAY)
+            deps[source] = (E.SYNC if mixed else E.THREAD) if host else (E.EVENT if mixed else E.LAUNCH)
+        if lane in last and draw(st.integers(0, 9)):
+            deps[last[lane]] = E.HOST if host else E.STREAM
+        kind = draw(st.sampled_from((K.HOST_OP, K.HOST_PART, K.HOST_GAP) if host else (K.DEVICE_OP, K.DEVICE_OP, K.DEVICE_DELAY)))
+        row = i
+        if kind == K.HOST_PART:
+            row = op.get(lane, i)
+        elif kind == K.HOST_OP:
+            op[lane] = i
+        delay = draw(st.sampled_from((0, 0, 1, 3))) if kind == K.DEVICE_OP else 0
+        latency = 0 if host else draw(st.sampled_from((0, 2, 5)))
+        ns = draw(st.integers(0, 12))
+        nodes.append(N(kind, row, i, i, ns, tuple(deps.items()), delay=delay, latency=latency, tid=lane if host else 0))
+        last[lane] = i
+    return graph(nodes)
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_slack_is_how_much_longer_a_node_could_take(g: Graph) -> None:
+    ends, cost, lag = replay(g, cost_ns(g)).end_ns, split(g).cost_ns, split(g).lag_ns
+    found = slack(g, ends, cost_ns(g))
+    assert longest_path(g.first, g.source, cost, lag).tolist() == ends.tolist(), "as recorded with all as recorded"
+    for v in range(len(g.kind)):
+        more = np.zeros(len(g.kind), np.int64)
+        more[v] = found.node_ns[v]
+        assert total(g, -more) == total(g)
+        more[v] += 1
+        assert total(g, -more) == total(g) + 1
+    edge = 0
+    for v in range(len(g.kind)):
+        for source in g.source[g.first[v] : g.first[v + 1]].tolist():
+            start = ends[v] - cost[v]
+            end = ends[source] + lag[edge]
+            assert found.gap_ns[edge] == start - end
+            assert found.edge_ns[edge] == found.node_ns[v] + start - end
+            edge += 1
+
+
+@given(st.integers(1, 40), st.data())
+def test_the_least_interval_over_each_place(count: int, data: st.DataObject) -> None:
+    bound = st.integers(0, count)
+    given_ = data.draw(st.lists(st.tuples(bound, bound, st.integers(0, 99)), max_size=30))
+    low, high, value = (np.array([t[k] for t in given_], np.int64) for k in range(3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slack_module, "_RUN", data.draw(st.sampled_from((2, 3, 64))))
+        found = least_over(count, low, high, value)
+    assert found.tolist() == [min((v for a, b, v in given_ if a <= i < b), default=NEVER) for i in range(count)]
+
+
+@given(graphs(), st.integers(1, 5), st.data())
+def test_passes_by_blocks_are_those_of_the_whole(g: Graph, block: int, data: st.DataObject) -> None:
+    whole = replayed(g)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", block)
+        parts = replayed(g)
+        nodes = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(g.kind)))))), np.int32)
+        crossing = {past: parts.spans.crossing(nodes, past=past, below_ns=9) for past in (False, True)}
+    for column in ("start_ns", "end_ns", "node_ns", "gap_ns", "edge_ns"):
+        assert np.array_equal(getattr(parts.slack, column), getattr(whole.slack, column))
+    assert parts.path.node.tolist() == whole.path.node.tolist()
+    assert parts.path.dependency.tolist() == whole.path.dependency.tolist()
+    assert top_gains(parts) == top_gains(whole)
+    target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
+    for past, found in crossing.items():
+        across = {e: [i for i, v in enumerate(nodes.tolist()) if g.source[e] < v <= target[e] - past] for e in range(len(g.source))}
+        lost = {e: int(whole.slack.edge_ns[e]) for e in across if across[e] and whole.slack.edge_ns[e] < 9}
+        of_edge = found.edge != NOWHERE
+        assert dict(zip(found.edge[of_edge].tolist(), found.loss_ns[of_edge].tolist(), strict=True)) == lost
+        for e, low, high in zip(found.edge[of_edge].tolist(), found.low[of_edge].tolist(), found.high[of_edge].tolist(), strict=True):
+            assert across[e] == list(range(low, high))
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs(), st.data())
+def test_relief_of_any_sets_is_what_replays_say(g: Graph, data: st.DataObject) -> None:
+    count, sets = len(g.kind), data.draw(st.integers(1, 5))
+    less = np.zeros((sets, count), np.int64)
+    for k in range(sets):
+        for v in data.draw(st.sets(st.integers(0, count - 1))):
+            less[k, v] = data.draw(st.integers(0, int(min(g.duration_ns[v], split(g).cost_ns[v]))))
+    r = replayed(g)
+    column, node = np.nonzero(less)
+    bound = less[:, r.path.node].sum(axis=1)
+    found = relief.gains(g, r.slack, relief.Relief(column, node, less[column, node]), bound)
+    assert found.tolist() == [total(g) - total(g, row) for row in less]
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs(), st.data())
+def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None:
+    count = len(g.kind)
+    name = data.draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
+    r = replayed(g, name)
+    found = top_gains(r)
+    whole, work = total(g), g.duration_ns
+
+    def gain(nodes: np.ndarray | list[int]) -> int:
+        less = np.zeros(count, np.int64)
+        less[nodes] = np.minimum(work, split(g).cost_ns)[nodes]
+        return whole - total(g, less)
+
+    assert {f.label: f.gain_ns for f in found.families.gains} == {
+        code: known for code in set(name) if (known := gain(np.array(name) == code)) > 0
+    }
+    ops: dict[tuple[int, int], list[int]] = {}
+    rows = {int(g.row[v]) for v in range(count) if g.kind[v] == K.HOST_OP}
+    for v in range(count):
+        if g.kind[v] not in (K.HOST_GAP, K.DEVICE_DELAY, K.END):
+            part = g.kind[v] in (K.HOST_OP, K.HOST_PART) and int(g.row[v]) in rows
+            ops.setdefault((1, int(g.row[v])) if part else (0, v), []).append(v)
+    true = sorted((known for nodes in ops.values() if (known := gain(nodes)) > 0), reverse=True)
+    assert [f.gain_ns for f in found.ops.gains] == true
+    for f in found.ops.gains:
+        assert gain(list(f.nodes)) == f.gain_ns
+    assert (found.ops.others_at_most_ns, found.families.others_at_most_ns) == (0, 0)
+    for s in Share:
+        own = np.minimum(work, split(g).cost_ns)
+        if s == Share.IDLE:
+            without_delays = longest_path(g.first, g.source, np.where(r.share == s, 0, own))
+            assert found.share_ns["idle"] == whole - int(without_delays.max(initial=0)) <= r.path.share_ns["idle"]
+        else:
+            assert found.share_ns[s.name.lower()] == whole - total(g, np.where(r.share == s, own, 0))
+
+
+@settings(deadline=None)
+@given(graphs(), st.data())
+def test_what_is_not_listed_gains_no_more_than_is_said(g: Graph, data: st.DataObject) -> None:
+    count = len(g.kind)
+    name = data.draw(st.lists(st.integers(0, 15), min_size=count, max_size=count))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gains, "WIDTH", 2)
+        patch.setattr(gains, "ROUNDS", data.draw(st.integers(1, 3)))
+        found = top_gains(replayed(g, name), top=2).families
+    assert len(found.gains) <= 2
+    listed = {f.label: f.gain_ns for f in found.gains}
+    for code in set(name):
+        gain = total(g) - total(g, np.where(np.array(name) == code, np.minimum(g.duration_ns, split(g).cost_ns), 0))
+        assert gain == listed[code] if code in listed else gain <= found.others_at_most_ns
+
+
+def test_of_parallel_paths_the_longer_gains_only_what_it_is_longer() -> None:
+    """Two streams at once: 100 us against 90. Share and gain of the kernel on the path differ by a factor of ten."""
+    g = graph(
+        [
+            N(K.HOST_OP, 0, 0, 1, 1_000, tid=1),
+            N(K.DEVICE_OP, 0, 1, 2, 100_000, ((0, E.LAUNCH),), stream=7),
+            N(K.DEVICE_OP, 1, 1, 2, 90_000, ((0, E.LAUNCH),), stream=8),
+            N(K.END, NOWHERE, 3, 3, 0, ((1, E.SYNC), (2, E.SYNC)), tid=1),
+        ]
+    )
+    found = top_gains(replayed(g, [0, 1, 2, 3]))
+    assert [(f.label, f.path_ns, f.gain_ns) for f in found.families.gains] == [(1, 100_000, 10_000), (0, 1_000, 1_000)]
+    assert [(f.label, f.gain_ns) for f in top_gains(replayed(g, [0, 1, 1, 3])).families.gains] == [(1, 100_000), (0, 1_000)]
+    assert found.share_ns["compute"] == 100_000
+
+
+def waiting() -> Graph:
+    """An op that waits inside for a kernel of 50 (node 2: its part), is followed by one that must wait too, and by one that may not."""
+    return graph(
+        [
+            N(K.HOST_OP, 0, 0, 1, 5, tid=1),
+            N(K.DEVICE_OP, 0, 5, 55, 50, ((0, E.LAUNCH),), stream=7),
+            N(K.HOST_PART, 0, 55, 58, 3, ((0, E.HOST), (1, E.SYNC)), tid=1),
+            N(K.HOST_OP, 1, 58, 68, 10, ((1, E.SYNC), (2, E.HOST)), tid=1),
+            N(K.HOST_OP, 2, 68, 69, 1, ((1, E.SYNC), (3, E.HOST)), tid=1),
+            N(K.END, NOWHERE, 69, 69, 0, ((1, E.SYNC), (4, E.HOST)), tid=1),
+        ]
+    )
+
+
+def test_a_sync_point_is_all_edges_of_its_call() -> None:
+    g = waiting()
+    first, second = sync_points(g)
+    assert (first, second) == (SyncPoint(2, (2, 3)), SyncPoint(4, (5,)))
+    found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.spans, r.path)
+    assert [(s.point, s.source, s.gain_ns) for s in found] == [(first, 1, 13)]
+    assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs())
+def test_gains_of_sync_points(g: Graph) -> None:
+    points = sync_points(g)
+    r = replayed(g)
+    found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.spans, r.path)}
+    assert sorted(e for p in points for e in p.edge) == np.flatnonzero(g.edge_kind == E.SYNC).tolist()
+    for point in points:
+        assert found.get(point, 0) == total(g) - total(g, without=point.edge)
+
+
+def test_an_empty_graph() -> None:
+    r = replayed(graph([]))
+    found = top_gains(r)
+    assert (found.ops.gains, found.families.gains, set(found.share_ns.values())) == ((), (), {0})
+    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.spans, r.path) == ()
+
+
+_ZERO = ("start_ns", "end_ns", "self_ns", "wait_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "tid", "device", "stream")
+
+
+def ladder(count: int) -> Graph:
+    """A host that launches ``count`` kernels on two streams and waits at every hundredth, as columns."""
+    n, first = 2 * count, np.arange(2 * count + 1) * 0
+    host, device = np.arange(0, n, 2), np.arange(1, n, 2)
+    edges = [(host[:-1], host[1:], E.HOST), (host, device, E.LAUNCH), (device[:-2], device[2:], E.STREAM)]
+    edges.append((device[50:-50:100], host[101::100][: len(device[50:-50:100])], E.SYNC))
+    source, target = (np.concatenate([e[k] for e in edges]) for k in (0, 1))
+    kind = np.concatenate([np.full(len(e[0]), e[2], np.uint8) for e in edges])
+    order = np.lexsort((source, target))
+    first = np.append(0, np.cumsum(np.bincount(target, minlength=n)))
+    zero, at = np.zeros(n, np.int64), np.arange(n)
+    cost = np.where(at % 2, 5 + at * 7919 % 13, 4 + at * 104729 % 9)
+    return replace(
+        graph([N(K.HOST_OP, 0, 0, 1, 1)]),
+        kind=np.where(at % 2, K.DEVICE_OP, K.HOST_OP).astype(np.uint8),
+        row=at.astype(np.int32),
+        duration_ns=cost,
+        **dict.fromkeys(_ZERO, zero),
+        caller=np.full(n, NOWHERE, np.int32),
+        first=first,
+        source=source[order].astype(np.int32),
+        edge_kind=kind[order],
+        found_by=np.zeros(len(source), np.uint8),
+    )
+
+
+def test_time_grows_with_the_graph_and_no_faster() -> None:
+    def seconds(g: Graph) -> float:
+        def once() -> float:
+            began = time.process_time()
+            top_gains(replayed(g, (np.arange(len(g.kind)) % 97).tolist()))
+            return time.process_time() - began
+
+        return min(once() for _ in range(3))
+
+    small, large = seconds(ladder(5_000)), seconds(ladder(40_000))
+    assert large < 8 * small * 1.8

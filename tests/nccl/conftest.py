@@ -1,0 +1,3 @@
+"""See ``tests/one_clock.py``."""
+
+from tests.one_clock import _one_clock as _one_clock

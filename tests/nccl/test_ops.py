@@ -1,0 +1,73 @@
+"""The communication of a rank as the joins see it, against what the simulated cluster did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphlink.link.communication import communication
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.nccl.functions import function_of, function_of_kernel
+from graphlink.nccl.ops import ops_of
+from graphlink.read.kineto import read_kineto
+from graphlink.testing import ClusterTraining, cluster_run
+from graphlink.testing.cluster_rows import rank_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "allreduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float", "allreduce"),
+        ("ncclAllReduceRingLLKernel_sum_f32", "allreduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reducescatter"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),
+        ("ncclDevKernel_SendRecv", ""),
+        ("ncclDevKernel_Generic", ""),
+    ],
+)
+def test_a_kernels_name_tells_its_function(name: str, function: str) -> None:
+    assert function_of_kernel(name) == function
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("_allgather_base", "allgather"),
+        ("nccl:_reduce_scatter_base", "reducescatter"),
+        ("all_to_allv", "alltoall"),
+        ("nccl:send 0->1", "send"),
+        ("gloo:recv", "recv"),
+        ("barrier", "barrier"),
+        ("coalesced", ""),
+    ],
+)
+def test_a_recorded_name_tells_its_function(name: str, function: str) -> None:
+    assert function_of(name) == function
+
+
+def test_every_kernel_of_communication_is_an_op_with_what_is_recorded_of_it(tmp_path: Path) -> None:
+    run = cluster_run(ClusterTraining(data=2, tensor=2, pipeline=2, expert=2))
+    run.write(tmp_path)
+    for rank, columns in run.ranks.items():
+        trace = read_kineto(tmp_path / f"kineto_{rank}.json")
+        linked = link(trace, None, match_hosts(trace, None))
+        ops = ops_of(linked, communication(linked))
+        order = [int(c) for c in trace.device.correlation[ops.row]]
+        rows = {k.correlation: k for k in rank_rows(run, rank).kernels if k.comm >= 0}
+        calls = {c.correlation: c for c in rank_rows(run, rank).calls}
+        assert ops.start_ns.tolist() == sorted(columns.start_ns.tolist())
+        assert sorted(order) == sorted(rows)
+        for i, correlation in enumerate(order):
+            op = run.records[rank].ops[rows[correlation].comm]
+            assert ops.seq[i] == op.seq
+            assert ops.peer[i] == op.peer
+            assert ops.ranks[i] == run.groups[op.group].members
+            assert ops.strings[ops.group_name[i]] == run.groups[op.group].name
+            assert ops.issued_ns[i] == calls[correlation].start_ns
+            assert (
+                ops.strings[ops.function[i]]
+                == {0: {0: "allreduce", 2: "allgather", 5: "broadcast", 6: "alltoall"}.get(op.type), 1: "send", 2: "recv"}[op.kind]
+            )

@@ -1,0 +1,57 @@
+"""Accounting on runs made by hand: what simulated recordings do not show."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from graphlink.pipeline import spans
+from graphlink.pipeline.analyse import analyse
+from graphlink.pipeline.records import Cause, Exchanges, Holds, Ranges, StageRun, StepSpans
+from graphlink.pipeline.schedules import orders
+from graphlink.pipeline.simulate import even_times, simulate
+
+MS = 1_000_000
+NONE, CODES = np.zeros(0, np.int64), np.zeros(0, np.int32)
+NO_EXCHANGES = Exchanges(NONE, NONE, np.zeros(0, np.uint8), NONE, NONE, NONE, CODES, NONE, CODES, np.zeros(0, np.bool_), (), ())
+NO_HOLDS = Holds(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("",))
+
+
+def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: int) -> list[StageRun]:
+    """A run in which each step begins ``every_ns`` after the one before on every rank."""
+    order = orders(schedule, stages, microbatches)
+    timed = simulate(order, even_times(stages, MS, MS, MS))
+    out = []
+    for rank in range(stages):
+        count = len(order[rank].phase)
+        step = np.repeat(np.arange(steps), count)
+        start, end = (np.tile(c, steps) + step * every_ns for c in (timed.start_ns[rank], timed.end_ns[rank]))
+        phase, stage, microbatch = (np.tile(c, steps) for c in (order[rank].phase, order[rank].stage, order[rank].microbatch))
+        zero = np.zeros(len(step), np.int64)
+        ranges = Ranges(phase, step, stage, zero, microbatch, start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",))
+        work = StepSpans(*spans.union_by(step, start, end))
+        run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NO_HOLDS, True, False, {}, ())
+        out.append(run)
+    return out
+
+
+def test_steps_may_overlap_in_time() -> None:
+    """ZB-H2 goes on on each rank as soon as it is done: its own windows have no bubble, and a step counts its own work alone."""
+    found = analyse(runs("ZB-H2", 4, 8, 3, 24 * MS))
+    assert found is not None
+    assert found.schedule == "ZB-H2"
+    assert all(a.end_ns > b.start_ns for a, b in pairwise(found.steps))
+    for step in found.steps:
+        assert (step.end_ns - step.start_ns, step.work_ns, step.own_ns) == (27 * MS, (24 * MS,) * 4, (24 * MS,) * 4)
+        mine = found.idle.step == step.number
+        length = (found.idle.end_ns - found.idle.start_ns)[mine].tolist()
+        rows = zip(found.idle.rank[mine].tolist(), found.idle.cause[mine].tolist(), length, strict=True)
+        idle = {(rank, Cause(cause).name): ns for rank, cause, ns in rows}
+        warm, cool = {(r, "WARMUP"): r * MS for r in range(1, 4)}, {(r, "COOLDOWN"): (3 - r) * MS for r in range(3)}
+        assert idle == {**warm, **cool}
+    assert found.definitions.bubble_rate_makespan == pytest.approx(1 / 9)
+    assert found.definitions.bubble_rate_zb == 0
+    assert found.theory is not None
+    assert found.theory.parts.rest_ns == 0

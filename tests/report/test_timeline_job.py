@@ -1,0 +1,71 @@
+"""The timeline as a file of the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+from graphlink.cli import main
+from graphlink.errors import OutputError
+from graphlink.report import timeline
+from graphlink.testing.et import write_et
+from graphlink.testing.kineto import write_kineto
+from graphlink.testing.machine import run
+from graphlink.testing.programs import Training, training_program
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traces")
+    for rank in (0, 1):
+        execution = run(training_program(1, Training(steps=1, layers=2, ranks=2, rank=rank)))
+        write_et(execution, folder / f"et_{rank}.json")
+        write_kineto(execution, folder / f"kineto_{rank}.json")
+    return folder
+
+
+def processes(path: Path) -> list[str]:
+    packets = pb.Trace.FromString(path.read_bytes()).packet
+    return [p.track_descriptor.process.process_name for p in packets if p.track_descriptor.HasField("process")]
+
+
+def test_all_ranks_are_in_one_file_however_many_processes_made_it(traces: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / name for name in ("one by one", "at once")]
+    for jobs, out in enumerate(outs, start=1):
+        assert main([str(traces), "--out", str(out), "-q", "--jobs", str(jobs)]) == 0
+    one, other = ((out / timeline.NAME).read_bytes() for out in outs)
+    assert one == other
+    assert processes(outs[0] / timeline.NAME) == ["rank 0", "rank 1"]
+    assert not [p.name for out in outs for p in out.iterdir() if p.suffix == ".part"]
+
+
+def test_the_file_is_the_parts_of_its_ranks_one_after_the_other(tmp_path: Path) -> None:
+    for rank, part in enumerate((b"first", b"second")):
+        (tmp_path / timeline.part_name(rank)).write_bytes(part)
+    assert timeline.join(tmp_path, [0, 1]) == timeline.NAME
+    assert (tmp_path / timeline.NAME).read_bytes() == b"firstsecond"
+    assert [p.name for p in tmp_path.iterdir()] == [timeline.NAME]
+
+
+def test_it_can_be_left_out_and_can_hold_the_replay(traces: Path, tmp_path: Path) -> None:
+    for jobs in (["--kineto", str(traces / "kineto_0.json")], [str(traces), "--jobs", "1"]):
+        without, beside = tmp_path / f"without{len(jobs)}{jobs[0][-5:]}", tmp_path / f"beside{len(jobs)}{jobs[0][-5:]}"
+        assert main([*jobs, "--out", str(without), "-q", "--no-timeline"]) == 0
+        assert not [p.name for p in without.iterdir() if "timeline" in p.name]
+        assert timeline.NAME not in (without / "summary.json").read_text()
+        assert main([*jobs, "--out", str(beside), "-q", "--timeline", "both"]) == 0
+        assert processes(beside / timeline.NAME)[:2] == ["rank 0", "rank 0 replayed"]
+        assert f'"{timeline.NAME}"' in (beside / "summary.json").read_text()
+
+
+def test_one_or_the_other(traces: Path, tmp_path: Path) -> None:
+    given = ["--kineto", str(traces / "kineto_0.json"), "--out", str(tmp_path / "out"), "--no-timeline", "--timeline", "both"]
+    assert main(given) == 2
+
+
+def test_a_part_that_is_not_there_is_said(tmp_path: Path) -> None:
+    (tmp_path / timeline.part_name(0)).write_bytes(b"")
+    with pytest.raises(OutputError, match="cannot be written"):
+        timeline.join(tmp_path, [0, 1])

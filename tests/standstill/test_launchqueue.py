@@ -1,0 +1,78 @@
+"""Whether launches that a full queue held up are told, by a plain simulation of such a queue, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import Linked, OverheadRows
+from graphlink.standstill.launchqueue import ROWS, held_launches
+from graphlink.standstill.standstill import QUEUE
+from tests.build import Call, Device, Host, build_trace
+from tests.standstill.test_standstill import stood
+
+PLACES, LAUNCHES = 1_000, 1_400
+
+
+def queued(places: int, *, kernel: float, slow: float = 0, seed: int = 0) -> tuple[Linked, list[int]]:
+    """Launches of 5 us onto one stream; one returns no sooner than the op ``places`` before it begins. Of them the held ones, and a
+    share of ``slow`` takes 200 us for reasons of its own.
+    """
+    random = Random(seed)
+    calls: list[Call] = []
+    ops: list[Device] = []
+    held = []
+    at = 0.0
+    for i in range(LAUNCHES):
+        until = at + (200 if random.random() < slow else 5)
+        if i >= places and ops[i - places].start > until:
+            until = ops[i - places].start + 4
+            held.append(i)
+        calls.append(Call("cudaLaunchKernel", at, until, i + 1))
+        start = max(until + 2, ops[-1].end + 1 if ops else 0)
+        ops.append(Device("k", start, start + kernel, i + 1))
+        at = until + 3
+    trace = build_trace(host=[Host("aten::mm", 0, at), Host("aten::end", at + 1, at + 2)], calls=calls, device=ops)
+    return link(trace, None, match_hosts(trace, None)), held
+
+
+def test_launches_that_a_full_queue_held_up_are_told_with_their_time() -> None:
+    linked, truth = queued(PLACES, kernel=150)
+    held = held_launches(linked)
+    assert held.call.tolist() == truth
+    calls = linked.trace.calls
+    assert held.ns.tolist() == (calls.end_ns[truth] - calls.start_ns[truth] - 5_000).tolist()
+    found = stood(linked)
+    (warning,) = [w for w in found.warnings if "full queue" in w]
+    assert warning.startswith(f"{len(truth):,} launches were held up {held.ns.sum() / 1e6:,.3f} ms")
+    assert found.beside_ns == held.ns.sum()
+    assert found.standstill.largest[0].record == QUEUE
+    assert found.standstill.calls.ns == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slow_launches_without_a_full_queue_are_none(seed: int) -> None:
+    linked, truth = queued(LAUNCHES, kernel=400, slow=0.1, seed=seed)
+    assert (truth, held_launches(linked).call.tolist()) == ([], [])
+
+
+def test_a_host_that_is_never_far_ahead_fills_no_queue() -> None:
+    linked, _ = queued(LAUNCHES, kernel=4, slow=0.1)
+    assert held_launches(linked).call.tolist() == []
+    linked, truth = queued(100, kernel=150)
+    assert truth
+    assert held_launches(linked).call.tolist() == []
+
+
+def test_rows_tell_of_launches_that_were_held_up() -> None:
+    linked, truth = queued(100, kernel=150)
+    trace, full = linked.trace, truth[3:6]
+    rows = OverheadRows(trace.calls.start_ns[full] + 500, trace.calls.end_ns[full] - 700, np.full(3, len(trace.strings), np.int32))
+    held = held_launches(replace(linked, trace=replace(trace, strings=(*trace.strings, ROWS), overhead=rows)))
+    assert held.call.tolist() == full
+    assert held.ns.tolist() == (rows.end_ns - rows.start_ns).tolist()
