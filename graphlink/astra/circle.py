@@ -92,7 +92,7 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
         row = np.concatenate([[0], np.cumsum(~same)])
         pair = np.flatnonzero(same)
         sure = np.ones(int(row[-1]) + 1, np.bool_)
-        sure[row[pair[~_starts_first(graph, ordered, nodes[pair], nodes[pair + 1])]]] = False
+        sure[row[pair[~starts_first(graph, ordered, nodes[pair], nodes[pair + 1])]]] = False
         turn = np.arange(len(nodes)) - np.searchsorted(row, row)
         for i, node in enumerate(nodes.tolist()):
             if sure[row[i]] and (kind != pb.COMM_COLL_NODE or _couples(graph, node, rank, groups)):
@@ -100,7 +100,7 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
     return out
 
 
-def _starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *, deeper: bool = True) -> Bool:
+def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *, deeper: bool = True) -> Bool:
     """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
@@ -116,7 +116,7 @@ def _starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, 
     if deeper:
         some = np.flatnonzero(~met & host[needs] & (first[after[pair] + 1] > first[after[pair]]))
         last = source[first[after[pair[some]] + 1] - 1]
-        met[some] = host[last] & _starts_first(graph, ordered, needs[some], last, deeper=False)
+        met[some] = host[last] & starts_first(graph, ordered, needs[some], last, deeper=False)
     later = np.ones(len(before), np.bool_)
     later[pair[~met]] = False
     yes[close] = later[close]

@@ -30,6 +30,7 @@ class CommRules:
         self._negative_group = np.zeros(len(graph.id), np.bool_)
         self._unreadable = {(odd.name, odd.node) for odd in graph.odd if odd.kind not in (*INTEGERS, TWICE)}
         self._coll = graph.type == pb.COMM_COLL_NODE
+        self._coupled = self._coll & (graph.comm_type != pb.BROADCAST)  # a BROADCAST lasts what was recorded, whatever its group and size
         self._send = graph.type == pb.COMM_SEND_NODE
         self._recv = graph.type == pb.COMM_RECV_NODE
 
@@ -69,7 +70,7 @@ class CommRules:
         self._add("tiny-gather", gather & (size > 0) & (size < TINY_BYTES))
         self._add("small-gather", gather & (size >= TINY_BYTES) & (size < SMALL_BYTES))
         self._add("size-zero", sized & (size == 0) & (kind != pb.ALL_GATHER) & (kind != pb.BROADCAST))
-        self._add("negative-size", (coll | self._send | self._recv) & (size < 0))
+        self._add("negative-size", (self._coupled | self._send | self._recv) & (size < 0))
 
     def _group_names(self) -> None:
         graph, coll = self._graph, self._coll
@@ -95,7 +96,7 @@ class CommRules:
     def _group_members(self) -> None:
         graph, coll = self._graph, self._coll
         named = coll & (graph.group > NO_GROUP) & (graph.group <= HIGHEST_GROUP)
-        world = coll & (graph.group == NO_GROUP)
+        world = self._coupled & (graph.group == NO_GROUP)
         self._add("group-of-one", world & (graph.metadata.world_size == 1))
         if self._groups is None:
             self._add("no-groups", named)
@@ -103,28 +104,14 @@ class CommRules:
         ids, which = np.unique(np.where(named, graph.group, BAD_GROUP), return_inverse=True)
         members = [self._groups.members.get(int(i)) for i in ids]
 
-        def where(broken: list[bool]) -> Bool:
-            out: Bool = named & np.array(broken, np.bool_)[which.reshape(-1)]
+        def where(broken: list[bool], of: Bool) -> Bool:
+            out: Bool = of & named & np.array(broken, np.bool_)[which.reshape(-1)]
             return out
 
-        self._add("group-unknown", where([m is None for m in members]) | (coll & self._negative_group))
-        self._add("group-of-one", where([m is not None and len(m) == 1 for m in members]))
-        self._add("outside-group", where([m is not None and self._rank not in m for m in members]))
+        self._add("group-unknown", where([m is None for m in members], coll) | (coll & self._negative_group))
+        self._add("group-of-one", where([m is not None and len(m) == 1 for m in members], self._coupled))
+        self._add("outside-group", where([m is not None and self._rank not in m for m in members], self._coupled))
         self._add("legacy-group", named & (len(np.unique(graph.group[named])) > 1))
-        self._add("same-type", self._same_type(where([m is not None and len(m) < self._world for m in members])))
-
-    def _same_type(self, smaller: Bool) -> Bool:
-        """First node of each collective type that two groups smaller than all ranks use; ``smaller``: nodes in such groups."""
-        graph = self._graph
-        out = np.zeros(len(smaller), np.bool_)
-        groups: dict[int, set[int]] = {}
-        for node in np.flatnonzero(smaller).tolist():
-            of_type = groups.setdefault(int(graph.comm_type[node]), set())
-            of_type.add(int(graph.group[node]))
-            out[node] = len(of_type) == 2 and not out[node]
-            if len(of_type) == 2:
-                of_type.add(NO_GROUP)  # said once
-        return out
 
     def _messages(self) -> None:
         graph, send, recv = self._graph, self._send, self._recv

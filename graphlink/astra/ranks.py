@@ -11,13 +11,17 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.circle import Waits, judge_circles, waits_of
+from graphlink.astra.circle import Ordered, Waits, judge_circles, starts_first, waits_of
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
 from graphlink.errors import InputError
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
 from graphlink.graph.findings import Findings, Judgement
 from graphlink.graph.order import Edges, cycle, topological
+from graphlink.model import I32, I64
+from graphlink.replay import workload as replay
+from graphlink.replay.slots import play_slots
+from graphlink.replay.workload import workload
 
 GROUPS_NAME: Final = "comm_group.json"
 SHOWN_CYCLE: Final = 6
@@ -41,11 +45,17 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class RankOps:
-    """Of one rank in id order, in which ASTRA-sim starts what is ready."""
+    """Of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they couple no ranks.
+
+    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry a collective, whether
+    it surely starts before the next one in id order, whatever takes how long.
+    """
 
     collectives: tuple[Op, ...]
     sends: tuple[Op, ...]
     receives: tuple[Op, ...]
+    by_time: tuple[int, ...]
+    sure: tuple[bool, ...]
 
 
 def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[RankFile] | None = None) -> Judgement:
@@ -75,7 +85,7 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
         world = max(world, graph.metadata.world_size or 0)
         rules = RankRules(file, graph, groups, world, findings)
         rules.judge()
-        ops[rules.rank] = rank_ops(graph)
+        ops[rules.rank] = rank_ops(graph, rules.rank, rules.ordered)
         if rules.ordered is not None and len(files) > 1:
             waits.append(waits_of(graph, rules.rank, rules.ordered, groups))
         nodes += len(graph.id)
@@ -107,16 +117,41 @@ def runs_of(folder: Path) -> list[list[RankFile]]:
     return [sorted(files, key=lambda f: (f.rank is None, f.rank or 0)) for _, files in sorted(by_prefix.items())]
 
 
-def rank_ops(graph: ChakraFile) -> RankOps:
-    def of(kind: int) -> tuple[Op, ...]:
-        at = np.flatnonzero(graph.type == kind)
-        at = at[np.argsort(graph.id[at], kind="stable")]
-        peer = graph.comm_dst if kind == pb.COMM_SEND_NODE else graph.comm_src
-        columns = (graph.id, graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)
-        rows = zip(*(c[at].tolist() for c in columns), strict=True)
-        return tuple(Op(row[0], graph.name_of(node), *row[1:]) for node, row in zip(at.tolist(), rows, strict=True))
+def rank_ops(graph: ChakraFile, rank: int, ordered: Ordered | None) -> RankOps:
+    """Return the communication of one rank. ``ordered``: its graph without cycles; None where it has some."""
 
-    return RankOps(of(pb.COMM_COLL_NODE), of(pb.COMM_SEND_NODE), of(pb.COMM_RECV_NODE))
+    def at(kind: int) -> I64:
+        nodes = np.flatnonzero(graph.type == kind)
+        return nodes[np.argsort(graph.id[nodes], kind="stable")]
+
+    def of(nodes: I64, peer: I32 | I64) -> tuple[Op, ...]:
+        columns = (graph.id, graph.comm_type, graph.comm_size, graph.group, peer, graph.comm_tag)
+        rows = zip(*(c[nodes].tolist() for c in columns), strict=True)
+        return tuple(Op(row[0], graph.name_of(node), *row[1:]) for node, row in zip(nodes.tolist(), rows, strict=True))
+
+    collectives = at(pb.COMM_COLL_NODE)
+    collectives = collectives[graph.comm_type[collectives] != pb.BROADCAST]
+    by_time, sure = np.arange(len(collectives)), np.zeros(len(collectives), np.bool_)
+    if ordered is not None and len(np.unique(graph.group[collectives])) > 1:
+        sure[:-1] = starts_first(graph, ordered, collectives[:-1], collectives[1:])
+        by_time = np.argsort(_start_ns(graph, rank)[collectives], kind="stable")
+    return RankOps(
+        of(collectives, graph.comm_src),
+        of(at(pb.COMM_SEND_NODE), graph.comm_dst),
+        of(at(pb.COMM_RECV_NODE), graph.comm_src),
+        tuple(by_time.tolist()),
+        tuple(sure.tolist()),
+    )
+
+
+def _start_ns(graph: ChakraFile, rank: int) -> I64:
+    """Starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be played."""
+    if len(graph.duplicate_ids) or len(graph.faults.node):
+        return graph.id.astype(np.int64)
+    try:
+        return play_slots(workload([replay.RankFile(rank, graph)])).start_ns
+    except InputError:  # times that no replay takes: a finding of their own
+        return graph.id.astype(np.int64)
 
 
 def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int, findings: Findings) -> None:
@@ -172,32 +207,49 @@ def _what(rank: int, op: Op) -> str:
 
 def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Findings) -> None:
     """A rank starts its collectives one after the other; over all ranks these orders must not run in a circle."""
+    by_id = {rank: range(len(of.collectives)) for rank, of in ops.items()}
+    if not _slot_circle("slot-deadlock", ops, by_id, never, findings, sure=True):
+        by_time = {rank: of.by_time for rank, of in ops.items()}
+        _ = _slot_circle("slot-order", ops, by_id, never, findings) or _slot_circle("slot-order", ops, by_time, never, findings)
+
+
+def _slot_circle(
+    rule: str,
+    ops: Mapping[int, RankOps],
+    orders: Mapping[int, Sequence[int]],
+    never: Set[tuple[int, int]],
+    findings: Findings,
+    *,
+    sure: bool = False,
+) -> bool:
+    """Whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; ``sure``: no more than what is sure of them."""
     number: dict[tuple[int, int], int] = {}  # (group, its k-th collective)
     source: list[int] = []
     target: list[int] = []
-    for rank, of_rank in ops.items():
+    for rank, order in orders.items():
         counts: Counter[int] = Counter()
         before: int | None = None
-        for op in of_rank.collectives:
+        for k in order:
+            op = ops[rank].collectives[k]
             turn = counts[op.group]
             counts[op.group] += 1
-            if (rank, op.id) in never:
-                continue
-            now = number.setdefault((op.group, turn), len(number))
-            if before is not None:
-                source.append(before)
-                target.append(now)
-            before = now
+            if (rank, op.id) not in never:
+                now = number.setdefault((op.group, turn), len(number))
+                if before is not None:
+                    source.append(before)
+                    target.append(now)
+                before = now
+            if sure and not ops[rank].sure[k]:
+                before = None
     edges = Edges.of(len(number), np.array(source, np.int64), np.array(target, np.int64))
-    order = topological(edges, np.arange(len(number)))
-    if len(order) == len(number):
-        return
+    order_found = topological(edges, np.arange(len(number)))
+    if len(order_found) == len(number):
+        return False
     names = list(number)
-    circle = [names[i] for i in cycle(edges, order)][::-1]
+    circle = [names[i] for i in cycle(edges, order_found)][::-1]
     shown = [f"collective {k} of {f'group {group}' if group else 'all ranks'}" for group, k in circle[:SHOWN_CYCLE]]
-    findings.add(
-        "slot-deadlock", len(number) - len(order), [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])]
-    )
+    findings.add(rule, len(number) - len(order_found), [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])])
+    return True
 
 
 def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:

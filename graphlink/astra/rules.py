@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from graphlink.graph.order import Edges, Reach, cycle, topological
 from graphlink.model import I64, Bool
 from graphlink.read.source import open_source
 
+LONG_MICROS: Final = 1 << 46  # ran; twice that did not
 WIDE: Final = 4_000  # nodes ready at once, from where ASTRA-sim takes seconds
 CYCLE_SHOWN: Final = 8  # nodes of a cycle that are printed
 _CPU_ATTRIBUTES: Final = {"is_cpu_op"}
@@ -183,6 +183,7 @@ class RankRules:
         self.add("comm-on-cpu", comm & graph.host)
         self.add("cpu-statistics", graph.host)
         self.add("no-duration", graph.duration_micros == 0)
+        self.add("long-duration", graph.duration_micros > LONG_MICROS)
         if graph.host.any():
             leaf = np.ones(len(kind), np.bool_)
             leaf[graph.data.source] = False
@@ -210,6 +211,7 @@ class RankRules:
 
     def _attribute_kinds(self) -> None:
         throws, zero, twice = [], [], []
+        cpu: list[str] = []
         for odd in self.graph.odd:
             kind_of_node = int(self.graph.type[odd.node])
             if odd.name not in _CPU_ATTRIBUTES and kind_of_node not in _READ_BY.get(odd.name, ()):
@@ -221,15 +223,17 @@ class RankRules:
                 if odd.kind != "string_val":
                     throws.append(text)
             elif odd.kind not in INTEGERS:
-                throws.append(text)
+                (cpu if odd.name in _CPU_ATTRIBUTES else throws).append(text)
             elif odd.value not in ("0", "False"):
                 zero.append(text)
+        self._out.add("cpu-kind", len(cpu), cpu)
         self._out.add("kind-throws", len(throws), throws)
         self._out.add("kind-zero", len(zero), zero)
         self._out.add("attribute-twice", len(twice), twice)
         if np.any(self.graph.has & Has.INVOLVED_DIM):
-            bad = [self.told(node) for node in _bad_dimensions(self.file.path)]
-            self._out.add("involved-dim", len(bad), bad)
+            bad = _bad_dimensions(self.file.path)
+            self._out.add("involved-dim", len(bad.no_list), map(self.told, bad.no_list))
+            self._out.add("no-dimension", len(bad.none_true), map(self.told, bad.none_true))
 
 
 def read_or_judge(file: RankFile, findings: Findings) -> ChakraFile | None:
@@ -282,18 +286,30 @@ def _compressed(path: Path) -> bool:
         return bool(source.packed)
 
 
-def _bad_dimensions(path: Path) -> Iterator[int]:
-    """Positions of collectives whose ``involved_dim`` is no ``bool_list`` or has nothing true."""
+@dataclass(frozen=True, slots=True)
+class _Dimensions:
+    """Positions of collectives whose ``involved_dim`` is no ``bool_list``, and of those without a group in which nothing is true."""
+
+    no_list: list[int]
+    none_true: list[int]
+
+
+def _bad_dimensions(path: Path) -> _Dimensions:
+    out = _Dimensions([], [])
     with open_source(path) as source:
         messages = frames(source)
         next(messages)
         for position, (_, message) in enumerate(messages):
             node = pb.Node.FromString(message)
-            if node.type != pb.COMM_COLL_NODE:
+            named = {attribute.name: attribute for attribute in node.attr}
+            given, kind = named.get("involved_dim"), named.get("comm_type")
+            if node.type != pb.COMM_COLL_NODE or given is None or (kind is not None and kind.int64_val == pb.BROADCAST):
                 continue
-            for attribute in node.attr:
-                if attribute.name == "involved_dim" and not any(attribute.bool_list.values):
-                    yield position
+            if given.WhichOneof("value") != "bool_list":
+                out.no_list.append(position)
+            elif not any(given.bool_list.values) and "pg_name" not in named:
+                out.none_true.append(position)
+    return out
 
 
 def _target(deps: Deps) -> I64:

@@ -61,9 +61,13 @@ _FRAMING: Final = (
         "hang: the first node is swallowed",
     ),
     Rule("no-version", WARNING, "GlobalMetadata has no version", _NO_MATTER, "none, but Chakra's Python reader sees an empty file (read)"),
-    Rule("broken", ERROR, "message has no proper length, or is no Node", "abort, or nodes of garbage", _SAME),
+    Rule("broken", ERROR, "message has no proper length, or is no Node", "abort, hang, or nodes of garbage", _SAME),
     Rule(
-        "cut-off", ERROR, "last message is cut off", "wrong: accepted, the message before it runs once more", "skipped: stops reading there"
+        "cut-off",
+        ERROR,
+        "last message is cut off",
+        "wrong: accepted, the message before it runs once more",
+        "skipped: stops reading there, or reads half a node",
     ),
     Rule("empty-message", ERROR, "message of length 0", "an extra node 0 of type INVALID; the rank's statistics are lost", _NO_MATTER),
     Rule("compressed", ERROR, "file is compressed", "abort: cannot read it", "reads gzip, not zstd (read)"),
@@ -97,8 +101,20 @@ _DEPENDENCIES: Final = (
 
 _NODES: Final = (
     Rule("metadata-node", ERROR, "METADATA_NODE", "abort, in every mode", "hang" + _NETWORK),
-    Rule("memory-node", ERROR, "MEM_LOAD_NODE or MEM_STORE_NODE", "exit 1 with NO_MEMORY_EXPANSION", _SAME),
-    Rule("invalid-node", ERROR, "INVALID_NODE", "skipped; what follows waits for another event, as a first node: hang", _SAME),
+    Rule(
+        "memory-node",
+        ERROR,
+        "MEM_LOAD_NODE or MEM_STORE_NODE",
+        _THROWS + " with NO_MEMORY_EXPANSION" + _NETWORK,
+        "exit 1 with NO_MEMORY_EXPANSION" + _NETWORK,
+    ),
+    Rule(
+        "invalid-node",
+        ERROR,
+        "INVALID_NODE",
+        "hang, unless it is the last node" + _NETWORK,
+        "skipped with what follows, the rank counts as finished" + _NETWORK,
+    ),
     Rule("unknown-type", ERROR, "node type that Chakra does not have", "abort", "hang" + _NETWORK),
     Rule(
         "comm-on-cpu",
@@ -112,7 +128,14 @@ _NODES: Final = (
     ),
     Rule("last-node", ERROR, "rank with CPU nodes that ends in a SEND or RECV", "abort of all ranks" + _NETWORK, _NO_MATTER),
     Rule("maybe-last", WARNING, "rank with CPU nodes that may end in a SEND or RECV", "abort of all ranks if it ends last", _NO_MATTER),
-    Rule("no-duration", WARNING, "duration_micros 0", "takes 1 ns", "takes 1 ns, a COMP without num_ops none"),
+    Rule(
+        "long-duration",
+        ERROR,
+        "duration_micros above 2^46",
+        "hang, abort, or no time at all, as the ns wrap; in network mode not of communication",
+        _SAME,
+    ),
+    Rule("no-duration", WARNING, "duration_micros 0", "takes 1 ns", "takes 1 ns; a COMP without num_ops is skipped, what follows is not"),
     Rule("wide-fan", WARNING, "thousands of nodes ready at once", "slow: 4 k take 3 s, 20 k more than 5 min", _SAME),
     Rule(
         "start-order", WARNING, "id order is not that of recorded starts", "other order: among ready nodes the lowest id goes first", _SAME
@@ -120,8 +143,21 @@ _NODES: Final = (
 )
 
 _ATTRIBUTES: Final = (
-    Rule("kind-throws", ERROR, "attribute of a kind that cannot be converted", _THROWS, "wrong: reads 0"),
-    Rule("kind-zero", ERROR, "attribute of another integer kind", "converts it", "wrong: reads 0 (is_cpu_op: GPU, comm_size: 0 bytes)"),
+    Rule("cpu-kind", ERROR, "is_cpu_op of a kind that cannot be converted", _THROWS, "wrong: reads false"),
+    Rule(
+        "kind-throws",
+        ERROR,
+        "attribute of communication of a kind that cannot be converted",
+        _THROWS + _NETWORK,
+        "wrong: reads 0; comm_src, comm_dst: abort" + _NETWORK,
+    ),
+    Rule(
+        "kind-zero",
+        ERROR,
+        "attribute of another integer kind",
+        "converts it",
+        "wrong: reads 0 (is_cpu_op: GPU, comm_size: 0 bytes); comm_src, comm_dst: abort" + _NETWORK,
+    ),
     Rule(
         "attribute-twice",
         ERROR,
@@ -134,7 +170,14 @@ _ATTRIBUTES: Final = (
     Rule("no-peer", ERROR, "SEND without comm_dst or RECV without comm_src", _THROWS + _NETWORK, "abort: throws" + _NETWORK),
     Rule("no-tag", ERROR, "SEND or RECV without comm_tag", _THROWS + _NETWORK, "tag 0"),
     Rule("foreign-end", ERROR, "comm_src of a SEND, or comm_dst of a RECV, is another rank", _THROWS + _NETWORK, _NO_MATTER),
-    Rule("involved-dim", ERROR, "involved_dim is no bool_list, or all false", "exit 1; all false and no pg_name: hang", _SAME),
+    Rule("involved-dim", ERROR, "involved_dim is no bool_list", "exit 1" + _NETWORK, _SAME),
+    Rule(
+        "no-dimension",
+        ERROR,
+        "involved_dim is all false, and no pg_name",
+        "hang" + _NETWORK,
+        "hang, unless there is a groups file" + _NETWORK,
+    ),
 )
 
 _COLLECTIVES: Final = (
@@ -145,11 +188,11 @@ _COLLECTIVES: Final = (
         "tiny-gather",
         ERROR,
         "ALL_GATHER of less than 4 bytes a rank",
-        "endless loop, growing memory: below preferred-dataset-splits" + _NETWORK,
+        "endless loop, growing memory, if it is less than preferred-dataset-splits" + _NETWORK,
         _SAME,
     ),
     Rule("small-gather", WARNING, "ALL_GATHER of less than 64 bytes a rank", "endless loop if preferred-dataset-splits is larger", _SAME),
-    Rule("size-zero", WARNING, "collective of size 0", "takes its steps, an ALL_GATHER hangs" + _NETWORK, _SAME),
+    Rule("size-zero", WARNING, "collective of size 0", "takes its steps" + _NETWORK, _SAME),
     Rule("negative-size", ERROR, "comm_size below 0", "hang" + _NETWORK, _SAME),
     Rule("group-of-one", ERROR, "collective in a group of one", "hang" + _NETWORK, _SAME),
     Rule("group-text", ERROR, "pg_name is no number", _THROWS + _NETWORK, "ignores it"),
@@ -157,21 +200,34 @@ _COLLECTIVES: Final = (
     Rule("group-huge", ERROR, "pg_name above 2^31 - 1", "abort" + _NETWORK, "ignores it"),
     Rule("group-zero", WARNING, 'pg_name "0" or empty', "all ranks", "ignores it"),
     Rule("group-unknown", ERROR, "pg_name that the groups file lacks", "exit 1" + _NETWORK, "ignores it"),
-    Rule("no-groups", ERROR, "collective names a group and there is no groups file", "exit 1", "ignores it"),
-    Rule("outside-group", ERROR, "rank is not in the group of its collective", "abort" + _NETWORK, "takes another group"),
-    Rule("groups-path", ERROR, 'path of the groups file contains "empty"', "the file is ignored: exit 1 at the first group", _SAME),
-    Rule("groups-file", ERROR, "groups file cannot be used", "abort", _SAME),
-    Rule("groups-key", ERROR, "key in the groups file is no number above 0", 'abort ("0" asserts)', 'abort; "0" runs'),
+    Rule("no-groups", ERROR, "collective names a group and there is no groups file", "exit 1" + _NETWORK, "ignores it"),
+    Rule(
+        "outside-group", ERROR, "rank is not in the group of its collective", "abort" + _NETWORK, "takes another group, or hang" + _NETWORK
+    ),
+    Rule(
+        "groups-path",
+        ERROR,
+        'path of the groups file contains "empty"',
+        "the file is ignored: exit 1 at the first group" + _NETWORK,
+        "the file is ignored",
+    ),
+    Rule(
+        "groups-file",
+        ERROR,
+        "groups file cannot be used",
+        "abort if it is no JSON or a group no list, else exit 1 at the first group",
+        "abort if it is no JSON, else no harm",
+    ),
+    Rule("groups-key", ERROR, "key in the groups file is no number above 0", "abort", _NO_MATTER),
     Rule("groups-high", WARNING, "key in the groups file above 499", "ids are meant to stay within 1..499 (read)", _SAME),
     Rule(
         "group-beyond",
         ERROR,
         "group of a collective names a rank that the run does not have",
-        "abort" + _NETWORK,
+        "abort or hang" + _NETWORK,
         _SAME,
     ),
     Rule("group-twice", ERROR, "group of a collective lists a rank twice", "hang" + _NETWORK, _SAME),
-    Rule("same-type", WARNING, "two groups with one collective type on a rank", "abort at exit after all ran: finished lines are lost", ""),
     Rule(
         "unchained",
         WARNING,
@@ -216,10 +272,17 @@ _RANKS: Final = (
     ),
     Rule(
         "slot-deadlock",
+        ERROR,
+        "ranks start collectives of several groups in orders that contradict each other",
+        "hang whatever the timing: there is one communication slot a rank, exit status 0" + _NETWORK,
+        "hang, or takes another group" + _NETWORK,
+    ),
+    Rule(
+        "slot-order",
         WARNING,
-        "ranks run collectives of several groups in orders that contradict each other",
-        "hang if they are ready together: there is one communication slot a rank",
-        _SAME,
+        "by ids or recorded times, ranks start collectives of several groups in orders that contradict each other",
+        "hang if they start so: there is one communication slot a rank" + _NETWORK,
+        "hang, or takes another group" + _NETWORK,
     ),
 )
 

@@ -202,7 +202,7 @@ def replayed(
         drifts=[_drift(work, d) for d in places(work, played, TOP_PLACES)],
         slot_waits=_slot_waits(work, played),
         stuck=_stuck(work, played, joined),
-        notes=[*(joined.notes if joined else ()), *([NAMES] if _folded(ranks) else [])],
+        notes=[*(joined.notes if joined else ()), *([NAMES] if _folded(ranks) else []), *_broken(ranks)],
     )
     if not changes.any:
         return Replayed(run, None, {})
@@ -265,6 +265,13 @@ def _kept(ranks: Sequence[RankFile], changes: Changes) -> list[str]:
 
 def _folded(ranks: Sequence[RankFile]) -> bool:
     return any(r.file.metadata.host == FOLDED for r in ranks)
+
+
+def _broken(ranks: Sequence[RankFile]) -> list[str]:
+    """Say what the replay leaves out and ASTRA-sim stumbles over."""
+    errors = sum(len(r.file.faults.node) + len(r.file.duplicate_ids) for r in ranks)
+    some = f"graphlink check: {errors:,} error{'s' * (errors > 1)} of ids and dependencies"
+    return [f"{some}, which are left out here and which ASTRA-sim stumbles over"] if errors else []
 
 
 def _timed_by_luck(ranks: Sequence[RankFile]) -> list[str]:

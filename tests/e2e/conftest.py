@@ -12,6 +12,7 @@ import pytest
 
 COMMAND = Path(sys.executable).with_name("graphlink")
 ROOT = Path(__file__).parents[2]
+SIMULATORS = ROOT.parent / "shared" / "astra-sim"
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,15 @@ def graphlink(tmp_path: Path) -> Callable[..., Done]:
         return Done(ran.returncode, ran.stdout, ran.stderr, folder)
 
     return call
+
+
+@pytest.fixture(params=["head", "legacy"])
+def reader(request: pytest.FixtureRequest) -> str:
+    """``head`` or ``legacy``, if its binary is there and starts."""
+    binary = SIMULATORS / f"AstraSim_{request.param}"
+    if not binary.exists():
+        pytest.skip(f"{binary} is absent")
+    ran = subprocess.run([binary], capture_output=True, text=True, check=False, timeout=60)
+    if ran.returncode == 127:
+        pytest.skip(f"{binary} does not start: {ran.stderr.strip()} (Debian: apt-get install libprotobuf32)")
+    return str(request.param)

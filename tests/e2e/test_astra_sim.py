@@ -19,9 +19,8 @@ from graphlink.graph.chakra import CommType, read_chakra
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import RankFile, workload
 from tests.astra.et_files import coll, node, recv, send, written
-from tests.e2e.conftest import ROOT
+from tests.e2e.conftest import ROOT, SIMULATORS
 
-SIMULATORS = ROOT.parent / "shared" / "astra-sim"
 TRACES = ROOT.parent / "shared" / "traces"
 LOGGED = re.compile(r"(issue|callback),sys->id=(\d+), ?tick=(\d+), ?node->id=(\d+)")
 KIB = 1 << 10
@@ -35,18 +34,6 @@ class Simulated:
     said: str
     start: Times  # the legacy one logs none without a network
     end: Times
-
-
-@pytest.fixture(params=["head", "legacy"])
-def reader(request: pytest.FixtureRequest) -> str:
-    """``head`` or ``legacy``, if its binary is there and starts."""
-    binary = SIMULATORS / f"AstraSim_{request.param}"
-    if not binary.exists():
-        pytest.skip(f"{binary} is absent")
-    ran = subprocess.run([binary], capture_output=True, text=True, check=False, timeout=60)
-    if ran.returncode == 127:
-        pytest.skip(f"{binary} does not start: {ran.stderr.strip()} (Debian: apt-get install libprotobuf32)")
-    return str(request.param)
 
 
 def simulated(folder: Path, reader: str, *options: str) -> Simulated:

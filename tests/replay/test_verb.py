@@ -76,6 +76,12 @@ def test_a_graph_without_times_is_compared_with_nothing(tmp_path: Path, machine:
     assert "measured 0.010 ms, replayed 0.010 ms, +0.000 % (self-consistency)" in capsys.readouterr().out
 
 
+def test_dependencies_that_are_none_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, [node(0), node(1, data=[0, 1]), node(2, data=[1, 9])], [node(0), node(0)])
+    assert main(["replay", str(tmp_path)]) == 0
+    assert "1 ranks: graphlink check: 2 errors of ids and dependencies" in capsys.readouterr().out
+
+
 def test_a_rank_that_does_not_finish_has_no_error_and_no_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "r.json"
     first = [node(0, start_ns=0), recv(1, [0], comm_src=1), send(2, [1], comm_dst=1)]
