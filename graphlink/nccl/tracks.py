@@ -11,7 +11,8 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import DumpClock, NcclJoin
+from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.summary import NcclClock
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto.packets import Arg, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
@@ -106,7 +107,7 @@ class _Calls:
         )
 
 
-def _of_dump(calls: _Calls, clock: DumpClock, epoch_ns: int, ended_ns: int) -> Sequence[_Found]:
+def _of_dump(calls: _Calls, clock: NcclClock, epoch_ns: int, ended_ns: int) -> Sequence[_Found]:
     def inside(start_ns: I64, end_ns: I64) -> Bool:
         """A dump may hold much more of a run than the trace."""
         kept: Bool = (np.maximum(start_ns, end_ns) >= epoch_ns) & (start_ns <= ended_ns)
@@ -115,7 +116,7 @@ def _of_dump(calls: _Calls, clock: DumpClock, epoch_ns: int, ended_ns: int) -> S
     return [*_kernels(calls, clock, inside), *_steps(calls, clock, inside)]
 
 
-def _kernels(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
+def _kernels(calls: _Calls, clock: NcclClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
     """By the GPU's clock where it is known, else by the host's."""
     kernels = calls.dump.kernels
     start, end = np.zeros(len(kernels.call), np.int64), np.zeros(len(kernels.call), np.int64)
@@ -131,7 +132,7 @@ def _kernels(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]
     return [_found(calls, call, kernels.channel[shown], np.zeros(len(shown), np.int64), start[shown], end[shown], names, {})]
 
 
-def _steps(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
+def _steps(calls: _Calls, clock: NcclClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
     steps, proxies = calls.dump.steps, calls.dump.proxies
     if clock.offset_ns is None:
         return []
