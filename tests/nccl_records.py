@@ -107,7 +107,7 @@ def side_files(
         op=table[:, 0],
         dump=table[:, 1],
         call=table[:, 2],
-        groups=tuple(groups),
+        groups=list(groups),
         clocks=tuple(clocks or [CLOCK] * len(dumps)),
         split=Split(times[:, 0].astype(np.int32), *times[:, 1:].T),
     )

@@ -110,7 +110,7 @@ def summarised(files: SideFiles) -> Nccl:
             )
             for dump, clock in zip(files.dumps, files.join.clocks, strict=True)
         ],
-        join=list(files.join.groups),
+        join=files.join.groups,
         times=_times(files.join),
     )
 

@@ -61,7 +61,7 @@ def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> NcclJoin:
     """
     if not dumps:
         nothing = np.zeros(0, np.int32)
-        return NcclJoin(ops, nothing, nothing, nothing, (), (), split_ops(ops, (), (), nothing, nothing, nothing))
+        return NcclJoin(ops, nothing, nothing, nothing, [], (), split_ops(ops, (), (), nothing, nothing, nothing))
     codes = Strings()
     side = op_side(ops, rank, codes)
     calls = call_side(dumps, side, rank, codes)
@@ -167,7 +167,7 @@ def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
     return _Pairs(unit, call, op, np.ones(len(call), np.bool_))
 
 
-def _table(outcome: Outcome, words: Sequence[str]) -> tuple[NcclGroup, ...]:
+def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
     """Return a line a lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes of both sides."""
     calls, ops = outcome.calls, outcome.ops
     lines = []
@@ -216,7 +216,7 @@ def _table(outcome: Outcome, words: Sequence[str]) -> tuple[NcclGroup, ...]:
                     mismatch=None,
                 )
             )
-    return tuple(lines)
+    return lines
 
 
 def _left(own: I64, met: I64, why: Reasons) -> dict[str, int]:

@@ -56,7 +56,7 @@ class NcclJoin:
     op: I32
     dump: I32
     call: I32
-    groups: tuple[NcclGroup, ...]
+    groups: list[NcclGroup]
     clocks: tuple[NcclClock, ...]  # one a dump
     split: Split
 

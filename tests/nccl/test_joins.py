@@ -167,7 +167,7 @@ def test_a_rank_without_files_has_no_lines(run: ClusterRun, tmp_path: Path) -> N
 
     (one,) = join_run(run, tmp_path, NcclProfile(), ranks=(0,))
     nothing = join(one.joined.ops, (), 0)
-    assert nothing.groups == ()
+    assert nothing.groups == []
     assert len(nothing.op) == len(nothing.split.op) == 0
 
 
