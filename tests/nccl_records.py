@@ -11,14 +11,15 @@ import numpy as np
 from graphlink.model import NOWHERE
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
-from graphlink.nccl.records import DumpClock, JoinedGroup, NcclJoin, Ops, Split
+from graphlink.nccl.records import NcclJoin, Ops, Split
+from graphlink.nccl.summary import NcclClock, NcclGroup
 from graphlink.read.nccl_kinds import DumpKind
 from tests.build import Strings
 
 _TEXTS = ("function", "dtype", "algorithm", "protocol", "state", "group_name")
 _ZERO = ("start_ns", "end_ns", "exec_ns", "stream", "gpu_start_ns", "gpu_end_ns", "issued_ns")
 _NARROW = (*_TEXTS, "communicator", "rank", "peer", "channels", "call", "channel", "row", "proxy", "op")
-CLOCK = DumpClock(offset_ns=0, residual_ns=0, gpu_offset_ns=None, inside=0, checked=0)
+CLOCK = NcclClock(offset_ns=0, residual_ns=0, gpu_offset_ns=None, inside=0, checked=0)
 
 
 class Proxy(NamedTuple):
@@ -95,8 +96,8 @@ def side_files(
     of: Ops,
     pairs: Iterable[tuple[int, int, int]],
     split: Iterable[tuple[int, int, int, int, int, int]] = (),
-    clocks: Sequence[DumpClock] | None = None,
-    groups: Sequence[JoinedGroup] = (),
+    clocks: Sequence[NcclClock] | None = None,
+    groups: Sequence[NcclGroup] = (),
 ) -> SideFiles:
     """``pairs``: op, dump, call; ``split``: op, then the five times."""
     table = np.array(list(pairs), np.int32).reshape(-1, 3)
@@ -106,9 +107,8 @@ def side_files(
         op=table[:, 0],
         dump=table[:, 1],
         call=table[:, 2],
-        groups=tuple(groups),
+        groups=list(groups),
         clocks=tuple(clocks or [CLOCK] * len(dumps)),
         split=Split(times[:, 0].astype(np.int32), *times[:, 1:].T),
-        warnings=(),
     )
     return SideFiles(tuple(dumps), join)

@@ -16,7 +16,7 @@ from graphlink.errors import InputError, UsageError
 if TYPE_CHECKING:
     from graphlink.doctor.diagnose import Given
     from graphlink.doctor.records import Finding
-    from graphlink.nccl.read.heads import DumpHead
+    from graphlink.nccl.read.read import DumpHead
 
 MOST_TOLD: Final = 8  # lines of what else was said of a finding
 WIDTH: Final = 8

@@ -147,7 +147,7 @@ VERBOSE = _kind(
     "inspector-verbose",
     Level.LOST,
     "NCCL_INSPECTOR_DUMP_VERBOSE is not 1",
-    "lines of the inspector have no times of events: they are matched by order alone",
+    "lines of the inspector have no times of events: they are joined with nothing",
     "NCCL_INSPECTOR_DUMP_VERBOSE=1",
 )
 SMALL = _kind(

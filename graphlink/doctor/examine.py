@@ -21,7 +21,6 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Communication, HostMatch, HostTrace, Linked, Trace
 from graphlink.nccl import job as nccl
-from graphlink.nccl.members import known_groups
 from graphlink.nccl.noted import SideFiles
 from graphlink.pipeline.stagerun import stage_run
 from graphlink.ranks.comms import rank_comms
@@ -55,7 +54,7 @@ def examine(inputs: Inputs) -> Examined:
         et = None
     linked = link(on_host_clock(trace), et, match)
     dumps, _ = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
-    comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
+    comm = communication(linked, nccl.known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     findings = [
         *other_run,
         *rows_lacking(linked, nsys=inputs.nsys is not None),

@@ -72,7 +72,7 @@ NO_TIMES = Kind(
     "nccl-no-times",
     Level.INFERRED,
     "{without} of {calls} calls have no times",
-    "they are matched with kernels by order alone",
+    "those between joined calls are joined by their numbers, the others with nothing",
     "the dump once more; of the inspector with NCCL_INSPECTOR_DUMP_VERBOSE=1",
 )
 NO_DURATION = Kind(
@@ -149,7 +149,7 @@ def join_lacking(join: NcclJoin) -> Iterator[Finding]:
     ops = len(join.ops.row)
     left = ops - len(np.unique(join.op))
     if left:
-        told = (*(group.mismatch for group in join.groups if group.mismatch), *join.warnings)
+        told = tuple(group.mismatch for group in join.groups if group.mismatch)
         yield Finding(UNMATCHED, left / ops, {"left": left, "ops": ops}, dict(reasons), told)
 
 

@@ -1,4 +1,4 @@
-"""Side files of NCCL in the job of a rank: read, joined with its communication, and told in its summary."""
+"""Side files of NCCL in the job of a rank: read, joined with its communication, and summarised."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE, Communication, Linked
-from graphlink.nccl import summary as told
+from graphlink.link.communication import communication
+from graphlink.model import NOWHERE, Communication, Linked, ProcessGroup
 from graphlink.nccl.join import join
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.summary import TIMES, Nccl, NcclFile, NcclTimes
+from graphlink.read.nccl_kinds import DumpKind
 
 log: Final = logging.getLogger("graphlink")
 
 
 def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
-    """The side files of a rank, and warnings of those of ``found`` that cannot be read. ``files``: by path what they are called.
+    """Read the side files of a rank; return them, and warnings of those of ``found`` that cannot be read. ``files``: name by path.
 
     Raises:
         InputError: another one cannot be read.
@@ -43,8 +45,33 @@ def read_dumps(files: Mapping[Path, str], found: Collection[Path]) -> tuple[tupl
     return tuple(dumps), tuple(unread)
 
 
+def known_groups(linked: Linked, dumps: Sequence[Dump], members: Mapping[str, tuple[int, ...]]) -> tuple[ProcessGroup, ...]:
+    """Return groups for ``communication`` whose members a trace lacks. ``members``: key of a communicator -> global ranks in ring order.
+
+    A Flight Recorder lists them. A communicator of NCCL is the group that its calls are of; a name that two communicators have tells
+    nothing.
+    """
+    found: dict[str, ProcessGroup] = {}
+    for dump in dumps:
+        for one in dump.communicators if dump.kind is DumpKind.FLIGHT_RECORDER else ():
+            if one.ranks and one.name:
+                found[one.name] = ProcessGroup(one.name, one.desc, size=len(one.ranks), ranks=one.ranks)
+    rank = NOWHERE if linked.trace.rank is None else linked.trace.rank
+    joined = join(ops_of(linked, communication(linked, tuple(found.values()))), dumps, rank)
+    ranks_of: dict[str, set[tuple[int, ...]]] = {}
+    for line in joined.groups:
+        ranks = members.get(line.communicator or "")
+        if line.group and line.ranks is None and line.matched and ranks is not None:
+            ranks_of.setdefault(line.group, set()).add(ranks)
+    for name, every in ranks_of.items():
+        if len(every) == 1 and name not in found:
+            (known,) = every
+            found[name] = ProcessGroup(name, size=len(known), ranks=known)
+    return tuple(found.values())
+
+
 def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int) -> SideFiles | None:
-    """None where there are no side files."""
+    """Join the side files of a rank with its communication. None where there are no side files."""
     if not dumps:
         return None
     log.info("joining %d calls of NCCL", sum(len(dump.calls.rank) for dump in dumps))
@@ -52,66 +79,50 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
 
 
 def warnings(files: SideFiles | None) -> tuple[str, ...]:
+    """Return what is wrong with the files, and which are not joined at all."""
     if files is None:
         return ()
     met = set(files.join.dump.tolist())
-    alone = [dump.path for k, dump in enumerate(files.dumps) if k not in met and len(dump.calls.rank)]
+    alone = [dump for k, dump in enumerate(files.dumps) if k not in met and len(dump.calls.rank)]
     return (
         *(f"{dump.path}: {text}" for dump in files.dumps for text in dump.warnings),
-        *(f"{path}: none of its calls is joined with the trace, for the reasons in the table: is it of this run?" for path in alone),
-        *files.join.warnings,
+        *(f"{dump.path}: none of its calls is joined with the trace, {_reason(dump)}" for dump in alone),
     )
 
 
-def summarised(files: SideFiles) -> told.Nccl:
-    """What ``summary.json`` says of them."""
-    return told.Nccl(
+def _reason(dump: Dump) -> str:
+    if dump.kind is DumpKind.INSPECTOR and not dump.calls.start_ns.any():
+        return "as they have no times: record with NCCL_INSPECTOR_DUMP_VERBOSE=1"
+    return "for the reasons in the table: is it of this run?"
+
+
+def summarised(files: SideFiles) -> Nccl:
+    """Return what ``summary.json`` says of the side files of a rank."""
+    return Nccl(
         files=[
-            told.NcclFile(
+            NcclFile(
                 path=dump.path,
                 kind=dump.kind.value,
                 events=dump.events,
                 calls=len(dump.calls.rank),
                 left_out=dict(sorted(dump.left_out.items())),
-                clock=told.NcclClock(
-                    offset_ns=clock.offset_ns,
-                    residual_ns=clock.residual_ns,
-                    gpu_offset_ns=clock.gpu_offset_ns,
-                    inside=clock.inside,
-                    checked=clock.checked,
-                ),
+                clock=clock,
             )
             for dump, clock in zip(files.dumps, files.join.clocks, strict=True)
         ],
-        join=[
-            told.NcclGroup(
-                file=None if group.dump == NOWHERE else group.dump,
-                communicator=group.communicator or None,
-                group=group.group,
-                ranks=None if group.ranks is None else list(group.ranks),
-                calls=group.calls,
-                ops=group.ops,
-                matched=group.matched,
-                calls_left=group.calls_left,
-                ops_left=group.ops_left,
-                rule=group.rule,
-                mismatch=group.mismatch,
-            )
-            for group in files.join.groups
-        ],
+        join=files.join.groups,
         times=_times(files.join),
     )
 
 
-def _times(joined: NcclJoin) -> list[told.NcclTimes]:
+def _times(joined: NcclJoin) -> list[NcclTimes]:
     split, ops = joined.split, joined.ops
-    codes, which = np.unique(ops.group_name[split.op], return_inverse=True)
-    sums = {}
-    for name in told.TIMES:
-        sums[name] = np.zeros(len(codes), np.int64)
-        np.add.at(sums[name], which.reshape(-1), getattr(split, name))
-    count = np.bincount(which.reshape(-1), minlength=len(codes))
+    of_group = ops.group_name[split.op]
     return [
-        told.NcclTimes(group=ops.strings[code], ops=int(count[k]), **{name: int(column[k]) for name, column in sums.items()})
-        for k, code in enumerate(codes.tolist())
+        NcclTimes(
+            group=ops.strings[code],
+            ops=int(np.count_nonzero(of_group == code)),
+            **{name: int(getattr(split, name)[of_group == code].sum()) for name in TIMES},
+        )
+        for code in np.unique(of_group).tolist()
     ]

@@ -1,129 +1,241 @@
 """Joins the calls of side files with the communication of a rank.
 
 A Flight Recorder entry is the op of its group with its sequence number; of gloo, the row that was asked for while it was made. Calls of
-other dumps, and of traces without numbers, are laid on the trace by time: all dumps of a process share a clock, whose offset is sought
-(``shift``). A call is left alone, with a reason, rather than joined with what it may not be.
+other dumps, and of traces without numbers, are joined by time (``bytime``): all dumps of a process share a clock, whose offset is sought.
+A call is left alone, with a reason, rather than joined with what it may not be.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from graphlink.model import NOWHERE
-from graphlink.nccl.bylength import by_length
-from graphlink.nccl.byseq import by_sequence
-from graphlink.nccl.byspan import by_span
-from graphlink.nccl.bytime import AMBIGUOUS, NO_TIME, Laid, by_time
-from graphlink.nccl.clocks import dump_clock
-from graphlink.nccl.holes import fill_holes
-from graphlink.nccl.lanes import of_several_ranks
-from graphlink.nccl.outcome import CROWDED, DIFFERS, NO_GROUP, OTHER_RANK, SEVERAL, Outcome, table
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.nccl.bytime import by_time
+from graphlink.nccl.details import dump_clock, split_ops
 from graphlink.nccl.read.records import Clock, Dump
 from graphlink.nccl.records import NcclJoin, Ops
-from graphlink.nccl.sides import CallSide, Codes, OpSide, call_side, op_side
-from graphlink.nccl.split import split_ops
-from graphlink.nccl.units import units
+from graphlink.nccl.shift import Shift
+from graphlink.nccl.sides import (
+    CROWDED,
+    NO_COMMUNICATOR,
+    NO_GROUP,
+    OTHER_RANK,
+    SEVERAL,
+    CallSide,
+    OpSide,
+    Outcome,
+    Reasons,
+    Unit,
+    call_side,
+    may_meet,
+    of_several_ranks,
+    of_unit,
+    op_side,
+    units,
+)
+from graphlink.nccl.summary import NcclGroup
+from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 
 _SHARE_CLOCKS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR)  # of one process
+_AGREE: Final = 0.9  # share of a lane's entries in the time of the ops that must be inside one
+
+
+class _Pairs(NamedTuple):
+    """Calls and ops of one unit at the same place, and whether they may be the same."""
+
+    unit: Unit
+    call: I64
+    op: I64
+    same: Bool
 
 
 def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> NcclJoin:
-    """The calls of one rank's side files beside its communication. Nothing is raised: what does not fit is counted by reason.
+    """Join the calls of one rank's side files with its communication. Nothing is raised: what does not fit is counted by reason.
 
     O(n log n) in ops and calls.
     """
-    codes = Codes()
+    if not dumps:
+        nothing = np.zeros(0, np.int32)
+        return NcclJoin(ops, nothing, nothing, nothing, [], (), split_ops(ops, (), (), nothing, nothing, nothing))
+    codes = Strings()
     side = op_side(ops, rank, codes)
-    calls = call_side(dumps, side.groups, rank, codes)
+    calls = call_side(dumps, side, rank, codes)
     outcome = Outcome.of(calls, side)
-    laid = _lay(calls, side, dumps, outcome)
+    shifts = _join(outcome, dumps)
     matched = np.flatnonzero(outcome.op != NOWHERE)
-    dump = np.array([lane.dump for lane in calls.lanes], np.int64)[calls.lane[matched]]
+    dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[matched]]
     order = np.lexsort((dump, outcome.op[matched]))
-    op, dump, call = outcome.op[matched][order], dump[order], calls.row[matched][order]
-    clocks = tuple(dump_clock(one, laid.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps))
-    return NcclJoin(
-        ops=ops,
-        op=op.astype(np.int32),
-        dump=dump.astype(np.int32),
-        call=call.astype(np.int32),
-        groups=table(calls, side, outcome, codes),
-        clocks=clocks,
-        split=split_ops(ops, dumps, clocks, op, dump, call),
-        warnings=(),
-    )
+    op, dump, call = outcome.op[matched][order].astype(np.int32), dump[order], calls.row[matched][order].astype(np.int32)
+    clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps))
+    split = split_ops(ops, dumps, clocks, op, dump, call)
+    return NcclJoin(ops, op, dump, call, _table(outcome, list(codes)), clocks, split)
 
 
-def _lay(calls: CallSide, ops: OpSide, dumps: Sequence[Dump], outcome: Outcome) -> dict[int, Laid]:
-    """By sequence where there is one to go by, else by time; returns what is known of the clock of each dump."""
+def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
+    """Join by number or span where an entry has them, else by time; return the shift of the clock of each dump as far as it is known."""
+    calls, ops = outcome.calls, outcome.ops
     rest: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    own_keys = {lane.key for k, lane in enumerate(calls.lanes) if units(calls, ops, k)}
+    may_be = [units(calls, ops, k) for k in range(len(calls.lanes))]
+    own_keys = {lane.key for lane, some in zip(calls.lanes, may_be, strict=True) if some}
     crowded = of_several_ranks(calls.lanes)
     for k, lane in enumerate(calls.lanes):
         own = calls.of_lane[k]
-        if not units(calls, ops, k):
+        if not may_be[k]:
             outcome.leave(own, OTHER_RANK if lane.key in own_keys else NO_GROUP)
-            continue
-        if k in crowded:
+        elif k in crowded:
             outcome.leave(own, CROWDED)
-            continue
-        if lane.kind is DumpKind.FLIGHT_RECORDER:
-            pairs = by_sequence(calls, ops, k)
-            if pairs is not None:
-                outcome.meet(pairs.call, pairs.op)
-                outcome.clash(pairs.differing_call, pairs.differing_op, DIFFERS)
-                outcome.rule[k], outcome.unit[k] = "seq", pairs.unit
-                continue
-            asked = by_span(calls, ops, k)
-            if asked is not None:
-                outcome.meet(asked.call, asked.op)
-                outcome.rule[k], outcome.unit[k] = "span", asked.unit
-                continue
-        if lane.kind is DumpKind.INSPECTOR and not calls.host_ns[own].any():
-            told = by_length(calls, ops, k)
-            if told is None:
-                outcome.leave(own, AMBIGUOUS)
-            else:
-                outcome.meet(told.call, told.op)
-                outcome.rule[k], outcome.unit[k] = "run", told.unit
-                outcome.leave(own[outcome.op[own] == NOWHERE], AMBIGUOUS)
-            continue
-        rest[_clock_of(dumps[lane.dump], lane.dump)].append(k)
-    laid: dict[int, Laid] = {}
+        elif lane.kind is not DumpKind.FLIGHT_RECORDER or not _by_recorder(outcome, k, may_be[k]):
+            dump = dumps[lane.dump]
+            shared = dump.kind in _SHARE_CLOCKS and dump.pid is not None
+            rest[(dump.kind, dump.host, dump.pid) if shared else (dump.kind, lane.dump)].append(k)
+    shifts: dict[int, Shift] = {}
     for lanes in rest.values():
-        own = np.flatnonzero(np.isin(calls.lane, lanes))
-        one = by_time(calls, ops, own, epoch=dumps[calls.lanes[lanes[0]].dump].clock is Clock.EPOCH)
-        if one.why:
-            outcome.leave(own, one.why)
-            continue
-        _take(calls, ops, one, lanes, outcome)
-        laid |= dict.fromkeys((calls.lanes[k].dump for k in lanes), one)
+        shift = by_time(outcome, lanes, epoch=dumps[calls.lanes[lanes[0]].dump].clock is Clock.EPOCH)
+        if shift is not None:
+            shifts |= dict.fromkeys((calls.lanes[k].dump for k in lanes), shift)
     outcome.part_rivals()
-    return laid
+    return shifts
 
 
-def _clock_of(dump: Dump, k: int) -> tuple[object, ...]:
-    if dump.kind in _SHARE_CLOCKS and dump.pid is not None:
-        return (dump.kind, dump.host, dump.pid)
-    return (dump.kind, k)
+def _by_recorder(outcome: Outcome, lane: int, may_be: Sequence[Unit]) -> bool:
+    """Join a lane of a Flight Recorder by number, else by span; return whether one of them tells its unit."""
+    for rule, find in (("seq", _by_sequence), ("span", _by_span)):
+        found = find(outcome.calls, outcome.ops, outcome.calls.of_lane[lane], may_be)
+        if found is not None:
+            outcome.meet(found.call[found.same], found.op[found.same])
+            outcome.clash(found.call[~found.same], found.op[~found.same])
+            outcome.rule[lane], outcome.unit[lane] = rule, found.unit
+            return True
+    return False
 
 
-def _take(calls: CallSide, ops: OpSide, laid: Laid, lanes: Sequence[int], outcome: Outcome) -> None:
-    """The pairs of lanes laid by time, if each lane has one group; then what the numbers tell of calls without times."""
-    outcome.meet(laid.call, laid.op)
-    outcome.clash(laid.clash_call, laid.clash_op, DIFFERS)
-    outcome.leave(laid.part, SEVERAL)
-    for k in lanes:
+def _by_sequence(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit]) -> _Pairs | None:
+    """Return pairs of the unit in which most numbers tell the same call; None where most do not, or two units fit as well.
+
+    Messages are numbered apart from collectives. A number that a side has twice pairs nothing. O(n log n).
+    """
+    own = own[calls.seq[own] >= 0]
+    left, left_at = _once(2 * calls.seq[own] + calls.message[own], own)
+    found = []
+    for unit in may_be:
+        theirs = np.flatnonzero(of_unit(ops, unit) & (ops.trace.seq >= 0) & ops.known)
+        right, right_at = _once(2 * ops.trace.seq[theirs] + ops.message[theirs], theirs)
+        _, i, j = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+        call, op = left_at[i], right_at[j]
+        found.append(_Pairs(unit, call, op, may_meet(calls, ops, call, op)))
+    same = [int(pairs.same.sum()) for pairs in found]
+    most = max(same, default=0)
+    if not most or same.count(most) > 1:
+        return None
+    best = found[same.index(most)]
+    return None if 2 * most <= len(best.call) else best
+
+
+def _once(number: I64, at: I64) -> tuple[I64, I64]:
+    """Return the numbers that stand there once, and where."""
+    values, first, count = np.unique(number, return_index=True, return_counts=True)
+    return values[count == 1], at[first[count == 1]]
+
+
+def _by_span(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit]) -> _Pairs | None:
+    """Return entries with the ops of the one unit that ran, asking for a row of gloo's, while they were made. O(n log n).
+
+    Both show the time of day of one host, and the entry is made in the op, so no offset is sought: a busy host may stop between the two.
+    """
+    own = own[calls.host_ns[own] > 0]
+    found = [pairs for unit in may_be if (pairs := _spans(calls, ops, own, unit)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
+    theirs = np.flatnonzero(of_unit(ops, unit) & (ops.trace.asked_until_ns != NOWHERE))
+    if not len(theirs):
+        return None
+    theirs = theirs[np.argsort(ops.trace.issued_ns[theirs], kind="stable")]
+    from_ns, until_ns = ops.trace.issued_ns[theirs], ops.trace.asked_until_ns[theirs]
+    own = own[(calls.host_ns[own] >= from_ns[0]) & (calls.host_ns[own] <= until_ns.max())]
+    place = np.searchsorted(from_ns, calls.host_ns[own], side="right") - 1
+    inside = (calls.host_ns[own] <= until_ns[place]) & may_meet(calls, ops, own, theirs[place])
+    call, op = own[inside], theirs[place[inside]]
+    if not len(call) or len(call) < _AGREE * len(own) or len(np.unique(op)) < len(op):
+        return None
+    return _Pairs(unit, call, op, np.ones(len(call), np.bool_))
+
+
+def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
+    """Return a line a lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes of both sides."""
+    calls, ops = outcome.calls, outcome.ops
+    lines = []
+    joined: set[int] = set()
+    for k, lane in enumerate(calls.lanes):
         own = calls.of_lane[k]
-        outcome.rule[k] = "time"
-        if k in laid.unit:
-            outcome.unit[k] = laid.unit[k]
-            outcome.meet(*fill_holes(calls, ops, outcome.op, k, laid.unit[k]))
-        elif k in laid.unsure:
-            outcome.leave(own, AMBIGUOUS)
-        outcome.leave(own[(outcome.op[own] == NOWHERE) & (calls.host_ns[own] == 0)], NO_TIME)
+        unit = outcome.unit.get(k)
+        every = lane.communicator == NOWHERE and k in outcome.rule
+        theirs = np.arange(len(ops.group)) if every else np.flatnonzero(of_unit(ops, unit)) if unit else np.zeros(0, np.int64)
+        joined.update(range(len(ops.groups)) if every else (unit.group,) if unit else ())
+        met = own[outcome.op[own] != NOWHERE]
+        group = ops.groups[unit.group] if unit else None
+        why = outcome.op_why[theirs]
+        if lane.kind is not DumpKind.FLIGHT_RECORDER:
+            why = np.where(ops.several[theirs] & ops.known[theirs], SEVERAL, why)
+        lines.append(
+            NcclGroup(
+                file=lane.dump,
+                communicator=lane.key or None,
+                group=group.name if group else None,
+                ranks=group.ranks if group else None,
+                calls=len(own),
+                ops=len(theirs),
+                matched=len(met),
+                calls_left=_left(own, met, outcome.why[own]),
+                ops_left=_left(theirs, np.sort(outcome.op[met]), why),
+                rule=outcome.rule.get(k, ""),
+                mismatch=_difference(outcome, words, *outcome.mismatch[k]) if k in outcome.mismatch else None,
+            )
+        )
+    for g, group in enumerate(ops.groups if calls.lanes else ()):
+        if g not in joined:
+            count = int(np.count_nonzero(ops.group == g))
+            lines.append(
+                NcclGroup(
+                    file=None,
+                    communicator=None,
+                    group=group.name,
+                    ranks=group.ranks,
+                    calls=0,
+                    ops=count,
+                    matched=0,
+                    calls_left={},
+                    ops_left={NO_COMMUNICATOR: count},
+                    rule="",
+                    mismatch=None,
+                )
+            )
+    return lines
+
+
+def _left(own: I64, met: I64, why: Reasons) -> dict[str, int]:
+    """Count the reasons of those of ``own`` that are not among ``met``, both ascending; without one, their places among those that are."""
+    at = np.flatnonzero(~np.isin(own, met))
+    if len(met):
+        place = np.where(own[at] < met[0], "before", np.where(own[at] > met[-1], "after", "between"))
+    else:
+        place = np.full(len(at), "no counterpart")
+    reasons = np.where(why[at] == "", place, why[at])
+    return dict(sorted(Counter(reasons.tolist()).items()))
+
+
+def _difference(outcome: Outcome, words: Sequence[str], call: int, op: int) -> str:
+    def text(side: CallSide | OpSide, at: int) -> str:
+        said = words[side.function[at]] or "unknown"
+        if side.count[at] >= 0:
+            said += f" of {int(side.count[at]):,} {words[side.dtype[at]]}".rstrip()
+        return said + (f" with {int(side.peer[at])}" if side.peer[at] >= 0 else "")
+
+    calls, ops = outcome.calls, outcome.ops
+    return f"call {int(calls.row[call])} is {text(calls, call)}, op {op} at its place is {text(ops, op)}"

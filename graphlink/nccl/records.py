@@ -1,4 +1,4 @@
-"""What joining side files of NCCL with the communication of a rank gives.
+"""Records of joining side files of NCCL with the communication of a rank.
 
 ``op`` is a position in the ``Ops`` of a rank: its communication kernels and host-side (gloo) rows by start.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphlink.model import I32, I64, Bool
+from graphlink.nccl.summary import NcclClock, NcclGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,8 @@ class Ops:
     in_nelems: I64
     out_nelems: I64
     dtype: I32
-    bytes: I64  # as PyTorch counts them, of the larger side
     seq: I64
     peer: I32  # global rank
-    stream: I64
     issued_ns: I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
     asked_until_ns: I64  # end of the op that asked for a host row which another thread ran; NOWHERE else
     start_ns: I64
@@ -37,44 +36,8 @@ class Ops:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedGroup:
-    """One line of the join table: a communicator of a dump against a group of the trace. ``dump`` is ``NOWHERE`` in the lines of groups
-    that no dump has calls of.
-
-    ``calls`` and ``ops`` = what either side has; calls = matched + sum(calls_left), ops = matched + sum(ops_left). ``group`` is the name
-    of the process group, None where no group of the trace fits. ``mismatch``: the first pair that should be one and is not, in words.
-    """
-
-    dump: int
-    communicator: str
-    group: str | None
-    ranks: tuple[int, ...] | None
-    calls: int
-    ops: int
-    matched: int
-    calls_left: dict[str, int]
-    ops_left: dict[str, int]
-    rule: str  # seq, span, run, time
-    mismatch: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class DumpClock:
-    """How the clock of a dump maps onto the trace's: trace = own + offset_ns. None where nothing ties them.
-
-    ``gpu_offset_ns``: the same of the GPU's own clock. ``inside`` of ``checked`` kernel starts fall into their kernel's span.
-    """
-
-    offset_ns: int | None
-    residual_ns: int
-    gpu_offset_ns: int | None
-    inside: int
-    checked: int
-
-
-@dataclass(frozen=True, slots=True)
 class Split:
-    """Of each matched op with proxy steps how its time divides: gpu + peer + wire + receive + other = end - start, exactly."""
+    """How the time of each matched op with proxy steps divides: gpu + peer + wire + receive + other = end - start, exactly."""
 
     op: I32
     gpu_ns: I64
@@ -93,16 +56,15 @@ class NcclJoin:
     op: I32
     dump: I32
     call: I32
-    groups: tuple[JoinedGroup, ...]
-    clocks: tuple[DumpClock, ...]  # one a dump
+    groups: list[NcclGroup]
+    clocks: tuple[NcclClock, ...]  # one a dump
     split: Split
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What side files tell of matched ops, one entry an op in each column, ascending. Text columns hold positions in ``strings`` (entry 0
-    is ""), ``NOWHERE`` stands for what no file tells."""
+    """Facts of matched ops, one entry an op in each column, ascending. Text columns hold positions in ``strings`` (entry 0 is ""),
+    ``NOWHERE`` stands for what no file records."""
 
     strings: tuple[str, ...]
     op: I32

@@ -55,12 +55,12 @@ def timeline(call: I64, call_ns: I64, op: I64, op_ns: I64, kind: I64) -> Timelin
 
 
 def of_calls(line: Timeline, kept: Bool) -> Timeline:
-    """With some of the calls."""
+    """Return the timeline with some of the calls."""
     return replace(line, call=line.call[kept], call_ns=line.call_ns[kept])
 
 
 def candidates(line: Timeline, may_meet: MayMeet) -> I64:
-    """Offsets under which most of some anchors have a counterpart, the best first. O(n log n) in what is voted on."""
+    """Return offsets under which most of some anchors have a counterpart, the best first. O(n log n) in what is voted on."""
     n, m = len(line.call), len(line.op)
     if not n or not m:
         return np.zeros(0, np.int64)
@@ -91,8 +91,8 @@ def candidates(line: Timeline, may_meet: MayMeet) -> I64:
 
 
 def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, around: int = 0) -> Shift:
-    """What meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many farther ones are looked at,
-    either way, where the nearest may not."""
+    """Return what meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many farther ones are looked
+    at, either way, where the nearest may not."""
     if not len(line.call):
         return Shift(offset_ns, reach_ns, line.call, line.call, 0)
     at = line.call_ns + offset_ns
@@ -109,8 +109,8 @@ def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, ar
     return Shift(offset_ns, reach_ns, left, right, int(np.median(rest)) if len(rest) else 0)
 
 
-def beside(line: Timeline, shift: Shift) -> tuple[I64, I64]:
-    """Each call within reach of an op, and the op, whatever else is nearer to that."""
+def near(line: Timeline, shift: Shift) -> tuple[I64, I64]:
+    """Return each call within reach of an op, and the op, whatever else is nearer to that."""
     at = line.call_ns + shift.offset_ns
     op = _nearest(at, line.op_ns)
     call = np.flatnonzero(np.abs(line.op_ns[op] - at) <= TAIL * shift.reach_ns)
@@ -118,7 +118,7 @@ def beside(line: Timeline, shift: Shift) -> tuple[I64, I64]:
 
 
 def _nearest_that(of: I64, to: I64, nearest: I64, around: int, may: MayMeet) -> I64:
-    """As ``_nearest``, of those that may meet; the nearest itself where none around it may."""
+    """Return as ``_nearest`` those that may meet; the nearest itself where none around it may."""
     every = np.arange(len(of))
     best, least = nearest.copy(), np.full(len(of), np.iinfo(np.int64).max)
     for step in range(-around, around + 1):
@@ -130,7 +130,7 @@ def _nearest_that(of: I64, to: I64, nearest: I64, around: int, may: MayMeet) -> 
 
 
 def settled(line: Timeline, offset_ns: int, may_meet: MayMeet) -> Shift:
-    """The shift near an offset, moved to the middle of what meets, with a reach by how that scatters."""
+    """Return the shift near an offset, moved to the middle of what meets, with a reach by how that scatters."""
     found = shifted(line, offset_ns, WIDE_NS, may_meet)
     for _ in range(3):
         if not len(found.left):
@@ -141,7 +141,7 @@ def settled(line: Timeline, offset_ns: int, may_meet: MayMeet) -> Shift:
 
 
 def from_pairs(line: Timeline, left: I64, right: I64) -> Shift:
-    """The shift that pairs tell, with those of them that it explains."""
+    """Return the shift that pairs tell, with those of them that it explains."""
     apart = line.op_ns[right] - line.call_ns[left]
     middle, reach = _middle(apart)
     rest = np.abs(apart - middle)
@@ -151,21 +151,21 @@ def from_pairs(line: Timeline, left: I64, right: I64) -> Shift:
 
 
 def _middle(apart_ns: I64) -> tuple[int, int]:
-    """Offset and reach."""
+    """Return offset and reach."""
     middle = int(np.sort(apart_ns)[len(apart_ns) // 2])
     spread = int(np.median(np.abs(apart_ns - middle)))
     return middle, min(max(LEAST_NS, SPREAD * spread), WIDE_NS)
 
 
 def overlap(line: Timeline, shift: Shift) -> int:
-    """How many events the side with fewer has while both were recorded."""
+    """Return how many events the side with fewer has while both were recorded."""
     at = line.call_ns + shift.offset_ns
     low, high = max(at[0], line.op_ns[0]) - shift.reach_ns, min(at[-1], line.op_ns[-1]) + shift.reach_ns
     return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (at, line.op_ns))
 
 
 def evidence_bits(line: Timeline, shift: Shift) -> float:
-    """How unlikely it is that the intervals of both sides agree by chance, in bits.
+    """Return how unlikely it is that the intervals of both sides agree by chance, in bits.
 
     An interval of the trace that comes again after the same events says nothing; one that differs each time says -log2 of the share of
     those that are as near. Only intervals between events that follow each other on both sides count. O(n log n).
@@ -195,7 +195,7 @@ def needed_bits(line: Timeline) -> float:
 
 
 def _nearest(of: I64, to: I64) -> I64:
-    """For each of ``of`` the position of the nearest of ``to``, which ascends."""
+    """Return for each of ``of`` the position of the nearest of ``to``, which ascends."""
     if len(to) == 1:
         return np.zeros(len(of), np.int64)
     at = np.clip(np.searchsorted(to, of), 1, len(to) - 1)

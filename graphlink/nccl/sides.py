@@ -7,18 +7,19 @@ Glossary
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.link.commtypes import element_bytes
-from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.nccl.functions import BARRIER, GETS, OF_MESSAGES, RECV, SEND
+from graphlink.model import I32, I64, NOWHERE, Bool, ProcessGroup
+from graphlink.nccl.ops import BARRIER, RECV, SEND
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import Ops
+from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 
 # Kineto's type -> what NCCL is called with, and how many of those an element is
@@ -29,37 +30,45 @@ _SENT_AS: Final = {
     "ComplexDouble": ("Double", 2),
 }
 _BYTES_ALONE: Final = "Float8"  # sent as bytes by some versions
+_GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
+_EVEN: Final = ("allreduce", "broadcast", "reduce", SEND, RECV)  # as many elements in as out
+_OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
+_CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
+# why a call or op is left
+NO_GROUP: Final = "no group of the trace"
+OTHER_RANK: Final = "another rank"
+CROWDED: Final = "several ranks in a process"
+NO_TIME: Final = "no time"
+AMBIGUOUS: Final = "ambiguous"
+NO_RUN: Final = "no common run"
+DIFFERS: Final = "differs"
+SEVERAL: Final = "several calls in one kernel"
+NO_PARAMETERS: Final = "no parameters"
+NO_COMMUNICATOR: Final = "no communicator joined"
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    name: str
-    ranks: tuple[int, ...] | None
-    member: int  # the own rank's place, NOWHERE where unknown
+Reasons = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True)
 class OpSide:
-    """One entry an op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the group; ``first``: whether the own rank
-    stands before the peer in it."""
+    """What calls are compared with, one entry an op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the group;
+    ``first``: whether the own rank stands before the peer in it."""
 
-    groups: tuple[Group, ...]
+    trace: Ops
+    groups: tuple[ProcessGroup, ...]
+    member: I64  # the own rank's place in each group, NOWHERE where unknown
     group: I64
     known: Bool  # what it does is known
-    function: I64
+    function: I32
     count: I64
     other_count: I64
-    dtype: I64
+    dtype: I32
     bytes: I64
     peer: I64
-    seq: I64
     message: Bool
     several: Bool  # its kernel stands for several calls of NCCL, or may
     first: Bool
-    issued_ns: I64  # NOWHERE = not recorded
-    asked_until_ns: I64
-    start_ns: I64
-    end_ns: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,9 @@ class CallSide:
     may_be: Bool  # (lanes, groups): by name, size and place
     lane: I64
     row: I64
-    function: I64
+    function: I32
     count: I64
-    dtype: I64
+    dtype: I32
     bytes: I64
     peer: I64
     seq: I64
@@ -91,83 +100,108 @@ class CallSide:
     message: Bool
     host_ns: I64
     gpu_ns: I64
-    exec_ns: I64
 
 
-class Codes:
-    """Numbers for text, the same on both sides; 0 is ""."""
+class Unit(NamedTuple):
+    """A group that a lane is joined with, or for the lane of a pair its messages with one peer (a place in the group)."""
 
-    def __init__(self) -> None:
-        self._of: dict[str, int] = {"": 0}
-
-    def of(self, text: str) -> int:
-        return self._of.setdefault(text, len(self._of))
-
-    def text(self, code: int) -> str:
-        return list(self._of)[code]
-
-    def column(self, strings: Sequence[str], at: I32) -> I64:
-        table = np.array([self.of(text) for text in strings], np.int64)
-        return table[at]
+    group: int
+    peer: int  # NOWHERE = all ops of the group
 
 
-def op_side(ops: Ops, rank: int, codes: Codes) -> OpSide:
-    """Linear in ops."""
+@dataclass(slots=True)
+class Outcome:
+    """Pairs and reasons found so far. ``op``: of each call, or NOWHERE; ``why``: of calls and ops that are left, "" = by their place among
+    those that met. ``rule``, ``unit``, ``mismatch`` (call, op): of lanes."""
+
+    calls: CallSide
+    ops: OpSide
+    op: I64
+    why: Reasons
+    op_why: Reasons
+    rule: dict[int, str] = field(default_factory=dict)
+    unit: dict[int, Unit] = field(default_factory=dict)
+    mismatch: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, calls: CallSide, ops: OpSide) -> Outcome:
+        count = len(calls.row)
+        op_why = np.where(ops.known, "", NO_PARAMETERS).astype(object)
+        return cls(calls, ops, np.full(count, NOWHERE, np.int64), np.full(count, "", object), op_why)
+
+    def meet(self, call: I64, op: I64) -> None:
+        self.op[call] = op
+        self.why[call] = ""
+
+    def leave(self, call: I64, why: str) -> None:
+        self.why[call] = why
+
+    def clash(self, call: I64, op: I64) -> None:
+        """Leave calls whose ops at their place differ from them; the table shows the first of each lane."""
+        self.leave(call, DIFFERS)
+        for k, i, j in zip(self.calls.lane[call].tolist(), call.tolist(), op.tolist(), strict=True):
+            self.mismatch[k] = min(self.mismatch.get(k, (i, j)), (i, j))
+
+    def part_rivals(self) -> None:
+        """Take back the pairs of lanes that claim what another has."""
+        met = np.bincount(self.calls.lane[self.op != NOWHERE], minlength=len(self.calls.lanes))
+        for k in rivals(self.calls.lanes, self.unit, met):
+            self.op[self.calls.of_lane[k]] = NOWHERE
+            self.leave(self.calls.of_lane[k], AMBIGUOUS)
+            del self.unit[k]
+
+
+def op_side(ops: Ops, rank: int, codes: Strings) -> OpSide:
+    """Return the ops of a rank in the spelling of NCCL. Linear in ops."""
     keys: dict[tuple[str, tuple[int, ...] | None], int] = {}
     names = [ops.strings[i] for i in ops.group_name.tolist()]
     group = np.array([keys.setdefault(key, len(keys)) for key in zip(names, ops.ranks, strict=True)], np.int64)
-    groups = tuple(Group(name, ranks, _place(ranks, rank)) for name, ranks in keys)
-    function = codes.column(ops.strings, ops.function)
-    gets = np.isin(function, [codes.of(name) for name in GETS])
-    even = np.isin(function, [codes.of(name) for name in ("allreduce", "broadcast", "reduce", SEND, RECV)])
+    members = [ranks or () for _, ranks in keys]
+    member = np.array([_place(ranks, rank) for ranks in members], np.int64)
+    peer = np.array([_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64)
+    function = codes.column(ops.strings)[ops.function]
+    gets = np.isin(function, codes.column(_GETS))
     count, other = np.where(gets, ops.out_nelems, ops.in_nelems), np.where(gets, ops.in_nelems, ops.out_nelems)
-    count = np.where((count < 0) & even, other, count)
-    sent_as = [_SENT_AS.get(text, (text, 1)) for text in ops.strings]
-    factor = np.array([n for _, n in sent_as], np.int64)[ops.dtype]
-    dtype = np.array([codes.of("" if text.startswith(_BYTES_ALONE) else text) for text, _ in sent_as], np.int64)[ops.dtype]
+    count = np.where((count < 0) & np.isin(function, codes.column(_EVEN)), other, count)
+    factor = np.array([_SENT_AS.get(text, (text, 1))[1] for text in ops.strings], np.int64)[ops.dtype]
     size = np.array([element_bytes(text) or NOWHERE for text in ops.strings], np.int64)[ops.dtype]
-    barrier = function == codes.of(BARRIER)
+    barrier = function == codes[BARRIER]
     count = np.where((count < 0) | barrier, NOWHERE, count * factor)
-    places = [
-        (groups[g].ranks or ()).index(peer) if peer in (groups[g].ranks or ()) else NOWHERE
-        for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)
-    ]
-    peer = np.array(places, np.int64)
-    member = np.array([one.member for one in groups], np.int64)[group] if groups else group
     return OpSide(
-        groups=groups,
+        trace=ops,
+        groups=tuple(ProcessGroup(name, ranks=ranks) for name, ranks in keys),
+        member=member,
         group=group,
         known=function != 0,
-        function=np.where(barrier, codes.of("allreduce"), function),
+        function=np.where(barrier, codes["allreduce"], function),
         count=count,
         other_count=np.where((other < 0) | barrier, NOWHERE, other * factor),
-        dtype=np.where(barrier, 0, dtype),
+        dtype=np.where(barrier, 0, _sent_as(ops.strings, codes)[ops.dtype]),
         bytes=np.where((count < 0) | (size < 0), NOWHERE, count * size // factor),
         peer=peer,
-        seq=ops.seq,
-        message=np.isin(function, [codes.of(SEND), codes.of(RECV)]),
-        several=(function == 0) | np.isin(function, [codes.of(name) for name in OF_MESSAGES]),
-        first=member < peer,
-        issued_ns=ops.issued_ns,
-        asked_until_ns=ops.asked_until_ns,
-        start_ns=ops.start_ns,
-        end_ns=ops.end_ns,
+        message=np.isin(function, codes.column((SEND, RECV))),
+        several=(function == 0) | np.isin(function, codes.column(_OF_MESSAGES)),
+        first=member[group] < peer,
     )
 
 
-def _place(ranks: tuple[int, ...] | None, rank: int) -> int:
-    return ranks.index(rank) if ranks and rank in ranks else NOWHERE
+def _sent_as(strings: Sequence[str], codes: Strings) -> I32:
+    """Return the code of the type that each recorded type is sent as."""
+    return codes.column(["" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0] for text in strings])
 
 
-def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: Codes) -> CallSide:
-    """n log n in calls. Lanes in the order of dumps, communicators and members."""
+def _place(ranks: tuple[int, ...], rank: int) -> int:
+    return ranks.index(rank) if rank in ranks else NOWHERE
+
+
+def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> CallSide:
+    """Return the calls of all dumps, lanes in the order of dumps, communicators and members. O(n log n) in calls."""
     parts: list[dict[str, NDArray[Any]]] = []
     lanes: list[Lane] = []
-    sends = (codes.of(SEND), codes.of(RECV))
     for d, dump in enumerate(dumps):
         calls = dump.calls
-        function = codes.column(dump.strings, calls.function)
-        message = np.isin(function, sends)
+        function = codes.column(dump.strings)[calls.function]
+        message = np.isin(function, codes.column((SEND, RECV)))
         pairs, lane = np.unique(np.stack([calls.communicator, calls.rank], axis=1), axis=0, return_inverse=True)
         lane = lane.reshape(-1)
         for (communicator, member), own in zip(pairs.tolist(), _parted(lane, len(pairs)), strict=True):
@@ -175,16 +209,13 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
             alone = known is not None and known.size in (2, None) and member in (0, 1) and dump.kind is not DumpKind.FLIGHT_RECORDER
             pair = alone and bool((message[own] & (calls.peer[own] == 1 - member)).all())
             lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
-        barrier = function == codes.of(BARRIER)
-        dtype = np.array(
-            [codes.of("" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0]) for text in dump.strings], np.int64
-        )[calls.dtype]
+        barrier = function == codes[BARRIER]
         parts.append({
             "lane": lane + len(lanes) - len(pairs),
             "row": np.arange(len(lane)),
-            "function": np.where(barrier, codes.of("allreduce"), function),
+            "function": np.where(barrier, codes["allreduce"], function),
             "count": np.where(barrier, NOWHERE, calls.count),
-            "dtype": np.where(barrier, 0, dtype),
+            "dtype": np.where(barrier, 0, _sent_as(dump.strings, codes)[calls.dtype]),
             "bytes": np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
             "peer": calls.peer.astype(np.int64),
             "seq": calls.seq,
@@ -192,37 +223,32 @@ def call_side(dumps: Sequence[Dump], groups: Sequence[Group], rank: int, codes: 
             "message": message,
             "host_ns": calls.start_ns,
             "gpu_ns": _gpu_starts(dump),
-            "exec_ns": calls.exec_ns,
         })  # fmt: skip
-    none: dict[str, NDArray[Any]] = {
-        name: np.zeros(0, np.bool_ if name == "message" else np.int64) for name in CallSide.__dataclass_fields__
-    }
-    columns = {
-        name: np.concatenate([none[name], *(part[name] for part in parts)]) for name in none if name not in ("lanes", "of_lane", "may_be")
-    }
-    return CallSide(tuple(lanes), _parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, groups, rank), **columns)
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+    return CallSide(tuple(lanes), _parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, ops, rank), **columns)
 
 
 def _parted(lane: I64, count: int) -> tuple[I64, ...]:
-    """The rows of each of ``count`` lanes, ascending. One sort."""
+    """Return the rows of each of ``count`` lanes, ascending. One sort."""
     order = np.argsort(lane, kind="stable")
     return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))) if count else ()
 
 
 def _gpu_starts(dump: Dump) -> I64:
-    """Of each call the first start of its blocks, 0 where none is recorded."""
+    """Return the first start of the blocks of each call, 0 where none is recorded."""
     kernels = dump.kernels
     never = np.iinfo(np.int64).max
     first = np.full(len(dump.calls.rank), never, np.int64)
-    told = (kernels.call != NOWHERE) & (kernels.gpu_start_ns > 0)
-    np.minimum.at(first, kernels.call[told], kernels.gpu_start_ns[told])
+    timed = (kernels.call != NOWHERE) & (kernels.gpu_start_ns > 0)
+    np.minimum.at(first, kernels.call[timed], kernels.gpu_start_ns[timed])
     return np.where(first == never, 0, first)
 
 
-def _ordinals(lane: I64, function: I64, seq: I64) -> I64:
-    """NCCL counts by communicator and function from 0, so that the counts of all functions at one moment make the number of a call.
+def _ordinals(lane: I64, function: I32, seq: I64) -> I64:
+    """Return the place of each call among the collectives of its lane, ``NOWHERE`` where it is not sure. O(n log n) in calls.
 
-    It is not sure where calls are missing around it, and where a lane's counts begin later. n log n in calls.
+    NCCL counts by communicator and function from 0, so that the counts of all functions at one moment make the number of a call.
+    It is not sure where calls are missing around it, and where a lane's counts begin later.
     """
     found = np.full(len(seq), NOWHERE, np.int64)
     for calls in _parted(lane, int(lane.max(initial=NOWHERE)) + 1):
@@ -240,20 +266,89 @@ def _ordinals(lane: I64, function: I64, seq: I64) -> I64:
     return found
 
 
-def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], groups: Sequence[Group], rank: int) -> Bool:
-    table = np.zeros((len(lanes), len(groups)), np.bool_)
+def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], ops: OpSide, rank: int) -> Bool:
+    table = np.zeros((len(lanes), len(ops.groups)), np.bool_)
     for k, lane in enumerate(lanes):
         if lane.communicator == NOWHERE:
             table[k] = True
             continue
         one = dumps[lane.dump].communicators[lane.communicator]
         recorder = lane.kind is DumpKind.FLIGHT_RECORDER
-        named = [group.name in (one.key, one.name) and group.name != "" for group in groups]
-        for g, group in enumerate(groups):
-            size = one.size or (len(one.ranks) if one.ranks else None)
-            own = rank if recorder else group.member  # a Flight Recorder has global ranks
-            right = NOWHERE in (lane.member, own) or lane.member == own
-            fits = right and (size is None or group.ranks is None or size == len(group.ranks))
+        size = one.size or (len(one.ranks) if one.ranks else None)
+        named = [group.name in (one.key, one.name) and group.name != "" for group in ops.groups]
+        for g, group in enumerate(ops.groups):
+            own = rank if recorder else int(ops.member[g])  # a Flight Recorder has global ranks
+            fits = NOWHERE in (lane.member, own) or lane.member == own
+            fits = fits and (size is None or group.ranks is None or size == len(group.ranks))
             fits = fits and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
             table[k, g] = fits and (not recorder or named[g] or not any(named))
     return table
+
+
+def units(calls: CallSide, ops: OpSide, lane: int) -> list[Unit]:
+    """Return all that a lane may be."""
+    one = calls.lanes[lane]
+    groups = [Unit(g, NOWHERE) for g in np.flatnonzero(calls.may_be[lane]).tolist() if not one.pair or ops.groups[g].ranks is None]
+    if not one.pair:
+        return groups
+    way = ops.message & (ops.peer >= 0) & (ops.first == (one.member == 0))
+    return groups + [Unit(*pair) for pair in np.unique(np.stack([ops.group[way], ops.peer[way]], axis=1), axis=0).tolist()]
+
+
+def of_unit(ops: OpSide, unit: Unit) -> Bool:
+    """Return which ops are of a unit."""
+    own: Bool = ops.group == unit.group
+    if unit.peer != NOWHERE:
+        own &= ops.message & (ops.peer == unit.peer)
+    return own
+
+
+def may_meet(calls: CallSide, ops: OpSide, call: I64, op: I64) -> Bool:
+    """Return whether each call may be the op at its place: functions, elements, types and peers that both sides record are equal."""
+    lane, group = calls.lane[call], ops.group[op]
+    pair = np.array([one.pair for one in calls.lanes], np.bool_)[lane]
+    member = np.array([one.member for one in calls.lanes], np.int64)[lane]
+    recorder = np.array([one.kind is DumpKind.FLIGHT_RECORDER for one in calls.lanes], np.bool_)[lane]  # counts of inputs or outputs
+    of_pair = pair & ops.message[op] & (ops.peer[op] >= 0) & (ops.first[op] == (member == 0))
+    of_group = calls.may_be[lane, group] & _agree(calls.peer[call], ops.peer[op])
+    equal = ops.known[op] & (calls.function[call] == ops.function[op]) & (of_group | of_pair)
+    count = calls.count[call]
+    elements = _agree(count, ops.count[op]) | (recorder & (count == ops.other_count[op]))
+    sizes = (count >= 0) | _agree(calls.bytes[call], ops.bytes[op])
+    types = (calls.dtype[call] == ops.dtype[op]) | (calls.dtype[call] == 0) | (ops.dtype[op] == 0)
+    found: Bool = equal & elements & sizes & types
+    return found
+
+
+def _agree(one: I64, other: I64) -> Bool:
+    same: Bool = (one == other) | (one < 0) | (other < 0)
+    return same
+
+
+def of_several_ranks(lanes: Sequence[Lane]) -> frozenset[int]:
+    """Return lanes of files in which a communicator has calls of several members: of one process that has several ranks.
+
+    Its ranks call at nearly the same times, each in groups of its own at the same places, and nothing tells whose a communicator is.
+    A Flight Recorder has global ranks.
+    """
+    members: dict[tuple[DumpKind, str], set[int]] = {}
+    for lane in lanes:
+        if lane.kind is not DumpKind.FLIGHT_RECORDER:
+            members.setdefault((lane.kind, lane.key), set()).add(lane.member)
+    kinds = {kind for (kind, _), of_key in members.items() if len(of_key) > 1}
+    return frozenset(k for k, lane in enumerate(lanes) if lane.kind in kinds)
+
+
+def rivals(lanes: Sequence[Lane], unit: Mapping[int, Unit], met: I64) -> list[int]:
+    """Return lanes that claim a unit which another communicator of their kind has clearly more pairs in; all of them where none has."""
+    claims: dict[tuple[DumpKind, Unit], dict[str, list[int]]] = {}
+    for k, one in unit.items():
+        if lanes[k].communicator != NOWHERE:
+            claims.setdefault((lanes[k].kind, one), {}).setdefault(lanes[k].key, []).append(k)
+    found = []
+    for by_key in claims.values():
+        counts = {key: int(met[of_key].sum()) for key, of_key in by_key.items()}
+        most = max(counts, key=lambda key: counts[key])
+        clear = all(_CLEARLY * count <= counts[most] for key, count in counts.items() if key != most)
+        found += [k for key, of_key in by_key.items() if key != most or not clear for k in of_key]
+    return found

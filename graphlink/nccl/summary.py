@@ -1,8 +1,9 @@
-"""What ``summary.json`` says of the side files of NCCL of a rank (key ``nccl``), and of those of all ranks; and how it is printed."""
+"""Side files of NCCL in ``summary.json`` (key ``nccl``), of a rank and of all ranks, and their printed tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -49,7 +50,7 @@ class NcclGroup(msgspec.Struct, frozen=True, kw_only=True):
     file: int | None  # position in ``files``
     communicator: str | None
     group: str | None
-    ranks: list[int] | None
+    ranks: tuple[int, ...] | None
     calls: int
     ops: int
     matched: int
@@ -83,7 +84,7 @@ class NcclRunGroup(msgspec.Struct, frozen=True, kw_only=True):
     kind: str | None  # None: groups that no file knows
     group: str | None
     communicator: str | None  # where there is no group
-    ranks: list[int] | None
+    ranks: tuple[int, ...] | None
     calls: int
     ops: int
     matched: int
@@ -102,15 +103,14 @@ class NcclRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
-    """``of_rank``: rank and what it says, by rank."""
+    """Add up the tables of ranks. ``of_rank``: rank and its table, by rank."""
     lines: dict[tuple[str | None, str | None, str | None, tuple[int, ...] | None], list[tuple[int, NcclGroup]]] = {}
     times: dict[str, list[NcclTimes]] = {}
     for rank, one in of_rank:
         for line in one.join:
             named = line.communicator if line.group is None else None
-            ranks = None if line.ranks is None else tuple(line.ranks)
             kind = None if line.file is None else one.files[line.file].kind
-            lines.setdefault((kind, line.group, named, ranks), []).append((rank, line))
+            lines.setdefault((kind, line.group, named, line.ranks), []).append((rank, line))
         for row in one.times:
             times.setdefault(row.group, []).append(row)
     return NcclRun(
@@ -121,12 +121,12 @@ def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
                 kind=kind,
                 group=group,
                 communicator=named,
-                ranks=None if ranks is None else list(ranks),
+                ranks=ranks,
                 calls=sum(line.calls for _, line in found),
                 ops=sum(line.ops for _, line in found),
                 matched=sum(line.matched for _, line in found),
-                calls_left=_added([line.calls_left for _, line in found]),
-                ops_left=_added([line.ops_left for _, line in found]),
+                calls_left=_added(line.calls_left for _, line in found),
+                ops_left=_added(line.ops_left for _, line in found),
                 mismatch=next((f"rank {rank}: {line.mismatch}" for rank, line in found if line.mismatch), None),
             )
             for (kind, group, named, ranks), found in lines.items()
@@ -139,17 +139,20 @@ def over_ranks(of_rank: Sequence[tuple[int, Nccl]]) -> NcclRun:
 
 
 def rank_rows(nccl: Nccl) -> list[tuple[str, str]]:
-    """For the printed block of a rank: its files, its join table, and how the time inside communication divides."""
-    rows = [("NCCL", _file(file)) for file in nccl.files[:SHOWN]] + _more(len(nccl.files))
-    rows += [("  joined", _line(line)) for line in nccl.join[:SHOWN]] + _more(len(nccl.join))
-    return rows + [("  time", _time(row)) for row in nccl.times[:SHOWN]] + _more(len(nccl.times))
+    """Return the printed block of a rank: its files, its join table, and how the time inside communication divides."""
+    return [*_shown("NCCL", map(_file, nccl.files)), *_shown("  joined", map(_line, nccl.join)), *_shown("  time", map(_time, nccl.times))]
 
 
 def run_rows(nccl: NcclRun) -> list[tuple[str, str]]:
-    """For the printed block of all ranks."""
-    rows = [("NCCL", f"{nccl.files:,} side files of {nccl.ranks:,} rank{'s' * (nccl.ranks != 1)}")]
-    rows += [("  joined", _line(line)) for line in nccl.join[:SHOWN]] + _more(len(nccl.join))
-    return rows + [("  time", _time(row)) for row in nccl.times[:SHOWN]] + _more(len(nccl.times))
+    """Return the printed block of all ranks."""
+    files = f"{nccl.files:,} side files of {nccl.ranks:,} rank{'s' * (nccl.ranks != 1)}"
+    return [("NCCL", files), *_shown("  joined", map(_line, nccl.join)), *_shown("  time", map(_time, nccl.times))]
+
+
+def _shown(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the first lines of a sort, and how many more there are."""
+    every = [(name, line) for line in lines]
+    return every[:SHOWN] + ([("  ...", f"and {len(every) - SHOWN:,} more")] if len(every) > SHOWN else [])
 
 
 def _file(file: NcclFile) -> str:
@@ -180,13 +183,5 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{reason} {n:,}" for reason, n in counts.items())
 
 
-def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for one in counts:
-        for reason, n in one.items():
-            out[reason] = out.get(reason, 0) + n
-    return out
-
-
-def _more(count: int) -> list[tuple[str, str]]:
-    return [("  ...", f"and {count - SHOWN:,} more")] if count > SHOWN else []
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +10,13 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import DumpClock, NcclJoin
+from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.summary import NcclClock
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto.packets import Arg, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.perfetto.texts import Texts
+from graphlink.read.columns import Parts, Strings
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}
 KERNEL: Final = "kernel"  # of a call that the file does not tell
@@ -33,60 +34,56 @@ class ChannelRows:
     args: tuple[Arg, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Slices of one dump on the clock of the trace; one entry a slice. ``NOWHERE``: not known."""
-
-    channel: I64
-    role: I64
-    start_ns: I64
-    end_ns: I64
-    name: list[str]
-    communicator: list[str]
-    numbers: dict[str, I32 | I64]
-
-
 def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int, first_track: int, texts: Texts) -> ChannelRows:
-    """What the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log n).
+    """Return what the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log n).
 
     A block without an end has no length. ``first_track``: how many rows the process has before.
     """
-    found = [
-        part
-        for number, (dump, clock) in enumerate(zip(files.dumps, files.join.clocks, strict=True))
-        for part in _of_dump(_Calls.of(dump, number, files.join, device), clock, epoch_ns, ended_ns)
-        if len(part.channel)
-    ]
-    channel, role, start, end = (_joined([getattr(p, name) for p in found]) for name in ("channel", "role", "start_ns", "end_ns"))
-    start = np.maximum(start, epoch_ns)
-    end = np.maximum(start, end)
-    group = channel * len(_ROLES) + role
-    rows, track = numbered_pairs(group, lanes(start, end, group))
+    found, strings = Parts(), Strings()
+    for number, (dump, clock) in enumerate(zip(files.dumps, files.join.clocks, strict=True)):
+        calls = _Calls.of(dump, number, files.join, device, strings)
+        _add_kernels(found, calls, clock, epoch_ns, ended_ns)
+        if clock.offset_ns is not None:
+            _add_steps(found, calls, clock.offset_ns, epoch_ns, ended_ns, strings)
+    start = np.maximum(found.column("start_ns"), epoch_ns)
+    end = np.maximum(start, found.column("end_ns"))
+    row = found.column("channel") * len(_ROLES) + found.column("role")
+    rows, track = numbered_pairs(row, lanes(start, end, row))
     tracks = [
-        Track(0, f"NCCL channel {g // len(_ROLES)}{_ROLES[g % len(_ROLES)]}", order=1 + first_track + k) for k, (g, _) in enumerate(rows)
+        Track(0, f"NCCL channel {r // len(_ROLES)}{_ROLES[r % len(_ROLES)]}", order=1 + first_track + k) for k, (r, _) in enumerate(rows)
     ]
-    names = {name: k for k, name in enumerate(dict.fromkeys(name for p in found for name in p.name))}
-    code = np.array([names[name] for p in found for name in p.name], np.int32)
+    words = list(strings)
+    name = found.column("name", np.int32)
+    used = {code: k for k, code in enumerate(dict.fromkeys(name.tolist()))}
+    code = np.array([used[one] for one in name.tolist()], np.int32)
     slices = flat(track.reshape(-1).astype(np.int32), start - epoch_ns, end - epoch_ns, code)
-    return ChannelRows(tuple(tracks), slices, tuple(names), tuple(_args(found, texts)))
+    args = []
+    for key in _NUMBERS:
+        value = found.column(key)
+        known = np.flatnonzero(value != NOWHERE)
+        args.append(Arg(key, known, value[known]))
+    communicator = found.column("communicator", np.int32)
+    known = np.flatnonzero(communicator)
+    args.append(texts.arg("communicator", known, [words[k] for k in communicator[known].tolist()], np.arange(len(known))))
+    return ChannelRows(tuple(tracks), slices, tuple(words[one] for one in used), tuple(args))
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
     """The calls of a dump, with one more entry at the end for what belongs to none that is known.
 
-    ``own``: of this rank, as far as that can be told: it was matched, or its communicator has no other rank in this file.
+    ``own``: of this rank, as far as that is known: it was matched, or its communicator has no other rank in this file.
     """
 
     dump: Dump
     own: Bool
-    function: list[str]
-    communicator: list[str]
+    function: I32  # these two: texts
+    communicator: I32
     seq: I64
     correlation: I64
 
     @staticmethod
-    def of(dump: Dump, number: int, join: NcclJoin, device: DeviceRows) -> _Calls:
+    def of(dump: Dump, number: int, join: NcclJoin, device: DeviceRows, strings: Strings) -> _Calls:
         calls, mine = dump.calls, np.flatnonzero(join.dump == number)
         correlation = np.full(len(calls.rank) + 1, NOWHERE, np.int64)
         op, matched = join.op[mine], join.call[mine]
@@ -99,24 +96,19 @@ class _Calls:
         return _Calls(
             dump,
             own,
-            [dump.strings[k] for k in calls.function.tolist()] + [KERNEL],
-            [dump.communicators[k].key if k != NOWHERE else "" for k in calls.communicator.tolist()] + [""],
+            strings.column([*(dump.strings[k] for k in calls.function.tolist()), KERNEL]),
+            strings.column([*(dump.communicators[k].key if k != NOWHERE else "" for k in calls.communicator.tolist()), ""]),
             np.append(calls.seq, NOWHERE),
             correlation,
         )
 
-
-def _of_dump(calls: _Calls, clock: DumpClock, epoch_ns: int, ended_ns: int) -> Sequence[_Found]:
-    def inside(start_ns: I64, end_ns: I64) -> Bool:
-        """A dump may hold much more of a run than the trace."""
-        kept: Bool = (np.maximum(start_ns, end_ns) >= epoch_ns) & (start_ns <= ended_ns)
-        return kept
-
-    return [*_kernels(calls, clock, inside), *_steps(calls, clock, inside)]
+    def columns(self, call: I32) -> dict[str, I32 | I64]:
+        """Return what slices of ``call`` say of it."""
+        return {"communicator": self.communicator[call], "nccl_seq": self.seq[call], "correlation": self.correlation[call]}
 
 
-def _kernels(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
-    """By the GPU's clock where it is known, else by the host's."""
+def _add_kernels(found: Parts, calls: _Calls, clock: NcclClock, epoch_ns: int, ended_ns: int) -> None:
+    """Add blocks of kernels, by the GPU's clock where it is known, else by the host's."""
     kernels = calls.dump.kernels
     start, end = np.zeros(len(kernels.call), np.int64), np.zeros(len(kernels.call), np.int64)
     for offset_ns, begins, ends in (
@@ -125,63 +117,42 @@ def _kernels(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]
     ):
         if offset_ns is not None:
             start, end = (np.where(own != 0, own + offset_ns, known) for own, known in ((begins, start), (ends, end)))
-    shown = np.flatnonzero((start != 0) & calls.own[kernels.call] & inside(start, end))
+    shown = np.flatnonzero((start != 0) & calls.own[kernels.call] & _inside(start, end, epoch_ns, ended_ns))
     call = kernels.call[shown]
-    names = [calls.function[c] for c in call.tolist()]
-    return [_found(calls, call, kernels.channel[shown], np.zeros(len(shown), np.int64), start[shown], end[shown], names, {})]
-
-
-def _steps(calls: _Calls, clock: DumpClock, inside: Callable[[I64, I64], Bool]) -> list[_Found]:
-    steps, proxies = calls.dump.steps, calls.dump.proxies
-    if clock.offset_ns is None:
-        return []
-    start, end = steps.start_ns + clock.offset_ns, steps.end_ns + clock.offset_ns
-    timed = (steps.start_ns != 0) & (steps.end_ns != 0)
-    shown = np.flatnonzero(timed & calls.own[proxies.call[steps.proxy]] & inside(start, end))
-    proxy = steps.proxy[shown]
-    names = [STATES[State(k)] for k in steps.state[shown].tolist()]
-    numbers: dict[str, I32 | I64] = {"peer": proxies.peer[proxy], "step": steps.step[shown], "bytes": proxies.bytes[proxy]}
-    role = np.where(proxies.sends[proxy], 1, 2)
-    return [_found(calls, proxies.call[proxy], proxies.channel[proxy], role, start[shown], end[shown], names, numbers)]
-
-
-def _found(
-    calls: _Calls,
-    call: I32,
-    channel: I32,
-    role: I64,
-    start_ns: I64,
-    end_ns: I64,
-    names: list[str],
-    numbers: dict[str, I32 | I64],
-) -> _Found:
-    return _Found(
-        channel=channel.astype(np.int64),
-        role=role,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        name=names,
-        communicator=[calls.communicator[c] for c in call.tolist()],
-        numbers={**numbers, "nccl_seq": calls.seq[call], "correlation": calls.correlation[call]},
+    nothing = np.full(len(shown), NOWHERE, np.int64)
+    found.add(
+        **calls.columns(call),
+        channel=kernels.channel[shown].astype(np.int64),
+        role=np.zeros(len(shown), np.int64),
+        start_ns=start[shown],
+        end_ns=end[shown],
+        name=calls.function[call],
+        peer=nothing,
+        step=nothing,
+        bytes=nothing,
     )
 
 
-def _args(found: Sequence[_Found], texts: Texts) -> list[Arg]:
-    first = np.cumsum([0, *(len(p.channel) for p in found)])
-    args = []
-    for name in _NUMBERS:
-        slices, values = [], []
-        for part, at in zip(found, first.tolist(), strict=False):
-            value = part.numbers.get(name)
-            if value is not None:
-                there = np.flatnonzero(value != NOWHERE)
-                slices.append(at + there)
-                values.append(value[there].astype(np.int64))
-        args.append(Arg(name, _joined(slices), _joined(values)))
-    words = [word for p in found for word in p.communicator]
-    said = np.flatnonzero(np.array([bool(word) for word in words], np.bool_))
-    return [*args, texts.arg("communicator", said, [words[k] for k in said.tolist()], np.arange(len(said)))]
+def _add_steps(found: Parts, calls: _Calls, offset_ns: int, epoch_ns: int, ended_ns: int, strings: Strings) -> None:
+    steps, proxies = calls.dump.steps, calls.dump.proxies
+    start, end = steps.start_ns + offset_ns, steps.end_ns + offset_ns
+    timed = (steps.start_ns != 0) & (steps.end_ns != 0)
+    shown = np.flatnonzero(timed & calls.own[proxies.call[steps.proxy]] & _inside(start, end, epoch_ns, ended_ns))
+    proxy = steps.proxy[shown]
+    found.add(
+        **calls.columns(proxies.call[proxy]),
+        channel=proxies.channel[proxy].astype(np.int64),
+        role=np.where(proxies.sends[proxy], 1, 2),
+        start_ns=start[shown],
+        end_ns=end[shown],
+        name=strings.column([STATES[state] for state in State])[steps.state[shown]],
+        peer=proxies.peer[proxy].astype(np.int64),
+        step=steps.step[shown],
+        bytes=proxies.bytes[proxy],
+    )
 
 
-def _joined(parts: Sequence[I64]) -> I64:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+def _inside(start_ns: I64, end_ns: I64, epoch_ns: int, ended_ns: int) -> Bool:
+    """Return what lies in the trace: a dump may hold much more of a run."""
+    kept: Bool = (np.maximum(start_ns, end_ns) >= epoch_ns) & (start_ns <= ended_ns)
+    return kept

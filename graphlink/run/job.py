@@ -34,7 +34,6 @@ from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
 from graphlink.model import I32, I64, Bool, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
-from graphlink.nccl.members import known_groups
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.noted import notes as nccl_notes
 from graphlink.perfetto import packets as perfetto
@@ -183,7 +182,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         part = cut(trace, match, steps)
         trace, match = part.trace, part.match
     linked = link(on_host_clock(trace), et, match)
-    comm = communication(linked, known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
+    comm = communication(linked, nccl.known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
     log.info("finding dependencies")
     built = build(linked, comm, options.build)
     nodes = len(built.graph.kind)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.nccl.read.heads import DumpHead, Member
+from graphlink.nccl.read.read import DumpHead, Member
 from graphlink.nccl.read.records import Communicator
 from graphlink.read.nccl_kinds import DumpKind
 from graphlink.run.discover.inputs import of_folders

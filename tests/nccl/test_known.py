@@ -13,7 +13,7 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import CommKind, Linked
 from graphlink.nccl.details import details
-from graphlink.nccl.members import known_groups
+from graphlink.nccl.job import known_groups
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.read.kineto import read_kineto

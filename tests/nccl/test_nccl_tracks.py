@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec.structs import replace as changed
+
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import DumpClock
+from graphlink.nccl.summary import NcclClock
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import Clock
 from graphlink.report.timeline import Shown
@@ -27,7 +29,7 @@ where t.name not glob 'NCCL channel *' order by s.ts, s.id"""
 OPS = ops([{"row": 1}])  # the kernel of correlation 8, from 100 to 140 us
 HASH = "12715772615376301750"
 OWN_NS = 5_000_000_000  # what the dump's clock shows when the graph's epoch is
-OFFSET = replace(CLOCK, offset_ns=EPOCH_NS - OWN_NS)
+OFFSET = changed(CLOCK, offset_ns=EPOCH_NS - OWN_NS)
 
 
 def made(files: SideFiles | None) -> Shown:
@@ -35,7 +37,7 @@ def made(files: SideFiles | None) -> Shown:
     return replace(shown(every_kind(), records(), comm, {groups.key(comm.groups[0]): 5}), nccl=files)
 
 
-def told(*dumps: Dump, clock: DumpClock = OFFSET) -> list[Row]:
+def told(*dumps: Dump, clock: NcclClock = OFFSET) -> list[Row]:
     """The rows of channels; what else is in the timeline is as without them."""
     files = side_files(dumps, OPS, [(0, 0, 0)], clocks=[clock] * len(dumps))
     errors, rows, others = query(written(made(files)), ERRORS, CHANNELS, OTHERS)
@@ -85,7 +87,7 @@ def test_blocks_of_kernels_take_the_clock_of_the_gpu_where_it_is_known() -> None
         {"call": 0, "channel": 2, "start_ns": at(110), "end_ns": at(150)},
         {"call": 0, "channel": 3},
     ]
-    assert placed(told(dump([CALL], kernels), clock=replace(OFFSET, gpu_offset_ns=EPOCH_NS + 95_000))) == [
+    assert placed(told(dump([CALL], kernels), clock=changed(OFFSET, gpu_offset_ns=EPOCH_NS + 95_000))) == [
         ("NCCL channel 0", "allreduce", 102_000, 38_000),
         ("NCCL channel 1", "allreduce", 103_000, 0),
         ("NCCL channel 2", "allreduce", 110_000, 40_000),
@@ -98,7 +100,7 @@ def test_blocks_of_kernels_take_the_clock_of_the_gpu_where_it_is_known() -> None
 
 
 def test_a_file_that_nothing_ties_to_the_trace_has_no_rows() -> None:
-    loose = replace(CLOCK, offset_ns=None)
+    loose = changed(CLOCK, offset_ns=None)
     rows = told(dump([CALL], [{"call": 0, "channel": 0, "start_ns": 5, "end_ns": 9, "gpu_start_ns": 3}]), clock=loose)
     assert rows == []
 

@@ -9,8 +9,7 @@ import pytest
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.nccl.functions import function_of, function_of_kernel
-from graphlink.nccl.ops import ops_of
+from graphlink.nccl.ops import function_of, function_of_kernel, ops_of
 from graphlink.read.kineto import read_kineto
 from graphlink.testing import ClusterTraining, cluster_run
 from graphlink.testing.cluster_rows import rank_rows

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as changed
 
 from graphlink.model import NOWHERE, CommKind
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.records import State
-from graphlink.nccl.records import DumpClock
+from graphlink.nccl.summary import NcclClock
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.common import on_run_clock
@@ -29,7 +30,7 @@ from tests.pipeline.test_causes import MS, NO_EXCHANGES
 WORDS = "NCCL: 2.800 ms waiting for the peer, 0.200 ms on the wire"
 STALL, EXPOSED, STRAGGLER = Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION, Cause.STRAGGLER_WAIT
 TRANSFER_NS = 200_000
-TIED = replace(CLOCK, offset_ns=1_000)
+TIED = changed(CLOCK, offset_ns=1_000)
 ALONE = "F1 of stage 1 waited for a peer that was not recorded"
 
 
@@ -118,7 +119,7 @@ def test_the_run_s_clock_moves_what_is_told_and_not_what_is_not() -> None:
         assert told.came_ns.tolist() == [want]
 
 
-def told_of(steps: list[tuple[bool, State, int, int]], clock: DumpClock = TIED) -> tuple[int, str]:
+def told_of(steps: list[tuple[bool, State, int, int]], clock: NcclClock = TIED) -> tuple[int, str]:
     """``steps`` of one matched call: sends, state, start, end on the dump's clock."""
     proxies = [Proxy(0, k, sends) for k, (sends, *_) in enumerate(steps)]
     made = dump([{}], proxies=proxies, steps=[Step(k, 0, *rest) for k, (_, *rest) in enumerate(steps)])
@@ -136,7 +137,7 @@ def test_the_first_data_ends_the_waiting_of_a_call_that_receives() -> None:
     assert told_of([*receives, *sends]) == (1_070, words)
     assert told_of(sends) == (1_020, words)
     assert told_of([(True, State.WIRE, 20, 30), (False, State.GPU, 1, 2)]) == (UNTOLD, words)
-    assert told_of(receives, replace(CLOCK, offset_ns=None)) == (UNTOLD, words)
+    assert told_of(receives, changed(CLOCK, offset_ns=None)) == (UNTOLD, words)
 
 
 def test_ops_that_are_no_exchange_tell_nothing() -> None:

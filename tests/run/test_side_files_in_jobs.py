@@ -37,6 +37,13 @@ def test_what_is_wrong_with_a_side_file_is_a_warning_that_names_it(cluster: tupl
     assert any(text.startswith(f"{found.nccl.dumps[0].path}: ") and "cut" in text for text in found.warnings)
 
 
+def test_a_log_without_times_is_named_with_what_to_set(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
+    found = prepared(cluster, tmp_path, NcclProfile(kind="inspector"))
+    assert found.nccl is not None
+    assert not len(found.nccl.join.op)
+    assert any("no times: record with NCCL_INSPECTOR_DUMP_VERBOSE=1" in text for text in found.warnings)
+
+
 def test_of_some_steps_the_calls_of_the_others_are_left(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
     profile = NcclProfile(kind="flight-json")
     whole, part = (prepared(cluster, tmp_path / name, profile, step).nccl for name, step in (("whole", "all"), ("part", "1-2")))

@@ -1,4 +1,4 @@
-"""What PyTorch's Flight Recorder wrote of one rank, as a pickle or as JSON -> ``Dump``. Format: ``c10d/FlightRecorderDetail.hpp``.
+"""Reads what PyTorch's Flight Recorder wrote of one rank, as a pickle or as JSON. Format: ``c10d/FlightRecorderDetail.hpp``.
 
 One entry a collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it, ``end_ns`` when the watchdog
 noticed its end: both epoch, and neither is the time on the GPU. ``count`` is what NCCL is called with: elements of the input, of a
@@ -15,15 +15,16 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
-from graphlink.nccl.read.entry_values import NOTHING, elements, first_text, listed_groups, ns_of_ms, text_of
-from graphlink.nccl.read.names import function_of, rank_in_name
+from graphlink.nccl.read.events import small
+from graphlink.nccl.read.names import function_of, message_bytes, natural, rank_in_name
 from graphlink.nccl.read.pickled import MOST_BYTES, Refused, load
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, Steps
-from graphlink.nccl.read.tables import message_bytes, narrow, natural, table
+from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, table
 from graphlink.read.columns import Strings, ints, loose, to_int_or_none
+from graphlink.read.comms import rank_list
 from graphlink.read.nccl_kinds import PICKLE, DumpKind
 from graphlink.read.source import open_source
 from graphlink.read.stream import ArrayReader, gc_paused
@@ -31,6 +32,9 @@ from graphlink.read.stream import ArrayReader, gc_paused
 _PEER: Final = re.compile(r"\S*:?(?:send (\d{1,7})->(\d{1,7})|recv (\d{1,7})<-(\d{1,7}))")
 _OF_OUTPUT: Final = frozenset({"reducescatter", "scatter", "recv"})
 _MOST_ENTRY_BYTES: Final = 1 << 22  # of JSON
+_MOST_COUNT: Final = (1 << 63) - 1
+_MOST_DIMENSIONS: Final = 64
+_MOST_MS: Final = 1e12
 _WORLD: Final = "default_pg"
 _NO_ENTRY: Final = "entries that are no objects"
 _SMALLER: Final = "record with a smaller TORCH_FR_BUFFER_SIZE, or without stack traces"
@@ -122,8 +126,7 @@ class _Recording:
     def __init__(self, path: Path):
         self.path = path
         self.strings = Strings()
-        self.groups: dict[str, int] = {}  # name -> row in the communicators
-        self.descs: list[str] = []
+        self.descs: dict[str, str] = {}  # by name of a group, in the order of the communicators
         self.left_out: Counter[str] = Counter()
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
 
@@ -137,10 +140,10 @@ class _Recording:
         function = function_of(entry.profiling_name)
         peer = _PEER.fullmatch(entry.profiling_name)
         own, other = (number for number in peer.groups() if number is not None) if peer else (None, None)
-        taken, given = elements(entry.input_sizes), elements(entry.output_sizes)
+        taken, given = _elements(entry.input_sizes), _elements(entry.output_sizes)
         of_output = function in _OF_OUTPUT
         count = (given or taken) if of_output else (taken or given)
-        dtype = first_text(entry.output_dtypes) if of_output else first_text(entry.input_dtypes)
+        dtype = _first_text(entry.output_dtypes) if of_output else _first_text(entry.input_dtypes)
         row = {
             "communicator": self._group(entry),
             "own": to_int_or_none(own),
@@ -148,37 +151,32 @@ class _Recording:
             "peer": to_int_or_none(other),
             "count": count,
             "larger": max((side for side in (taken, given) if side is not None), default=None),
-            "dtype": dtype or first_text(entry.input_dtypes) or first_text(entry.output_dtypes),
+            "dtype": dtype or _first_text(entry.input_dtypes) or _first_text(entry.output_dtypes),
             "seq": entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id,
             "start_ns": entry.time_created_ns,
             "end_ns": entry.time_discovered_completed_ns,
-            "exec_ns": ns_of_ms(entry.duration_ms),
-            "state": text_of(entry.state),
+            "exec_ns": _ns_of_ms(entry.duration_ms),
+            "state": _text_of(entry.state),
         }
         for name, value in row.items():
             self.columns[name].append(value)
 
-    def _group(self, entry: Entry) -> int:
+    def _group(self, entry: Entry) -> str:
         given = entry.process_group
         name, desc = given[:2] if isinstance(given, (list, tuple)) and len(given) >= 2 else (given, "")
         if not isinstance(name, str):
             name = "" if entry.pg_id is None else str(to_int_or_none(entry.pg_id))
-        if name not in self.groups:
-            self.groups[name] = len(self.groups)
-            self.descs.append(text_of(desc))
-        return self.groups[name]
+        self.descs.setdefault(name, _text_of(desc))
+        return name
 
     def dump(self, around: dict[str, Any]) -> Dump:
-        listed = listed_groups(around.get("pg_config"))
+        listed = _listed_groups(around.get("pg_config"))
         for name, group in listed.items():
-            if name and name not in self.groups:
-                self.groups[name] = len(self.groups)
-                self.descs.append(group.desc)
-        communicators = tuple(
-            Communicator(name, name, desc or listed.get(name, NOTHING).desc, len(ranks) if ranks else None, ranks)
-            for name, desc in zip(self.groups, self.descs, strict=True)
-            for ranks in (listed.get(name, NOTHING).ranks,)
-        )
+            if name or name in self.descs:
+                self.descs[name] = self.descs.get(name) or group.desc
+        communicators = [replace(listed.get(name, Communicator(name, name)), desc=desc) for name, desc in self.descs.items()]
+        row = {name: k for k, name in enumerate(self.descs)}
+        self.columns["communicator"] = [row[name] for name in self.columns["communicator"]]
         columns, texts = self.columns, self.strings.column
         rows = len(columns["seq"])
         rank = self._own_rank(communicators)
@@ -191,7 +189,7 @@ class _Recording:
             communicator=np.array(columns["communicator"], np.int32),
             rank=np.full(rows, NOWHERE if rank is None else rank, np.int32),
             function=texts(columns["function"]),
-            peer=narrow(natural(columns["peer"])),
+            peer=small(columns["peer"]),
             count=natural(columns["count"]),
             dtype=texts(columns["dtype"]),
             bytes=message_bytes(natural(columns["larger"]), columns["dtype"]),
@@ -207,14 +205,9 @@ class _Recording:
             kind=DumpKind.FLIGHT_RECORDER,
             clock=Clock.EPOCH,
             rank=rank,
-            host="",
-            pid=None,
             strings=tuple(self.strings),
-            communicators=communicators,
+            communicators=tuple(communicators),
             calls=calls,
-            kernels=table(KernelChannels),
-            proxies=table(ProxyOps),
-            steps=table(Steps),
             events=rows + sum(left_out.values()),
             paired=int((end_ns > 0).sum()),
             left_out=left_out,
@@ -243,3 +236,51 @@ def _version_warning(version: object) -> tuple[str, ...]:
         return ()
     said = f"{version[:20]!r}" if isinstance(version, str) else "not said"
     return (f"its version is {said}: 2.x is known, other fields may be missing",)
+
+
+# Each value of an entry may be anything: what is not what it should be counts as not recorded.
+
+
+def _listed_groups(config: object) -> dict[str, Communicator]:
+    """Return the groups of ``pg_config``: ``{name: {desc, ranks}}``, the same under each rank, or a list of ``{name, desc, ranks}``.
+
+    Ranks are a list or its text.
+    """
+    pairs: list[tuple[Any, Any]] = []
+    for name, group in config.items() if isinstance(config, dict) else ():
+        pairs += [(name, group)] if not isinstance(group, dict) or "ranks" in group else group.items()
+    for group in config if isinstance(config, list) else ():
+        pairs += [(group.get("name", group.get("uid")), group)] if isinstance(group, dict) else []
+    return {str(name): _listed(str(name), group) for name, group in pairs if isinstance(name, (str, int)) and isinstance(group, dict)}
+
+
+def _listed(name: str, group: dict[str, Any]) -> Communicator:
+    ranks = rank_list(group.get("ranks")) or None
+    return Communicator(name, name, _text_of(group.get("desc")), len(ranks) if ranks else None, ranks)
+
+
+def _elements(sizes: object) -> int | None:
+    """Count the elements of all tensors of ``[[2, 3], [4]]``; None where it lists none."""
+    if not isinstance(sizes, (list, tuple)) or not sizes:
+        return None
+    total = 0
+    for shape in sizes:
+        if not isinstance(shape, (list, tuple)) or not all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape):
+            return None
+        product = 1
+        for size in shape[:_MOST_DIMENSIONS]:
+            product *= size
+        total += product
+    return total if total < _MOST_COUNT else None
+
+
+def _text_of(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _first_text(values: object) -> str:
+    return _text_of(values[0]) if isinstance(values, (list, tuple)) and values else ""
+
+
+def _ns_of_ms(ms: object) -> int:
+    return round(ms * 1_000_000) if isinstance(ms, (int, float)) and 0 < ms < _MOST_MS else 0

@@ -1,4 +1,4 @@
-"""What NCCL's inspector wrote of one process -> ``Dump``. Format: NVIDIA/nccl, ``ext-profiler/inspector/inspector.cc``.
+"""Reads what NCCL's inspector wrote of one process. Format: NVIDIA/nccl, ``ext-profiler/inspector/inspector.cc``.
 
 One JSON object a call, on a line or printed on several (then its braces stand alone on their lines). ``bytes`` are the count of a rank x
 the size of the type. Calls have times (epoch) only where the inspector was verbose: start and end of the enqueueing on the host. How long
@@ -16,18 +16,16 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE
-from graphlink.nccl.read.lines import MOST_BYTES, Lines
-from graphlink.nccl.read.names import function_of, hash_text, inspector_name, rank_in_name
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, Steps
-from graphlink.nccl.read.tables import narrow, natural, table, times
+from graphlink.model import I64, NOWHERE
+from graphlink.nccl.read.events import CUT, DAMAGED, LONG, MOST_BYTES, Lines, small
+from graphlink.nccl.read.names import function_of, hash_text, inspector_name, natural, rank_in_name, times
+from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, table
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.comms import count_or_none
 from graphlink.read.nccl_kinds import DumpKind
 from graphlink.read.source import open_source
 from graphlink.read.stream import gc_paused
 
-_DAMAGED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"
 _UNREADABLE: Final = "lines that are no object of the inspector"
@@ -52,55 +50,51 @@ class KernelTimes(msgspec.Struct, gc=False):
 
 
 class CallTimes(msgspec.Struct, gc=False):
-    start: Any = msgspec.field(name="coll_start_ts", default=None)
-    stop: Any = msgspec.field(name="coll_stop_ts", default=None)
-    p2p_start: Any = msgspec.field(name="p2p_start_ts", default=None)
-    p2p_stop: Any = msgspec.field(name="p2p_stop_ts", default=None)
+    coll_start_ts: Any = None
+    coll_stop_ts: Any = None
+    p2p_start_ts: Any = None
+    p2p_stop_ts: Any = None
     kernel_events: list[KernelTimes] = []
 
 
 class Within(msgspec.Struct, gc=False):
-    """What v4.1 lists in a call: kernel channels, and proxy ops, which are not read."""
+    """An entry of v4.1 in a call: a kernel channel, or a proxy op, which is not read."""
 
     event_type: Any = None
     channel_id: Any = None
     times: KernelTimes = msgspec.field(name="event_trace_ts", default_factory=KernelTimes)
 
 
-class Collective(msgspec.Struct, gc=False):
-    function: Any = msgspec.field(name="coll", default=None)
-    seq: Any = msgspec.field(name="coll_sn", default=None)
-    bytes: Any = msgspec.field(name="coll_msg_size_bytes", default=None)
-    exec_us: Any = msgspec.field(name="coll_exec_time_us", default=None)
-    source: Any = msgspec.field(name="coll_timing_source", default=None)
+class Call(msgspec.Struct, gc=False):
+    """A collective or a message: its fields begin with ``coll`` or ``p2p``."""
+
+    coll: Any = None
+    coll_sn: Any = None
+    coll_msg_size_bytes: Any = None
+    coll_exec_time_us: Any = None
+    coll_timing_source: Any = None
+    p2p: Any = None
+    p2p_sn: Any = None
+    p2p_msg_size_bytes: Any = None
+    p2p_exec_time_us: Any = None
+    p2p_timing_source: Any = None
+    p2p_peer: Any = None
     times: CallTimes = msgspec.field(name="event_trace_ts", default_factory=CallTimes)
     events: list[Within] = []
-    peer: None = None
-
-
-class PointToPoint(msgspec.Struct, gc=False):
-    function: Any = msgspec.field(name="p2p", default=None)
-    seq: Any = msgspec.field(name="p2p_sn", default=None)
-    bytes: Any = msgspec.field(name="p2p_msg_size_bytes", default=None)
-    exec_us: Any = msgspec.field(name="p2p_exec_time_us", default=None)
-    source: Any = msgspec.field(name="p2p_timing_source", default=None)
-    times: CallTimes = msgspec.field(name="event_trace_ts", default_factory=CallTimes)
-    events: list[Within] = []
-    peer: Any = msgspec.field(name="p2p_peer", default=None)
 
 
 class Line(msgspec.Struct, gc=False):
     header: Header
     metadata: Metadata = msgspec.field(default_factory=Metadata)
-    coll_perf: Collective | None = None
-    p2p_perf: PointToPoint | None = None
+    coll_perf: Call | None = None
+    p2p_perf: Call | None = None
 
 
 _LINE: Final = msgspec.json.Decoder(Line)
 
 
 def read_inspector(path: Path) -> Dump:
-    """The log at ``path``. One pass; memory is that of the columns, some 150 bytes a call.
+    """Read the log at ``path``. One pass; memory is that of the columns, some 150 bytes a call.
 
     Raises:
         InputError: the file cannot be read, or has no call at all.
@@ -114,12 +108,12 @@ def read_inspector(path: Path) -> Dump:
         todo = "set NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES and NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING to 0: small and untimed calls are left out"
         raise InputError("is a log of NCCL's inspector without calls", path=path, todo=todo)
     if lines.too_long:
-        gathered.left_out[f"lines longer than {MOST_BYTES >> 20} MB"] += lines.too_long
+        gathered.left_out[LONG] += lines.too_long
     return gathered.dump(path, cut=lines.cut)
 
 
 def _objects(lines: Lines) -> Iterator[list[bytes]]:
-    """Texts that should be an object each, a block of lines at a time."""
+    """Yield texts that should be an object each, a block of lines at a time."""
     parts: list[bytes] = []
     size = 0
     for block in lines.blocks():
@@ -165,29 +159,38 @@ class _Gathered:
             self._add(lines)
 
     def _add(self, lines: list[Line]) -> None:
+        sorts = ["p2p" if line.coll_perf is None else "coll" for line in lines]
         calls = [call for line in lines if (call := line.coll_perf or line.p2p_perf) is not None]
-        first = self.calls.count
-        on_host = np.array([call.source == _ON_HOST for call in calls])
+
+        def column(suffix: str) -> list[Any]:
+            return [getattr(call, sort + suffix) for sort, call in zip(sorts, calls, strict=True)]
+
+        def call_times(name: str) -> I64:
+            either = ((getattr(call.times, f"coll_{name}_ts"), getattr(call.times, f"p2p_{name}_ts")) for call in calls)
+            return times([p2p if coll is None else coll for coll, p2p in either])
+
+        on_host = np.array([source == _ON_HOST for source in column("_timing_source")])
         self.on_host += int(on_host.sum())
-        pid = natural([line.metadata.pid for line in lines])
-        kernels = [(row, kernel) for row, call in enumerate(calls, first) for kernel in _kernels(call)]
-        self.left_out["events in calls that are no kernel channels"] += sum(map(_count_others, calls))
+        kernels = [(row, kernel) for row, call in enumerate(calls, self.calls.count) for kernel in _kernels(call)]
+        self.left_out["events in calls that are no kernel channels"] += sum(
+            not _is_kernel(event) for call in calls for event in call.events
+        )
         self.calls.add(
             communicator=np.array([self._communicator(line.header) for line in lines], np.int32),
-            rank=narrow(natural([line.header.rank for line in lines])),
-            function=self.strings.column([function_of(call.function) if isinstance(call.function, str) else "" for call in calls]),
-            peer=narrow(natural([call.peer for call in calls])),
-            bytes=natural([call.bytes for call in calls]),
-            seq=natural([call.seq for call in calls]),
+            rank=small([line.header.rank for line in lines]),
+            function=self.strings.column([function_of(name) if isinstance(name, str) else "" for name in column("")]),
+            peer=small([call.p2p_peer if sort == "p2p" else None for sort, call in zip(sorts, calls, strict=True)]),
+            bytes=natural(column("_msg_size_bytes")),
+            seq=natural(column("_sn")),
             channels=np.array([len(_kernels(call)) or NOWHERE for call in calls], np.int32),
-            start_ns=times([call.times.p2p_start if call.times.start is None else call.times.start for call in calls]),
-            end_ns=times([call.times.p2p_stop if call.times.stop is None else call.times.stop for call in calls]),
-            exec_ns=np.where(on_host, 0, times([call.exec_us for call in calls])),
-            pid=pid,
+            start_ns=call_times("start"),
+            end_ns=call_times("stop"),
+            exec_ns=np.where(on_host, 0, times(column("_exec_time_us"))),
+            pid=natural([line.metadata.pid for line in lines]),
         )
         self.kernels.add(
             call=np.array([row for row, _ in kernels], np.int32),
-            channel=narrow(natural([kernel.channel_id for _, kernel in kernels])),
+            channel=small([kernel.channel_id for _, kernel in kernels]),
             start_ns=times([kernel.kernel_start_ts for _, kernel in kernels]),
             end_ns=times([kernel.kernel_stop_ts for _, kernel in kernels]),
         )
@@ -208,7 +211,7 @@ class _Gathered:
         kernels = table(KernelChannels, self.kernels.count, **self.kernels.columns())
         if cut and self.last_is_bad:
             self.left_out[_UNREADABLE] -= 1
-            self.left_out["a last line that is cut off"] += 1
+            self.left_out[CUT] += 1
         left_out = {reason: count for reason, count in self.left_out.items() if count}
         named = inspector_name(path)
         pids = calls.pid[calls.pid != NOWHERE]
@@ -223,8 +226,6 @@ class _Gathered:
             communicators=tuple(self.communicators),
             calls=calls,
             kernels=kernels,
-            proxies=table(ProxyOps),
-            steps=table(Steps),
             events=len(calls.seq) + sum(left_out.values()),
             paired=int(((calls.start_ns > 0) & (calls.end_ns > 0)).sum()),
             left_out=left_out,
@@ -232,7 +233,7 @@ class _Gathered:
         )
 
 
-def _kernels(call: Collective | PointToPoint) -> list[KernelTimes]:
+def _kernels(call: Call) -> list[KernelTimes]:
     listed = [
         KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts) for event in call.events if _is_kernel(event)
     ]
@@ -243,11 +244,8 @@ def _is_kernel(event: Within) -> bool:
     return bool(event.event_type == "KernelCh")
 
 
-def _count_others(call: Collective | PointToPoint) -> int:
-    return sum(not _is_kernel(event) for event in call.events)
-
-
 def communicator_of(header: Header, key: str) -> Communicator:
+    """Return the communicator that a line's header names."""
     name = header.comm_name if isinstance(header.comm_name, str) and header.comm_name != _UNNAMED else ""
     return Communicator(key, name, size=count_or_none(header.n_ranks))
 
@@ -255,5 +253,5 @@ def communicator_of(header: Header, key: str) -> Communicator:
 def _decoded(text: bytes) -> Line | None:
     try:
         return _LINE.decode(text)
-    except _DAMAGED:
+    except DAMAGED:
         return None

@@ -1,13 +1,17 @@
-"""What NCCL, c10d and their files call things, as PyTorch and Kineto spell it."""
+"""Names and values of NCCL, c10d and their files, as PyTorch and Kineto spell and count them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from graphlink.read.columns import to_int_or_none
+import numpy as np
+
+from graphlink.model import I32, I64, NOWHERE
+from graphlink.read.columns import MAX_NS, MISSING, ints, ns_of_us, to_int_or_none
 from graphlink.read.comms import rank_or_none
 
 # Beginnings of a name without case and "_": _all_gather_base, all_reduce_coalesced, _broadcast_oop, ALLGATHER_coalesced, ...
@@ -34,24 +38,19 @@ _INSPECTOR: Final = re.compile(r"(.+)-pid(\d{1,10})\.(?:log|jsonl|json)(?:\.gz|\
 
 @lru_cache(1024)
 def function_of(name: str) -> str:
-    """``AllReduce``, ``nccl:_all_gather_base``, ``gloo:send 0->1`` -> ``allreduce``, ``allgather``, ``send``."""
+    """Return the function of ``AllReduce``, ``nccl:_all_gather_base``, ``gloo:send 0->1`` -> ``allreduce``, ``allgather``, ``send``."""
     bare = name.rsplit(":", 1)[-1].split(" ")[0].lower().replace("_", "")
     known = next((function for function in _FUNCTIONS if bare.startswith(function)), bare)
     return "barrier" if known == "allreducebarrier" else known
 
 
 def dtype_of(name: str) -> str:
-    """``ncclFloat32`` -> ``Float``; other names as they are."""
+    """Return ``Float`` for ``ncclFloat32``; other names as they are."""
     return _DTYPES.get(name, name)
 
 
-def element_bytes(dtype: str) -> int | None:
-    """Of a dtype as Kineto spells it."""
-    return _ELEMENT_BYTES.get(dtype)
-
-
 def hash_text(value: object) -> str | None:
-    """A communicator's hash, a number or its text in decimal or ``0x...``, as decimal text; None where it is no unsigned 64-bit number."""
+    """Return a communicator's hash, a number or its text in decimal or ``0x...``, as decimal text; None where it is no uint64."""
     try:
         number = value if type(value) is int else int(str(value)[:40], 0) if isinstance(value, str) else -1
     except ValueError:
@@ -60,24 +59,53 @@ def hash_text(value: object) -> str | None:
 
 
 def is_named_so(path: Path) -> bool:
-    """Whether a file is named as side files are: it is none of the traces, even where nothing can be read of it."""
+    """Return whether a file is named as side files are: it is none of the traces, even where nothing can be read of it."""
     return _NAMED.search(path.name) is not None
 
 
 def rank_in_name(path: Path) -> int | None:
-    """``nccl_trace_rank_3``, ``fr_rank3.json``, ``flight_recorder_3.json`` -> 3."""
+    """Return 3 for ``nccl_trace_rank_3``, ``fr_rank3.json``, ``flight_recorder_3.json``."""
     found = _RANK.findall(path.name)
     return rank_or_none(found[-1]) if found else None
 
 
 def plugin_name(path: Path) -> tuple[str, int] | None:
-    """Hash and rank of the one communicator whose file it is: ``<value>_<hash>_<rank>.json``."""
+    """Return hash and rank of the one communicator whose file it is: ``<value>_<hash>_<rank>.json``."""
     found = _PLUGIN.fullmatch(path.name)
     key = hash_text(found[1]) if found else None
     return (key, int(found[2])) if found and key is not None else None
 
 
 def inspector_name(path: Path) -> tuple[str, int | None] | None:
-    """Host and pid: ``<host>-pid<pid>.log``."""
+    """Return host and pid: ``<host>-pid<pid>.log``."""
     found = _INSPECTOR.fullmatch(path.name)
     return (found[1], to_int_or_none(found[2])) if found else None
+
+
+def natural(values: Sequence[object]) -> I64:
+    """Return an int64 column of ``values``; ``NOWHERE`` for each that is no number from 0 on."""
+    return np.maximum(ints(values, NOWHERE), NOWHERE)
+
+
+def narrow(numbers: I64) -> I32:
+    """Return as int32; ``NOWHERE`` for those that are negative or do not fit."""
+    return np.where((numbers >= 0) & (numbers < 1 << 31), numbers, NOWHERE).astype(np.int32)
+
+
+def times(us: Sequence[Any]) -> I64:
+    """Convert us to ns, rounded. What is no time becomes 0, which is also what stands for one that was not recorded."""
+    if not set(map(type, us)) <= {float, int}:
+        us = [value if type(value) in (float, int) else 0 for value in us]
+    try:
+        column = np.array(us, np.float64)
+    except OverflowError:  # an integer of hundreds of digits
+        column = np.array([value if type(value) is float or abs(value) < MAX_NS else 0 for value in us], np.float64)
+    ns = ns_of_us(column)
+    return np.where(ns == MISSING, 0, ns)
+
+
+def message_bytes(count: I64, dtypes: Sequence[str]) -> I64:
+    """Return the bytes of ``count`` elements of ``dtypes``; ``NOWHERE`` where either is not known or the product is no int64."""
+    size = np.array([_ELEMENT_BYTES.get(dtype, 0) for dtype in dtypes], np.int64)
+    known = (count >= 0) & (count < 1 << 58) & (size > 0)
+    return np.where(known, np.where(known, count, 0) * size, NOWHERE)

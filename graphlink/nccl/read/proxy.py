@@ -1,4 +1,4 @@
-"""The dump of NCCL's proxy profiler -> ``Dump``: pull request 1210, and NCCL up to 2.22 (``src/misc/profiler.cc``), which has no calls.
+"""Reads the dump of NCCL's proxy profiler: pull request 1210, and NCCL up to 2.22 (``src/misc/profiler.cc``), which has no calls.
 
 Each ``Send-<peer>-<step>`` or ``Recv-...`` is one step, its states follow it. Steps of one peer, channel, ``opCount`` and ``proxyOpIndex``
 are one proxy op, as long as their numbers ascend. A call is a collective that the framework announced; a step belongs to the one announced
@@ -20,22 +20,18 @@ The clock is set to zero twice, by the first step and by the first collective, s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.nccl.read.account import Account
-from graphlink.nccl.read.events import EventFile, ends_of, inside
-from graphlink.nccl.read.names import function_of, rank_in_name
-from graphlink.nccl.read.records import Calls, Clock, Dump, KernelChannels, ProxyOps, State, Steps
-from graphlink.nccl.read.tables import narrow, natural, sorted_steps, table, times
-from graphlink.read.columns import MISSING, Parts, Strings, ints
+from graphlink.nccl.read.events import Columns, Event, EventTables, args_of, small
+from graphlink.nccl.read.names import function_of, natural, rank_in_name
+from graphlink.nccl.read.records import Calls, Clock, Dump, ProxyOps, State, Steps, sorted_steps, table
+from graphlink.read.columns import MISSING, Strings
 from graphlink.read.nccl_kinds import DumpKind
 
 _STEP: Final = re.compile(r"(Send|Recv)-(\d{1,9})-(\d{1,9})")
@@ -45,101 +41,88 @@ _COUNTED: Final = frozenset({"BufferWait", "Idle", "Sleep", "Append", *_STATES})
 _PROTOCOLS: Final = ("LL", "LL128", "Simple")
 _AT_ONCE_NS: Final = 1_000_000  # what happens when the clock is set to zero is recorded within this
 _EARLY: Final = "steps timed from another zero of the clock"
-_BEGIN, _END, _OTHER = range(3)
-_PHASES: Final = {"b": _BEGIN, "e": _END}
-
-
-class Args(msgspec.Struct, gc=False, rename="camel"):
-    op_count: Any = None
-    proxy_op_index: Any = None
-
-
-class Event(msgspec.Struct, gc=False, rename="camel"):
-    name: str = ""
-    cat: str = ""
-    ph: str = ""
-    id: Any = None
-    pid: Any = None
-    ts: Any = None
-    args: Args | None = None
-    total_channels: Any = None
-    collective_name: Any = None
-    proto: Any = None
-
-
-_NO_ARGS: Final = Args()
-_Columns = dict[str, NDArray[Any]]
 
 
 def read_proxy(path: Path) -> Dump:
-    """The dump at ``path``. One pass and some sorts; memory is that of the columns, about 130 bytes an event.
+    """Read the dump at ``path``. One pass and some sorts; memory is that of the columns, about 130 bytes an event.
 
     Raises:
         InputError: the file cannot be read, or holds no event at all.
     """
-    gathered = _Gathered()
-    file = EventFile(path, Event)
-    for rows in file.blocks():
-        gathered.add(rows)
-    if not gathered.events.count:
+    said = _Said()
+    tables = EventTables(path, _sort_of, said.fill)
+    if not len(tables.ns):
         todo = "call ncclProfilerEnable() before the steps to record and ncclProfilingDump() after them"
         raise InputError("is a dump of NCCL's proxy profiler without events", path=path, todo=todo)
-    return gathered.dump(path, file)
+    at, ns, ident = tables.at, tables.ns, tables.ident
+    steps, collective = tables.columns["step"], tables.columns["collective"]["collective"]
+    early = _early(steps["collective"], ns[at["step"]], collective, ns[at["collective"]])
+    numbers = np.array(sorted(said.names), np.int64)
+    strings = Strings()
+    calls = _calls(said.names, strings, steps, tables, early.calls)
+    op = op_of(steps)
+    span = {name: np.where(early.steps, 0, values) for name, values in tables.keep(at["step"]).items()}
+    number = steps["collective"]
+    call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
+    step = tables.around("step", "state")
+    step[np.append(ident[at["step"]], MISSING)[step] != ident[at["state"]]] = NOWHERE
+    tables.leave(at["state"][(step != NOWHERE) & np.append(early.steps, False)[step]], _EARLY)
+    proxy = np.where(step == NOWHERE, NOWHERE, np.append(op, NOWHERE)[step])
+    usable = tables.usable_steps(at["state"], proxy)
+    states = table(
+        Steps,
+        len(usable),
+        **tables.keep(at["state"][usable]),
+        proxy=proxy[usable],
+        step=steps["step"][step[usable]],
+        state=tables.columns["state"]["state"][usable],
+    )
+    return Dump(
+        path=str(path),
+        kind=DumpKind.PROXY,
+        clock=Clock.STEADY,
+        rank=rank_in_name(path),
+        strings=tuple(strings),
+        calls=calls,
+        proxies=_proxies(steps, op, call, span),
+        steps=sorted_steps(states),
+        events=tables.events,
+        paired=tables.paired,
+        left_out=tables.left_out(_label),
+        warnings=(*early.warnings(), *tables.warnings()),
+    )
 
 
-class _Gathered:
-    """What has been read so far. ``names``: of collectives, by number, as steps and collectives say them."""
+class _Said:
+    """Columns of what begins say, by sort. ``names``: of collectives, by number, as steps and collectives say them."""
 
     def __init__(self) -> None:
-        self.words = Strings()
         self.names: dict[int, str] = {}
-        self.events = Parts()
         self.fill = {"step": self._steps, "state": self._states, "collective": self._collectives}
-        self.begins = {kind: Parts() for kind in self.fill}
-        for kind, fill in self.fill.items():
-            self.begins[kind].add(at=np.zeros(0, np.int64), **fill([]))
 
-    def add(self, rows: list[Event]) -> None:
-        first = self.events.count
-        self.events.add(
-            category=self.words.column([row.cat for row in rows]),
-            name=self.words.column([row.name for row in rows]),
-            ident=ints([row.id for row in rows]),
-            phase=np.array([_PHASES.get(row.ph, _OTHER) for row in rows], np.uint8),
-            ns=times([row.ts for row in rows]),
-        )
-        places: dict[str, list[int]] = {kind: [] for kind in self.fill}
-        for place, row in enumerate(rows):
-            if row.ph == "b" and (kind := _table_of(row)) is not None:
-                places[kind].append(place)
-        for kind, fill in self.fill.items():
-            if places[kind]:
-                columns = fill([rows[place] for place in places[kind]])
-                self.begins[kind].add(at=np.array(places[kind], np.int64) + first, **columns)
-
-    def _steps(self, rows: list[Event]) -> _Columns:
-        said = [found.groups() for row in rows if (found := _STEP.fullmatch(row.name))]
-        args = [row.args or _NO_ARGS for row in rows]
+    def _steps(self, rows: list[Event]) -> Columns:
+        parts = [found.groups() for row in rows if (found := _STEP.fullmatch(row.name))]
+        args = args_of(rows)
         return {
-            "sends": np.array([way == "Send" for way, _, _ in said], np.bool_),
-            "peer": np.array([peer for _, peer, _ in said], np.int32),
-            "step": np.array([step for _, _, step in said], np.int64),
-            "channel": narrow(natural([row.pid for row in rows])),
+            "sends": np.array([way == "Send" for way, _, _ in parts], np.bool_),
+            "peer": np.array([peer for _, peer, _ in parts], np.int32),
+            "step": np.array([step for _, _, step in parts], np.int64),
+            "channel": small([row.pid for row in rows]),
             "op": natural([a.op_count for a in args]),
             "slot": natural([a.proxy_op_index for a in args]),
             "collective": np.array([self._collective(row.collective_name) for row in rows], np.int32),
-            "channels": narrow(natural([row.total_channels for row in rows])),
-            "protocol": narrow(natural([row.proto for row in rows])),
+            "channels": small([row.total_channels for row in rows]),
+            "protocol": small([row.proto for row in rows]),
         }
 
-    def _states(self, rows: list[Event]) -> _Columns:
+    def _states(self, rows: list[Event]) -> Columns:
         return {"state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
-    def _collectives(self, rows: list[Event]) -> _Columns:
+    def _collectives(self, rows: list[Event]) -> Columns:
         return {"collective": np.array([self._collective(row.name) for row in rows], np.int32)}
 
     def _collective(self, text: Any) -> int:
-        """The number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does not say."""
+        """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does not say."""
         found = _CALL.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             return NOWHERE
@@ -148,81 +131,31 @@ class _Gathered:
             self.names.setdefault(number, found[1])
         return number
 
-    def dump(self, path: Path, file: EventFile[Event]) -> Dump:
-        category, name, ident = (self.events.column(column) for column in ("category", "name", "ident"))
-        phase, ns = self.events.column("phase"), self.events.column("ns")
-        end = ends_of(category, name, ident, phase == _BEGIN, phase == _END)
-        account = Account(ns, phase == _BEGIN, end)
-        steps, states, collectives = (self.begins[kind].columns() for kind in self.fill)
-        early = _early(steps["collective"], ns[steps["at"]], collectives["collective"], ns[collectives["at"]])
-        numbers = np.array(sorted(self.names), np.int64)
-        strings = Strings()
-        calls = self._calls(numbers, strings, steps, collectives, early.calls, account)
-        op = op_of(steps)
-        span = {column: np.where(early.steps, 0, values) for column, values in account.keep(steps["at"]).items()}
-        number = steps["collective"]
-        call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
-        step = inside(steps["at"], end[steps["at"]], states["at"])
-        step[np.append(ident[steps["at"]], MISSING)[step] != ident[states["at"]]] = NOWHERE
-        account.leave(states["at"][(step != NOWHERE) & np.append(early.steps, False)[step]], _EARLY)
-        proxy = np.where(step == NOWHERE, NOWHERE, np.append(op, NOWHERE)[step])
-        usable = account.usable_steps(states["at"], proxy)
-        dump = Dump(
-            path=str(path),
-            kind=DumpKind.PROXY,
-            clock=Clock.STEADY,
-            rank=rank_in_name(path),
-            host="",
-            pid=None,
-            strings=tuple(strings),
-            communicators=(),
-            calls=calls,
-            kernels=table(KernelChannels),
-            proxies=_proxies(steps, op, call, span),
-            steps=sorted_steps(
-                table(
-                    Steps,
-                    len(usable),
-                    **account.keep(states["at"][usable]),
-                    proxy=proxy[usable],
-                    step=steps["step"][step[usable]],
-                    state=states["state"][usable],
-                )
-            ),
-            events=file.events,
-            paired=account.paired,
-            left_out={},
-            warnings=(),
-        )
-        account.leave_lone(phase == _END, "ends without a begin")
-        account.leave_others(category, name, phase == _OTHER, list(self.words), _label)
-        return replace(dump, left_out=dict(account.left_out + file.left_out), warnings=(*early.warnings(), *account.warnings()))
 
-    def _calls(self, numbers: I64, strings: Strings, steps: _Columns, collectives: _Columns, early: Bool, account: Account) -> Calls:
-        """One row a number, of which only steps may know."""
-        announced, first = np.unique(collectives["collective"], return_index=True)
-        first, announced = first[announced > 0], announced[announced > 0]
-        row = np.searchsorted(numbers, announced)
-        start_ns, end_ns = np.zeros((2, len(numbers)), np.int64)
-        span = account.keep(collectives["at"][first])
-        start_ns[row] = np.where(early[first], 0, span["start_ns"])
-        end_ns[row] = np.where(early[first], 0, span["end_ns"])
-        stepped, first_step = np.unique(steps["collective"], return_index=True)
-        first_step, stepped = first_step[stepped > 0], stepped[stepped > 0]
-        row = np.searchsorted(numbers, stepped)
-        channels, protocol = np.full((2, len(numbers)), NOWHERE, np.int32)
-        channels[row], protocol[row] = steps["channels"][first_step], steps["protocol"][first_step]
-        protocols = strings.column(_PROTOCOLS)
-        return table(
-            Calls,
-            len(numbers),
-            function=strings.column([function_of(self.names[number]) for number in numbers.tolist()]),
-            seq=numbers,
-            protocol=np.where((protocol >= 0) & (protocol < len(protocols)), protocols[np.clip(protocol, 0, len(protocols) - 1)], 0),
-            channels=channels,
-            start_ns=start_ns,
-            end_ns=end_ns,
-        )
+def _calls(names: dict[int, str], strings: Strings, steps: Columns, tables: EventTables, early: Bool) -> Calls:
+    """Return one row a number, of which only steps may know."""
+    numbers = np.array(sorted(names), np.int64)
+    announced, first = np.unique(tables.columns["collective"]["collective"], return_index=True)
+    first, announced = first[announced > 0], announced[announced > 0]
+    row = np.searchsorted(numbers, announced)
+    times = {name: np.zeros(len(numbers), np.int64) for name in ("start_ns", "end_ns")}
+    for name, values in tables.keep(tables.at["collective"][first]).items():
+        times[name][row] = np.where(early[first], 0, values)
+    stepped, first_step = np.unique(steps["collective"], return_index=True)
+    first_step, stepped = first_step[stepped > 0], stepped[stepped > 0]
+    row = np.searchsorted(numbers, stepped)
+    channels, protocol = np.full((2, len(numbers)), NOWHERE, np.int32)
+    channels[row], protocol[row] = steps["channels"][first_step], steps["protocol"][first_step]
+    protocols = strings.column(_PROTOCOLS)
+    return table(
+        Calls,
+        len(numbers),
+        function=strings.column([function_of(names[number]) for number in numbers.tolist()]),
+        seq=numbers,
+        protocol=np.where((protocol >= 0) & (protocol < len(protocols)), protocols[np.clip(protocol, 0, len(protocols) - 1)], 0),
+        channels=channels,
+        **times,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +174,9 @@ class _Early:
 
 
 def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
-    """Whichever of the first step and the first collective comes second sets the clock to zero, so that its own time is about 0.
+    """Mark what came before the clock was set to zero again.
 
+    Whichever of the first step and the first collective comes second sets it, so that its own time is about 0.
     Steps that were over before the first collective say so (``N/A-0``). Collectives before the first step are the first one and, as times
     fall where the zero changes, those up to the last fall.
     """
@@ -257,8 +191,8 @@ def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
     return _Early(steps, calls)
 
 
-def op_of(steps: _Columns) -> I64:
-    """The row of the proxy op of each step, ops in the order of their first steps. One sort."""
+def op_of(steps: Columns) -> I64:
+    """Return the row of the proxy op of each step, ops in the order of their first steps. One sort."""
     keys = [steps[name] for name in ("slot", "op", "channel", "peer", "sends")]
     order = np.lexsort(keys)  # stable: file order inside a key
     number = steps["step"][order]
@@ -273,8 +207,8 @@ def op_of(steps: _Columns) -> I64:
     return place[op]
 
 
-def _proxies(steps: _Columns, op: I64, call: I64, span: dict[str, I64]) -> ProxyOps:
-    """``call``: of each step; ``span``: its times, 0 where not known."""
+def _proxies(steps: Columns, op: I64, call: I64, span: dict[str, I64]) -> ProxyOps:
+    """Return the proxy ops. ``call``: of each step; ``span``: its times, 0 where not known."""
     _, first = np.unique(op, return_index=True)
     start_ns, end_ns = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), np.int64)
     timed = span["start_ns"] > 0
@@ -285,7 +219,7 @@ def _proxies(steps: _Columns, op: I64, call: I64, span: dict[str, I64]) -> Proxy
     return table(ProxyOps, len(first), **columns, call=call[first], start_ns=start_ns, end_ns=end_ns)
 
 
-def _table_of(row: Event) -> str | None:
+def _sort_of(row: Event) -> str | None:
     if row.cat == "COL":
         return "collective"
     if row.cat != "NET":

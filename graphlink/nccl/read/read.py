@@ -1,18 +1,26 @@
-"""Any side file of NCCL or c10d -> ``Dump``."""
+"""Reads any side file of NCCL or c10d -> ``Dump``, or its head: which kind it is, and of which rank and process."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from graphlink.errors import InputError
 from graphlink.nccl.read.flight_recorder import read_flight_recorder
-from graphlink.nccl.read.inspector import read_inspector
+from graphlink.nccl.read.inspector import Header, Metadata, communicator_of, read_inspector
+from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name
 from graphlink.nccl.read.plugin import read_plugin
 from graphlink.nccl.read.proxy import read_proxy
-from graphlink.nccl.read.records import Dump
-from graphlink.read.nccl_kinds import DumpKind, read_kind
+from graphlink.nccl.read.records import Communicator, Dump
+from graphlink.read.columns import to_int_or_none
+from graphlink.read.comms import rank_or_none
+from graphlink.read.nccl_kinds import HEAD_BYTES, DumpKind, kind_of, read_kind
+from graphlink.read.source import open_source
 
 _READERS: Final[dict[DumpKind, Callable[[Path], Dump]]] = {
     DumpKind.PLUGIN: read_plugin,
@@ -21,10 +29,18 @@ _READERS: Final[dict[DumpKind, Callable[[Path], Dump]]] = {
     DumpKind.FLIGHT_RECORDER: read_flight_recorder,
 }
 _TODO: Final = "give a dump of NCCL's example profiler plugin, proxy profiler or inspector, or of PyTorch's Flight Recorder"
+WHOLE_BYTES: Final = 1 << 20  # a Flight Recorder's file up to this size is read whole: its groups may stand last
+
+_CALL: Final = re.compile(rb'"CommHash"\s*:\s*"?(\d{1,20})"?\s*,\s*"Rank"\s*:\s*(\d{1,7})\b')
+_PID: Final = re.compile(rb'"pid"\s*:\s*(\d{1,18})\b')
+_HEADER: Final = re.compile(rb'"header"\s*:\s*(\{[^{}]{0,1000}\})')
+_METADATA: Final = re.compile(rb'"metadata"\s*:\s*(\{[^{}]{0,2000}\})')
+
+_Struct = TypeVar("_Struct", Header, Metadata)
 
 
 def read_dump(path: str | Path) -> Dump:
-    """The side file at ``path``, plain, gzip or zstd; what it is, its content says.
+    """Read the side file at ``path``, plain, gzip or zstd; what it is, its content says.
 
     Raises:
         InputError: it cannot be read, is no side file or one of a plugin that is not read, or is beyond repair.
@@ -34,3 +50,97 @@ def read_dump(path: str | Path) -> Dump:
     if not isinstance(kind, DumpKind):
         raise InputError(f"is {kind}" if kind else "is no side file of NCCL or the Flight Recorder", path=path, todo=_TODO)
     return _READERS[kind](path)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A communicator of calls of the file, and a rank in it that made them."""
+
+    communicator: Communicator
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpHead:
+    """``rank``: the global one. Where the content does not say something, the name may; else it is None or ""."""
+
+    path: Path
+    kind: DumpKind
+    rank: int | None = None
+    pid: int | None = None
+    host: str = ""
+    communicators: tuple[Member, ...] = ()
+
+
+def read_dump_head(path: Path) -> DumpHead | None:
+    """Return the head of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
+
+    Raises:
+        InputError: the file cannot be opened, or its packing is damaged that early.
+    """
+    with open_source(path) as source:
+        head = source.read(HEAD_BYTES)
+        kind = kind_of(head)
+        more = source.read(WHOLE_BYTES - HEAD_BYTES) if kind is DumpKind.FLIGHT_RECORDER else b""
+    if not isinstance(kind, DumpKind):
+        return None
+    if kind is DumpKind.PLUGIN:
+        return _of_plugin(path, head)
+    if kind is DumpKind.INSPECTOR:
+        return _of_inspector(path, head)
+    if kind is DumpKind.FLIGHT_RECORDER and len(head) + len(more) < WHOLE_BYTES:
+        return _of_flight_recorder(path)
+    return DumpHead(path, kind, rank_in_name(path))
+
+
+def _of_plugin(path: Path, head: bytes) -> DumpHead:
+    found = dict.fromkeys((hash_text(key.decode()), int(rank)) for key, rank in _CALL.findall(head))
+    named = plugin_name(path)
+    members = found or ({named: None} if named else {})
+    pid = _PID.search(head)
+    return DumpHead(
+        path,
+        DumpKind.PLUGIN,
+        rank_in_name(path),
+        int(pid[1]) if pid else None,
+        communicators=tuple(Member(Communicator(key), rank) for key, rank in members if key is not None),
+    )
+
+
+def _of_inspector(path: Path, head: bytes) -> DumpHead:
+    headers = [header for text in _HEADER.findall(head) if (header := _loose(text, Header)) is not None]
+    members = dict.fromkeys(
+        Member(communicator_of(header, key), rank_or_none(header.rank)) for header in headers if (key := hash_text(header.id)) is not None
+    )
+    text = _METADATA.search(head)
+    metadata = (_loose(text[1], Metadata) if text else None) or Metadata()
+    host, pid = inspector_name(path) or ("", None)
+    said = metadata.hostname if isinstance(metadata.hostname, str) else ""
+    said_pid = to_int_or_none(metadata.pid)
+    return DumpHead(
+        path,
+        DumpKind.INSPECTOR,
+        rank_in_name(path),
+        pid if said_pid is None else said_pid,
+        said or host,
+        tuple(members),
+    )
+
+
+def _loose(text: bytes, kind: type[_Struct]) -> _Struct | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _of_flight_recorder(path: Path) -> DumpHead:
+    try:
+        dump = read_flight_recorder(path)
+    except InputError:  # whoever reads the file says so
+        return DumpHead(path, DumpKind.FLIGHT_RECORDER, rank_in_name(path))
+    members = []
+    for communicator in dump.communicators:
+        ranks = communicator.ranks or ()
+        members.append(Member(communicator, ranks.index(dump.rank) if dump.rank in ranks else None))
+    return DumpHead(path, DumpKind.FLIGHT_RECORDER, dump.rank, communicators=tuple(members))

@@ -1,4 +1,4 @@
-"""What a side file of NCCL or c10d holds, in one shape for all of them.
+"""Contents of a side file of NCCL or c10d, in one shape for all of them.
 
 Glossary
   call     one collective, send or receive of one rank, as its library saw it.
@@ -11,12 +11,15 @@ whose entry 0 is "".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
+from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, U8, Bool
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.read.nccl_kinds import DumpKind
 
 
@@ -88,7 +91,7 @@ class KernelChannels:
 
 @dataclass(frozen=True, slots=True)
 class ProxyOps:
-    """What a channel sent to or received from one peer in one call; ``call`` is ``NOWHERE`` where the file does not tell."""
+    """Messages of a channel: sent to or received from one peer in one call; ``call`` is ``NOWHERE`` where the file does not tell."""
 
     call: I32
     channel: I32
@@ -110,27 +113,50 @@ class Steps:
     end_ns: I64
 
 
+_DTYPES: Final[dict[object, Any]] = {"I32": np.int32, "I64": np.int64, "U8": np.uint8, "Bool": np.bool_}
+_ZERO: Final = frozenset({
+    "start_ns", "end_ns", "exec_ns", "gpu_start_ns", "gpu_end_ns", "stream", "function", "dtype", "algorithm", "protocol", "state",
+})  # fmt: skip
+_Table = TypeVar("_Table", Calls, KernelChannels, ProxyOps, Steps)
+
+
+def table(kind: type[_Table], rows: int = 0, **columns: NDArray[Any]) -> _Table:
+    """Make a table of ``rows`` rows. A column that is not given is 0 where it is a time, a text or a pointer, else ``NOWHERE``."""
+    every = {}
+    for one in fields(kind):
+        name, dtype = one.name, _DTYPES[one.type]
+        given = columns.pop(name, None)
+        every[name] = np.full(rows, 0 if name in _ZERO else NOWHERE, dtype) if given is None else given.astype(dtype, copy=False)
+    assert not columns, sorted(columns)
+    return kind(**every)
+
+
+def sorted_steps(steps: Steps) -> Steps:
+    """Return steps by start, then end."""
+    order = np.lexsort((steps.end_ns, steps.start_ns))
+    return Steps(**{one.name: getattr(steps, one.name)[order] for one in fields(Steps)})
+
+
 @dataclass(frozen=True, slots=True)
 class Dump:
     """One side file. ``events`` = events read; each is in a table, in ``left_out`` or, as a begin or an end, part of a pair in one.
 
-    ``rank``: the global rank whose file it is, where it tells (else by its name); ``host`` and ``pid`` of the process. ``groups``: members
-    of process groups, of those that the file lists.
+    ``rank``: the global rank whose file it is, where it tells (else by its name); ``host`` and ``pid`` of the process.
     """
 
     path: str
     kind: DumpKind
     clock: Clock
     rank: int | None
-    host: str
-    pid: int | None
     strings: tuple[str, ...]
-    communicators: tuple[Communicator, ...]
     calls: Calls
-    kernels: KernelChannels
-    proxies: ProxyOps
-    steps: Steps
     events: int
     paired: int  # begins that have an end
     left_out: dict[str, int]
     warnings: tuple[str, ...]
+    host: str = ""
+    pid: int | None = None
+    communicators: tuple[Communicator, ...] = ()
+    kernels: KernelChannels = field(default_factory=lambda: table(KernelChannels))
+    proxies: ProxyOps = field(default_factory=lambda: table(ProxyOps))
+    steps: Steps = field(default_factory=lambda: table(Steps))

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
-from graphlink.nccl.read.heads import DumpHead, read_dump_head
 from graphlink.nccl.read.names import is_named_so
+from graphlink.nccl.read.read import DumpHead, read_dump_head
 from graphlink.pipeline.paddle.logs import is_worker_log
 from graphlink.read import kinds
 from graphlink.read.heads import Head, read_head, read_heads

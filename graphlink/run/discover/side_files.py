@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError
-from graphlink.nccl.read.heads import DumpHead, read_dump_head
+from graphlink.nccl.read.read import DumpHead, read_dump_head
 from graphlink.nccl.read.records import Communicator
 from graphlink.read import kinds
 from graphlink.read.heads import Head, at_once, read_heads

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
-from graphlink.nccl.read.heads import read_dump_head
 from graphlink.nccl.read.pickled import MOST_CONTAINERS, Refused, load
-from graphlink.nccl.read.read import read_dump
+from graphlink.nccl.read.read import read_dump, read_dump_head
 from graphlink.nccl.read.records import Clock, Dump
 from graphlink.read.nccl_kinds import DumpKind
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
-from graphlink.nccl.read import lines
+from graphlink.nccl.read import events
 from graphlink.nccl.read.events import ends_of, inside
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Clock, Dump, State
@@ -158,7 +158,7 @@ def test_all_ways_to_write_it_say_the_same(tmp_path: Path, end: str, change: Cal
 def test_blocks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     path = written(tmp_path / "x.json", [*EVENTS, "lost line"], "{}]")
     whole = read_dump(path)
-    monkeypatch.setattr(lines, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(events, "BLOCK_BYTES", block_bytes)
     assert repr(read_dump(path)) == repr(whole)
 
 
