@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.astra.files import Dimension
-from graphlink.graph.chakra import NO_GROUP, CommType, NodeType
+from graphlink.graph.chakra import NO_GROUP, NodeType
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
 from graphlink.replay.slots import meeting_costs
@@ -31,14 +32,15 @@ LARGE: Final = 1 << 20  # bytes on the wire from which a transfer shows bandwidt
 SMALL: Final = 1 << 16  # up to which it shows latency
 FASTER: Final = 1.5  # links inside blocks are taken for others if they are so much faster
 MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
-_SIMULATED: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.ALL_TO_ALL)
+_SIMULATED: Final = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.ALL_TO_ALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
     """Collectives and messages whose ranks are all there, one entry each.
 
-    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``: ``CommType``, ``NOWHERE`` a message.
+    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``:
+    ``CollectiveType``, ``NOWHERE`` a message.
     """
 
     group: I64
@@ -57,7 +59,7 @@ class Transfers:
 
     @property
     def steps(self) -> I64:
-        steps: I64 = (self.members - 1) * np.where(self.type == CommType.ALL_REDUCE, 2, 1)
+        steps: I64 = (self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1)
         return steps
 
 
@@ -95,7 +97,7 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
     used, nodes = np.unique(np.stack([kind[node], group[node]]), axis=1, return_counts=True)
     for (what, id_), count in zip(used.T.tolist(), nodes.tolist(), strict=True):
         members = np.array(groups.get(id_, range(math.prod(npus))), np.int64)
-        turns = range(1, len(members) if what == CommType.ALL_TO_ALL else 2)
+        turns = range(1, len(members) if what == CollectiveType.ALL_TO_ALL else 2)
         if any((_hops(members, np.roll(members, turn), npus) > 1).any() for turn in turns):
             found[f"{_type(what)} over {len(members)} ranks"] += count // len(members)
     send = np.flatnonzero(_column(work, "type") == NodeType.COMM_SEND)
@@ -256,7 +258,7 @@ def _told(found: Transfers, i: int) -> str:
 
 
 def _type(number: int) -> str:
-    return "message" if number == NOWHERE else CommType(number).name
+    return "message" if number == NOWHERE else CollectiveType(number).name
 
 
 def named_groups(work: Workload) -> frozenset[int]:

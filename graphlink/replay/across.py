@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.graph.chakra import NO_GROUP, CommType
+from graphlink.graph.chakra import NO_GROUP
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64
 from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
@@ -23,7 +24,7 @@ TOP_FAMILIES: Final = 100
 SHARES: Final = ("host", "compute", "communication", "copy", "idle")
 _SHARE: Final = {Work.HOST: 0, Work.KERNEL: 1, Work.COMM: 2, Work.COPY: 3, Work.GAP: 4, Work.DELAY: 4}
 _IDLE: Final = SHARES.index("idle")
-_COLLECTIVES: Final = frozenset(CommType)
+_COLLECTIVES: Final = frozenset(CollectiveType)
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
@@ -229,6 +230,6 @@ def _what(work: Workload, met: Meetings, node: int) -> str:
     if met.code[node] == RECEIVE:
         return f"a message of tag {int(file.comm_tag[position])}, {int(file.comm_size[position]):,} bytes"
     meeting, kind = int(met.partner[node]), int(file.comm_type[position])
-    told = CommType(kind).name if kind in _COLLECTIVES else "collective"
+    told = CollectiveType(kind).name if kind in _COLLECTIVES else "collective"
     group = int(met.group[meeting])
     return f"{told} {int(met.turn[meeting])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"

@@ -9,14 +9,21 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph.chakra import CommType, NodeType
+from graphlink.graph.chakra import NodeType
 from graphlink.graph.latency import delayed, lag_ns
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.patterns import UserPattern
 from graphlink.replay.syncs import Changed, without_syncs
 from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found, work_bounds
 
 MOST_FACTOR: Final = 1_000_000
+_ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
+_ROUND_OF_SHARDS: Final = (CollectiveType.ALL_GATHER,)
+_ROUND: Final = (
+    *(CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
+    *(CollectiveType.GATHER, CollectiveType.SCATTER),
+)
 SORTS: Final = {w.name.lower(): w for w in Work}
 
 
@@ -199,12 +206,9 @@ def wire_share(comm_type: I64, members: np.ndarray[tuple[int], np.dtype[np.float
     ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
     """
     n = np.maximum(members, 1)
-    part = (n - 1) / n
     out = np.ones(len(comm_type), np.float64)
-    out[comm_type == CommType.ALL_REDUCE] = 2 * part[comm_type == CommType.ALL_REDUCE]
-    out[comm_type == CommType.ALL_GATHER] = (n - 1)[comm_type == CommType.ALL_GATHER]
-    for one in (CommType.REDUCE_SCATTER, CommType.REDUCE_SCATTER_BLOCK, CommType.ALL_TO_ALL, CommType.GATHER, CommType.SCATTER):
-        out[comm_type == one] = part[comm_type == one]
+    for types, share in ((_ROUND_TWICE, 2 * (n - 1) / n), (_ROUND_OF_SHARDS, n - 1), (_ROUND, (n - 1) / n)):
+        out = np.where(np.isin(comm_type, types), share, out)
     return out
 
 

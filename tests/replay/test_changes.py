@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
-from graphlink.graph.chakra import CommType
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import EdgeKind
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
@@ -207,8 +207,8 @@ def test_launches_of_one_graph_are_one_call() -> None:
 def test_bandwidth() -> None:
     nodes = [
         N(0, CPU, 1),
-        N(1, COLL, 50, ((0, L),), group=1, size=8_000_000, comm_type=CommType.ALL_REDUCE),
-        N(2, COLL, 5, ((1, S),), group=1, size=10, comm_type=CommType.ALL_REDUCE),
+        N(1, COLL, 50, ((0, L),), group=1, size=8_000_000, comm_type=CollectiveType.ALL_REDUCE),
+        N(2, COLL, 5, ((1, S),), group=1, size=10, comm_type=CollectiveType.ALL_REDUCE),
         N(3, COLL, 50, ((2, S),), group=1, size=0),
     ]
     work = workload([RankFile(0, file(nodes, world_size=8))])
@@ -219,7 +219,9 @@ def test_bandwidth() -> None:
 
 
 def test_bytes_on_the_wire() -> None:
-    kinds = np.array([CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.BROADCAST, -1], np.int64)
+    kinds = np.array(
+        [CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.BROADCAST, -1], np.int64
+    )
     assert wire_share(kinds, np.full(5, 4.0)).tolist() == [1.5, 3.0, 0.75, 1.0, 1.0]
 
 
