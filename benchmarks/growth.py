@@ -33,7 +33,7 @@ from graphlink.graph.explain import explain
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.slots import play_slots
-from graphlink.replay.workload import RankFile, workload
+from graphlink.replay.workload import workload
 from graphlink.run import job
 
 SIZES = (100_000, 300_000, 1_000_000, 3_000_000)
@@ -74,8 +74,8 @@ def replays(folder: Path) -> dict[str, float]:
     """Measures on the ``trace.0.et`` in ``folder``."""
     graph = folder / "trace.0.et"
     read = best_s(lambda: read_chakra(graph))
-    ranks = [RankFile(0, read_chakra(graph))]
-    return {"read": read, "ideal": best_s(lambda: play_ideal(workload(ranks))), "slots": best_s(lambda: play_slots(workload(ranks)))}
+    files = {0: read_chakra(graph)}
+    return {"read": read, "ideal": best_s(lambda: play_ideal(workload(files))), "slots": best_s(lambda: play_slots(workload(files)))}
 
 
 def alone(what: str, folder: Path) -> dict[str, float]:

@@ -111,7 +111,7 @@ class OddAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Of ``GlobalMetadata``; what is not there is None.
+    """Fields of ``GlobalMetadata``; None where it has none.
 
     ``graphlink`` is the version that wrote the file; ``host`` is "launches" where it folded host nodes. ``epoch_ns`` is the rank's own
     clock at ``start_ns`` 0; the run's clock = own + ``clock_offset_ns`` + ``clock_drift_ppb`` / 1e9 * (own - ``epoch_ns``), both 0 where

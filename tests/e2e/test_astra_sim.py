@@ -18,7 +18,7 @@ from graphlink.cli import main
 from graphlink.graph.chakra import read_chakra
 from graphlink.link.commtypes import CollectiveType
 from graphlink.replay.slots import play_slots
-from graphlink.replay.workload import RankFile, workload
+from graphlink.replay.workload import workload
 from tests.astra.et_files import coll, node, recv, send, written
 from tests.e2e.conftest import ROOT
 
@@ -70,7 +70,7 @@ def replayed(folder: Path) -> tuple[Times, Times]:
     end: Times = {}
     for path in folder.glob("trace.*.et"):
         rank = int(path.suffixes[-2][1:])
-        work = workload([RankFile(rank, read_chakra(path))])
+        work = workload({rank: read_chakra(path)})
         played = play_slots(work)
         ids = [(rank, work.id(i)) for i in range(len(work))]
         start |= dict(zip(ids, played.start_ns.tolist(), strict=True))

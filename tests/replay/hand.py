@@ -9,7 +9,7 @@ from graphlink.graph.chakra import ChakraFile, Has, Metadata, NodeType
 from graphlink.graph.chakra_columns import ABSENT, COLUMNS, NodeBlock, assemble
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import EdgeKind
-from graphlink.replay.workload import RankFile, Workload, workload
+from graphlink.replay.workload import Workload, workload
 
 CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"
 _TYPES = {CPU: NodeType.COMP, GPU: NodeType.COMP, COLL: NodeType.COMM_COLL, SEND: NodeType.COMM_SEND, RECV: NodeType.COMM_RECV}
@@ -61,7 +61,7 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
 
 
 def load(*ranks: Sequence[N]) -> Workload:
-    return workload([RankFile(r, file(nodes, rank=r)) for r, nodes in enumerate(ranks)])
+    return workload({r: file(nodes, rank=r) for r, nodes in enumerate(ranks)})
 
 
 Key = tuple[int, int]  # rank, id

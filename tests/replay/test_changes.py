@@ -15,7 +15,7 @@ from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.syncs import sync_waits
 from graphlink.replay.whatif import Changes, apply, launches, parse_scale, wire_share
-from graphlink.replay.workload import RankFile, Workload, workload
+from graphlink.replay.workload import Workload, workload
 from tests.replay.hand import COLL, CPU, GPU, N, file, load
 
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
@@ -211,7 +211,7 @@ def test_bandwidth() -> None:
         N(2, COLL, 5, ((1, S),), group=1, size=10, comm_type=CollectiveType.ALL_REDUCE),
         N(3, COLL, 50, ((2, S),), group=1, size=0),
     ]
-    work = workload([RankFile(0, file(nodes, world_size=8))])
+    work = workload({0: file(nodes, world_size=8)})
     changed = apply(work, Changes(bytes_per_s=100e9), {1: (0, 1, 2, 3)})
     assert changed.work.cost_ns.tolist() == [1_000, 120_000, 5_000, 50_000]  # 1.5 x 8 MB over 100 GB/s; the quickest; unknown
     assert "1 of unknown size" in changed.done[0]
