@@ -98,8 +98,7 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
         if any((_hops(members, np.roll(members, turn), npus) > 1).any() for turn in turns):
             found[f"{_type(what)} over {len(members)} ranks"] += count // len(members)
     send = np.flatnonzero(work.column("type") == NodeType.COMM_SEND)
-    rank = np.array(work.ranks, np.int64)[work.member[send]]
-    found["messages"] += int(np.count_nonzero(_hops(rank, work.column("comm_dst")[send], npus) > 1))
+    found["messages"] += int(np.count_nonzero(_hops(work.node_rank[send], work.column("comm_dst")[send], npus) > 1))
     return tuple(f"{count:,} {what}" for what, count in found.most_common() if count)
 
 

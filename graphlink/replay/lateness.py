@@ -86,8 +86,7 @@ def _lanes(work: Workload, nodes: I64) -> tuple[I64, I64]:
     """Return the lane of each of ``nodes``, a row of the second array: rank, whether a thread, device, thread or stream."""
     host = work.slot[nodes] == Slot.CPU
     device, tid, stream = (work.column(name)[nodes] for name in ("device", "tid", "stream"))
-    rank = np.array(work.ranks, np.int64)[work.member[nodes]]
-    rows = np.stack([rank, host.astype(np.int64), np.where(host, 0, device), np.where(host, tid, stream)], axis=1)
+    rows = np.stack([work.node_rank[nodes], host.astype(np.int64), np.where(host, 0, device), np.where(host, tid, stream)], axis=1)
     values, lane = np.unique(rows, axis=0, return_inverse=True)
     return lane.reshape(-1), values
 

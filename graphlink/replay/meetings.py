@@ -101,14 +101,10 @@ def _turns(*keys: I64) -> I64:
     return out
 
 
-def _ranks(work: Workload) -> I64:
-    return np.array(work.ranks, np.int64)[work.member] if len(work) else np.zeros(0, np.int64)
-
-
 def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]) -> I64:
     """Fill ``code`` and ``partner`` of collectives; return the group and turn of each meeting, a row each."""
     nodes = np.flatnonzero((work.column("type") == NodeType.COMM_COLL) & (work.column("host") == 0))
-    group, rank = work.column("group")[nodes], _ranks(work)[nodes]
+    group, rank = work.column("group")[nodes], work.node_rank[nodes]
     # a rank outside the group, or alone in it here, has nobody to wait for
     joins = np.array([len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], bool)
     outside = int(np.count_nonzero(~joins))
@@ -139,7 +135,7 @@ def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int
 
 
 def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
-    here, rank = np.array(work.ranks, np.int64), _ranks(work)
+    here, rank = np.array(work.ranks, np.int64), work.node_rank
     kind, device = work.column("type"), work.column("host") == 0
     sends, receives = (np.flatnonzero((kind == one) & device) for one in (NodeType.COMM_SEND, NodeType.COMM_RECV))
     src, dst, tag, size = (work.column(n) for n in ("comm_src", "comm_dst", "comm_tag", "comm_size"))

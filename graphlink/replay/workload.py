@@ -81,6 +81,11 @@ class Workload(Short):
         return list(pairwise(self.offset.tolist()))
 
     @property
+    def node_rank(self) -> I64:
+        """Rank of every node."""
+        return np.array(self.ranks, np.int64)[self.member]
+
+    @property
     def target(self) -> I64:
         """The node that waits, of every edge."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
