@@ -190,15 +190,18 @@ class _Nodes:
     def _add(self, block: NodeBlock, node: Any) -> None:
         """Append what is read of a node. An attribute that stands there again overrules the one before."""
         position, data_deps, ctrl_deps = self._count, node.data_deps, node.ctrl_deps
-        has, kinds = 0, None
-        scalars = ABSENT.copy()
+        has, kinds, scalars = 0, None, ABSENT.copy()
+        first: dict[str, str] = {}  # values of attributes, made where one stands there again
         for attribute in node.attr:
             name = attribute.name
             expected = EXPECTED.get(name)
             if expected is not None:
                 index, kind, bit = expected
                 if has & bit:
-                    _note_again(node, attribute, position, block.odd)
+                    first = first or {a.name: _value(a) for a in reversed(list(node.attr))}
+                    if first[name] != _value(attribute):
+                        again = f"{first[name]}, then {_value(attribute)}"
+                        block.odd.append(OddAttribute(position, name, TWICE, again))
                 has |= bit
                 value = getattr(attribute, kind)
                 scalars[index] = value if value and kind != "string_val" else _integer(attribute, kind, position, block.odd)
@@ -220,13 +223,6 @@ class _Nodes:
         block.data.extend(data_deps)
         block.data_kind += bytes([UNKNOWN_DEP]) * len(data_deps) if kinds is None else kinds
         block.ctrl.extend(ctrl_deps)
-
-
-def _note_again(node: Any, again: Any, position: int, odd: list[OddAttribute]) -> None:
-    """Note in ``odd`` an attribute whose first value on the node is another one."""
-    before, value = _value(next(a for a in node.attr if a.name == again.name)), _value(again)
-    if before != value:
-        odd.append(OddAttribute(position, again.name, TWICE, f"{before}, then {value}"))
 
 
 def _value(attribute: Any) -> str:
