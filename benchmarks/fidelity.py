@@ -88,7 +88,7 @@ def error_pct(program: Program, execution: Execution, work: Workload, scale: flo
     sorts = [w for w in (Work.KERNEL, Work.COPY) if np.any(work.work == w)]
     changed = apply(work, Changes(tuple(Scale(w, None, scale) for w in sorts)), {}).work
     # What was before the first row is in no graph, and takes its time at any speed.
-    lead = execution.makespan_ns - measured_ns(work.ranks[0].file)
+    lead = execution.makespan_ns - measured_ns(work.files[0])
     return 100 * (play_ideal(changed).total_ns / (run(program, kernel_scale=scale).makespan_ns - lead) - 1)
 
 

@@ -4,6 +4,11 @@ import importlib.util
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# neither asks how busy the machine is
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import graphlink
 from graphlink.graph import path_file as path
 from graphlink.graph.chakra import read_chakra
 from graphlink.replay.across import across
-from graphlink.replay.workload import RankFile, workload
+from graphlink.replay.workload import workload
 
 DEMO = Path(__file__).parents[1] / "fixtures" / "demo"
 VERBS = (
@@ -63,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     graph, comm, linked = prepared.built.graph, prepared.comm, prepared.linked
     played = graphlink.replay_graph(graph, graphlink.cost_ns(graph))
     run = graphlink.link(DEMO, options=options, out=out / "run")
-    ranks = [RankFile(0, read_chakra(out / "run" / "trace.0.et"))]
+    ranks = {0: read_chakra(out / "run" / "trace.0.et")}
     return [
         *(prepared, played, run, run.summary, run.graph(0), run.replay(scale="kernel=0.5")),
         *(path.load(out / "run" / "critical_path.0.json"), ranks, workload(ranks), across(ranks, {})),

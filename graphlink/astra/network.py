@@ -16,12 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.astra.files import Dimension
-from graphlink.graph.chakra import NO_GROUP, CommType, NodeType
+from graphlink.graph.chakra import NO_GROUP, NodeType
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
 from graphlink.replay.slots import meeting_costs
 from graphlink.replay.whatif import wire_share
-from graphlink.replay.workload import Workload, work_bounds
+from graphlink.replay.workload import Workload
 
 F64 = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -31,14 +32,15 @@ LARGE: Final = 1 << 20  # bytes on the wire from which a transfer shows bandwidt
 SMALL: Final = 1 << 16  # up to which it shows latency
 FASTER: Final = 1.5  # links inside blocks are taken for others if they are so much faster
 MESSAGES: Final = -2  # in the place of a group: transfers between two ranks
-_SIMULATED: Final = (CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.ALL_TO_ALL)
+_SIMULATED: Final = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.ALL_TO_ALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
     """Collectives and messages whose ranks are all there, one entry each.
 
-    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``: ``CommType``, ``NOWHERE`` a message.
+    ``group``: id in ``comm_group.json``, ``NO_GROUP`` all ranks, ``MESSAGES`` between two. ``type``:
+    ``CollectiveType``, ``NOWHERE`` a message.
     """
 
     group: I64
@@ -57,16 +59,13 @@ class Transfers:
 
     @property
     def steps(self) -> I64:
-        steps: I64 = (self.members - 1) * np.where(self.type == CommType.ALL_REDUCE, 2, 1)
+        steps: I64 = (self.members - 1) * np.where(self.type == CollectiveType.ALL_REDUCE, 2, 1)
         return steps
 
 
 def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
     """Of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a network model, and what took no time."""
-    duration = [
-        (r.file.duration_ns + r.file.overlap_ns)[work.position[a:b]] for (a, b), r in zip(work_bounds(work), work.ranks, strict=True)
-    ]
-    work = replace(work, micros_ns=np.concatenate([np.zeros(0, np.int64), *duration]))
+    work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
     met = meetings(work, groups)
     return _joined(_collectives(work, met), _messages(work, met))
 
@@ -90,17 +89,16 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
     Members of a communicator send to the next of its list and the last to the first, in an ALL_TO_ALL all to all.
     """
     found: Counter[str] = Counter()
-    kind, group = _column(work, "comm_type"), _column(work, "group")
+    kind, group = work.column("comm_type"), work.column("group")
     node = np.flatnonzero(np.isin(kind, _SIMULATED))
     used, nodes = np.unique(np.stack([kind[node], group[node]]), axis=1, return_counts=True)
     for (what, id_), count in zip(used.T.tolist(), nodes.tolist(), strict=True):
         members = np.array(groups.get(id_, range(math.prod(npus))), np.int64)
-        turns = range(1, len(members) if what == CommType.ALL_TO_ALL else 2)
+        turns = range(1, len(members) if what == CollectiveType.ALL_TO_ALL else 2)
         if any((_hops(members, np.roll(members, turn), npus) > 1).any() for turn in turns):
             found[f"{_type(what)} over {len(members)} ranks"] += count // len(members)
-    send = np.flatnonzero(_column(work, "type") == NodeType.COMM_SEND)
-    rank = np.array([r.rank for r in work.ranks], np.int64)[work.member[send]]
-    found["messages"] += int(np.count_nonzero(_hops(rank, _column(work, "comm_dst")[send], npus) > 1))
+    send = np.flatnonzero(work.column("type") == NodeType.COMM_SEND)
+    found["messages"] += int(np.count_nonzero(_hops(work.node_rank[send], work.column("comm_dst")[send], npus) > 1))
     return tuple(f"{count:,} {what}" for what, count in found.most_common() if count)
 
 
@@ -197,11 +195,11 @@ def _collectives(work: Workload, met: Meetings) -> Transfers:
     n = len(met.group)
     first = np.zeros(n, np.int64)
     first[meeting[::-1]] = node[::-1]
-    kind, size = _column(work, "comm_type"), _column(work, "comm_size")
+    kind, size = work.column("comm_type"), work.column("comm_size")
     agreed = np.ones(n, np.bool_)
     agreed[meeting[(kind[node] != kind[first[meeting]]) | (size[node] != size[first[meeting]])]] = False
     whole = np.bincount(meeting, minlength=n) == met.expected
-    took = meeting_costs(work, met).took_ns.astype(np.float64)
+    took = meeting_costs(work, met)[1].astype(np.float64)
     found = Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took)
     return _only(found, agreed & whole & _usable(found))
 
@@ -209,11 +207,11 @@ def _collectives(work: Workload, met: Meetings) -> Transfers:
 def _messages(work: Workload, met: Meetings) -> Transfers:
     receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
     # what waited costs nothing on one side or the other
-    cost = meeting_costs(work, met).node_ns
+    cost, _ = meeting_costs(work, met)
     took = (cost[receive] + cost[met.partner[receive]]).astype(np.float64)
     n = len(receive)
     two = np.full(n, 2, np.int64)
-    size = _column(work, "comm_size")[receive].astype(np.float64)
+    size = work.column("comm_size")[receive].astype(np.float64)
     found = Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took)
     return _only(found, _usable(found))
 
@@ -241,11 +239,6 @@ def _joined(a: Transfers, b: Transfers) -> Transfers:
     return Transfers(*map(both, ("group", "type", "members", "size_bytes", "took_ns")))
 
 
-def _column(work: Workload, name: str) -> I64:
-    parts = [getattr(r.file, name)[work.position[a:b]].astype(np.int64) for r, (a, b) in zip(work.ranks, work_bounds(work), strict=True)]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
 def _types(found: Transfers, at: I64) -> str:
     return ", ".join(sorted({_type(int(t)) for t in found.type[at]}))
 
@@ -256,12 +249,12 @@ def _told(found: Transfers, i: int) -> str:
 
 
 def _type(number: int) -> str:
-    return "message" if number == NOWHERE else CommType(number).name
+    return "message" if number == NOWHERE else CollectiveType(number).name
 
 
 def named_groups(work: Workload) -> frozenset[int]:
     """Groups that the collectives name; all ranks (no name) is none of them."""
     used: set[int] = set()
-    for ranked in work.ranks:
-        used.update(np.unique(ranked.file.group[ranked.file.comm_type != NOWHERE]).tolist())
+    for file in work.files:
+        used.update(np.unique(file.group[file.comm_type != NOWHERE]).tolist())
     return frozenset(used - {NO_GROUP})

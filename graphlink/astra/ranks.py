@@ -19,7 +19,6 @@ from graphlink.graph.chakra import NO_GROUP, ChakraFile
 from graphlink.graph.findings import Findings, Judgement
 from graphlink.graph.order import Edges, cycle, topological
 from graphlink.model import I32, I64
-from graphlink.replay import workload as replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 
@@ -149,7 +148,7 @@ def _start_ns(graph: ChakraFile, rank: int) -> I64:
     if len(graph.duplicate_ids) or len(graph.faults.node):
         return graph.id.astype(np.int64)
     try:
-        return play_slots(workload([replay.RankFile(rank, graph)])).start_ns
+        return play_slots(workload({rank: graph})).start_ns
     except InputError:  # times that no replay takes: a finding of their own
         return graph.id.astype(np.int64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,8 +17,8 @@ from graphlink.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from graphlink.astra.files import Dimension, Listing, Run
+    from graphlink.graph.chakra import ChakraFile
     from graphlink.graph.findings import Verdict
-    from graphlink.replay.workload import RankFile
 
 TOPOLOGIES: Final = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
 FILES: Final = ("README.txt", "comm_group.json", "memory.json", "network.yml", "run.sh", "summary.json", "system.json")
@@ -129,24 +129,23 @@ def _plan(arguments: argparse.Namespace, folder: Path, out: Path) -> _Plan:
     )
 
 
-def _world(folder: Path, files: Sequence[RankFile]) -> int:
+def _world(folder: Path, files: Mapping[int, ChakraFile]) -> int:
     """How many ranks the run has; all of them are here.
 
     Raises:
         InputError: one is not.
     """
-    here = {f.rank for f in files}
-    world = max(max(here) + 1, *(f.file.metadata.world_size or 0 for f in files))
-    missing = world - len(here)
+    world = max(max(files) + 1, *(f.metadata.world_size or 0 for f in files.values()))
+    missing = world - len(files)
     if missing:
-        first = islice((rank for rank in range(world) if rank not in here), 8)  # a graph may say any number
+        first = islice((rank for rank in range(world) if rank not in files), 8)  # a graph may say any number
         some = ", ".join(map(str, first)) + (", ..." if missing > 8 else "")
         raise InputError(
             f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from 0",
             path=folder,
             todo="record and link all ranks into one folder; graphlink replay DIR replays the ranks that are there",
         )
-    if world == 1 and (files[0].file.comm_size > 0).any():
+    if world == 1 and (files[0].comm_size > 0).any():
         raise InputError("holds one rank, which communicates with others", path=folder, todo="record and link all ranks into one folder")
     return world
 
@@ -186,12 +185,12 @@ def _legacy(verdict: Verdict) -> str:
     return (verdict.rule.head if verdict.rule.legacy == "the same" else verdict.rule.legacy) or "no harm"
 
 
-def _expected(files: Sequence[RankFile], world: int, *, replay_only: bool) -> dict[str, int]:
+def _expected(files: Mapping[int, ChakraFile], world: int, *, replay_only: bool) -> dict[str, int]:
     """Nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
     from graphlink.graph.chakra import NodeType
 
-    nodes = sum(len(f.file.id) for f in files) + (world == 1)
-    skipped = sum(int(((f.file.type == NodeType.COMP) & (f.file.duration_micros == 0)).sum()) for f in files)
+    nodes = sum(len(f.id) for f in files.values()) + (world == 1)
+    skipped = sum(int(((f.type == NodeType.COMP) & (f.duration_micros == 0)).sum()) for f in files.values())
     return {"head": nodes, "legacy": nodes - (0 if replay_only else skipped)}
 
 

@@ -13,7 +13,7 @@ from graphlink.cli.out import plain, tell
 from graphlink.errors import UsageError
 
 if TYPE_CHECKING:
-    from graphlink.replay.report import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry
+    from graphlink.replay.records import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry
 
 MACHINES: Final = ("ideal", "astra-sim", "ranks", "coupled")
 JOINED: Final = ("ranks", "coupled")  # all ranks at once
@@ -171,7 +171,7 @@ def _what_ifs(report: Report) -> list[str]:
 
 def _done(report: Report) -> list[str]:
     """What was changed, where several ranks were replayed one by one with the ranks of which that is true."""
-    from graphlink.replay.fitting import told_ranks
+    from graphlink.replay.whatif import told_ranks
 
     if len(report.what_if) == 1:
         return report.what_if[0].done

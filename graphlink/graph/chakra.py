@@ -2,7 +2,7 @@
 
 In: a file of length-prefixed messages of ``chakra.schema.protobuf.et_def_pb2``: one ``GlobalMetadata``, then ``Node``s; plain, gzip
 or zstd. Out: ``ChakraFile``. Nothing is repaired: dependencies that lead nowhere, stand twice or lead to their own node are kept
-aside in ``faults``, attributes of another kind than readers expect in ``odd``.
+in ``faults``, attributes of another kind than readers expect in ``odd``.
 
 Linear in nodes and edges; some MB of messages at a time are in memory, and the columns.
 """
@@ -10,43 +10,34 @@ Linear in nodes and edges; some MB of messages at a time are in memory, and the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.message import DecodeError
 
 from graphlink.errors import InputError
 from graphlink.graph.chakra_columns import (
+    ABSENT,
     BAD_GROUP,
-    COLUMNS,
     EXPECTED,
     MOST_MICROS,
     NO_GROUP,
     SEEN,
-    TEMPLATE,
     TWICE,
-    U32,
-    U64,
     UNKNOWN_DEP,
     ChakraFile,
-    CommType,
     Deps,
     Fault,
     Faults,
     Has,
     Metadata,
     NodeBlock,
-    NodeRow,
     NodeType,
     OddAttribute,
     assemble,
-    group_of,
 )
-from graphlink.graph.chakra_wire import PADDING, Texts, decode
 from graphlink.model import EdgeKind
 from graphlink.read.source import Source, open_source
 
@@ -54,11 +45,8 @@ __all__ = [
     "BAD_GROUP",
     "NO_GROUP",
     "TWICE",
-    "U32",
-    "U64",
     "UNKNOWN_DEP",
     "ChakraFile",
-    "CommType",
     "Deps",
     "Fault",
     "Faults",
@@ -70,15 +58,16 @@ __all__ = [
     "read_chakra",
 ]
 
-_READ: Final = 1 << 21  # its columns stay in the processor's cache
+_READ: Final = 1 << 21  # bytes
 _LONGEST: Final = 1 << 31  # of a message, as in protobuf
 _INT64: Final = (1 << 63) - 1
 _TODO: Final = "name a .et file of graphlink or of Chakra"
+_HAS_DEP_KINDS: Final = int(Has.DEP_KINDS)
 _KIND_CODE: Final = {k.name.lower(): int(k) for k in EdgeKind}
 
 
 def read_chakra(path: str | Path) -> ChakraFile:
-    """The graph at ``path``.
+    """Read the graph at ``path``.
 
     Raises:
         InputError: the file cannot be read, is cut off, is no ``.et``, or does not begin with a ``GlobalMetadata``; with the byte.
@@ -89,54 +78,29 @@ def read_chakra(path: str | Path) -> ChakraFile:
         head = next(blocks, None)
         if head is None:
             raise InputError("is empty", path=path, todo=_TODO)
-        metadata = _metadata(path, head.data[head.starts[0] : head.ends[0]])
+        metadata = _metadata(path, head[0][1])
         nodes = _Nodes(path)
-        return assemble(str(path), metadata, nodes.names, map(nodes.decoded, chain([head.without_first()], blocks)))
+        return assemble(str(path), metadata, nodes.names, map(nodes.decoded, chain([head[1:]], blocks)))
 
 
 def frames(source: Source) -> Iterator[tuple[int, bytes]]:
-    """The messages of a ``.et`` with the byte at which each begins (its length before it).
+    """Yield the messages of a ``.et`` with the byte at which each begins (its length before it).
 
     Raises:
         InputError: a length does not fit, with the byte.
     """
-    for block in _blocks(source):
-        for i, (start, end) in enumerate(zip(block.starts, block.ends, strict=True)):
-            yield block.offset(i), block.data[start:end]
+    return chain.from_iterable(_blocks(source))
 
 
-@dataclass(frozen=True, slots=True)
-class _Frames:
-    """Whole messages ``data[starts[i]:ends[i]]``; ``data`` begins at byte ``base`` of the file, the length of the first at ``begin``."""
-
-    base: int
-    data: bytes
-    starts: list[int]
-    ends: list[int]
-    begin: int = 0
-
-    def offset(self, i: int) -> int:
-        """The byte of the file at which the length of message ``i`` stands."""
-        return self.base + (self.ends[i - 1] if i else self.begin)
-
-    def without_first(self) -> _Frames:
-        return _Frames(self.base, self.data, self.starts[1:], self.ends[1:], self.ends[0])
-
-
-def _blocks(source: Source) -> Iterator[_Frames]:
+def _blocks(source: Source) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield the complete messages of some MB at a time, as ``frames``."""
     data, base = b"", 0
-    wanted = _READ
-    while True:
-        part = source.read(wanted)
+    while part := source.read(max(_READ, len(data))):  # doubles until a long message fits
         data += part
-        block = _whole(source, data, base)
-        at = block.ends[-1] if block.ends else 0
-        if block.ends:
+        block, end = _complete(source, data, base)
+        if block:
             yield block
-        data, base = data[at:], base + at
-        if not part:
-            break
-        wanted = max(_READ, len(data))  # doubles until a long message fits
+        data, base = data[end:], base + end
     if data:
         raise InputError(
             f"is cut off, or no Chakra graph: the last message is not complete, {len(data)} bytes are left",
@@ -146,10 +110,9 @@ def _blocks(source: Source) -> Iterator[_Frames]:
         )
 
 
-def _whole(source: Source, data: bytes, base: int) -> _Frames:
-    """The messages that ``data`` holds whole."""
-    starts: list[int] = []
-    ends: list[int] = []
+def _complete(source: Source, data: bytes, base: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Return the complete messages in ``data``, which begins at byte ``base`` of the file, and where the last one ends."""
+    block: list[tuple[int, bytes]] = []
     at, length = 0, len(data)
     while at < length:
         size, head, shift = 0, at, 0
@@ -171,10 +134,9 @@ def _whole(source: Source, data: bytes, base: int) -> _Frames:
         end = head + size
         if end > length:
             break
-        starts.append(head)
-        ends.append(end)
+        block.append((base + at, data[head:end]))
         at = end
-    return _Frames(base, data, starts, ends)
+    return block, at
 
 
 def _metadata(path: Path, first: bytes) -> Metadata:
@@ -202,67 +164,65 @@ def _metadata(path: Path, first: bytes) -> Metadata:
 
 
 class _Nodes:
-    """What is known from the nodes before: how many there are, and the names (in the order of their codes)."""
+    """Decodes nodes, block by block; ``names`` has the codes of their names, in order of appearance."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.names: dict[str, int] = {}
-        self._texts = Texts({}, {}, self._code, {name.encode(): code for name, code in _KIND_CODE.items()})
         self._count = 0
 
-    def _code(self, name: str) -> int:
-        return self.names.setdefault(name, len(self.names))
+    def decoded(self, messages: list[tuple[int, bytes]]) -> NodeBlock:
+        """Decode the messages of one block, which follow those of the blocks before.
 
-    def decoded(self, block: _Frames) -> NodeBlock:
-        position = self._count
-        self._count += len(block.starts)
+        Raises:
+            InputError: a message is no node.
+        """
+        block = NodeBlock()
+        for offset, message in messages:
+            try:
+                node = pb.Node.FromString(message)
+            except DecodeError:
+                raise InputError("is no Chakra graph: a message is no node", path=self._path, where=f"byte {offset}", todo=_TODO) from None
+            self._add(block, node)
+            self._count += 1
+        return block
 
-        def slow(i: int) -> NodeRow:
-            return node_row(self._path, block.offset(i), block.data[block.starts[i] : block.ends[i]], position + i, self.names)
-
-        starts, ends = np.array(block.starts, np.int64), np.array(block.ends, np.int64)
-        return decode(block.data + bytes(PADDING), starts, ends, position, self._texts, slow)
-
-
-def node_row(path: Path, offset: int, message: bytes, position: int, codes: dict[str, int]) -> NodeRow:
-    """One ``Node`` through protobuf: the reference of ``chakra_wire``, and what decides where it does not.
-
-    Raises:
-        InputError: the message is no node.
-    """
-    try:
-        node = pb.Node.FromString(message)
-    except DecodeError:
-        raise InputError("is no Chakra graph: a message is no node", path=path, where=f"byte {offset}", todo=_TODO) from None
-    values = dict(zip(COLUMNS, TEMPLATE, strict=True))
-    values["name"] = codes.setdefault(node.name, len(codes))
-    values["type"] = node.type
-    values["start_micros"] = min(node.start_time_micros, MOST_MICROS)
-    values["duration_micros"] = min(node.duration_micros, MOST_MICROS)
-    values["data_deps"], values["ctrl_deps"] = len(node.data_deps), len(node.ctrl_deps)
-    kinds, sync_call, has = None, (), 0
-    odd: list[OddAttribute] = []
-    seen: dict[str, str] = {}
-    for a in node.attr:
-        if a.name in EXPECTED:
-            _, kind, bit = EXPECTED[a.name]
-            has |= bit
-            value = _value(a)
-            before = seen.setdefault(a.name, value)
-            if before != value:
-                odd.append(OddAttribute(position, a.name, TWICE, f"{before}, then {value}"))
-            values[a.name] = _integer(a, kind, position, odd)
-        elif a.name == "dep_kinds":
-            has |= Has.DEP_KINDS
-            kinds = bytes(_KIND_CODE.get(w, UNKNOWN_DEP) for w in a.string_list.values)
-            if len(kinds) != len(node.data_deps):
-                odd.append(OddAttribute(position, a.name, a.WhichOneof("value") or "", f"{len(kinds)} entries"))
-                kinds = None
-        elif a.name == "sync_call":
-            sync_call = tuple(a.string_list.values) or (a.string_val,)
-        has |= SEEN.get(a.name, 0)
-    values["has"] = int(has)
-    return NodeRow(list(values.values()), node.id, list(node.data_deps), kinds, list(node.ctrl_deps), odd, sync_call)
+    def _add(self, block: NodeBlock, node: Any) -> None:
+        """Append what is read of a node. An attribute that stands there again overrules the one before."""
+        position, data_deps, ctrl_deps = self._count, node.data_deps, node.ctrl_deps
+        has, kinds, scalars = 0, None, ABSENT.copy()
+        first: dict[str, str] = {}  # values of attributes, made where one stands there again
+        for attribute in node.attr:
+            name = attribute.name
+            expected = EXPECTED.get(name)
+            if expected is not None:
+                index, kind, bit = expected
+                if has & bit:
+                    first = first or {a.name: _value(a) for a in reversed(list(node.attr))}
+                    if first[name] != _value(attribute):
+                        again = f"{first[name]}, then {_value(attribute)}"
+                        block.odd.append(OddAttribute(position, name, TWICE, again))
+                has |= bit
+                value = getattr(attribute, kind)
+                scalars[index] = value if value and kind != "string_val" else _integer(attribute, kind, position, block.odd)
+            elif name == "dep_kinds":
+                has |= _HAS_DEP_KINDS
+                kinds = bytes([_KIND_CODE.get(word, UNKNOWN_DEP) for word in attribute.string_list.values])
+                if len(kinds) != len(data_deps):
+                    entries = f"{len(kinds)} entries"
+                    block.odd.append(OddAttribute(position, name, attribute.WhichOneof("value") or "", entries))
+                    kinds = None
+            elif name == "sync_call":
+                block.sync_call[position] = tuple(attribute.string_list.values) or (attribute.string_val,)
+            elif name in SEEN:
+                has |= SEEN[name]
+        micros = min(node.start_time_micros, MOST_MICROS), min(node.duration_micros, MOST_MICROS)
+        code = self.names.setdefault(node.name, len(self.names))
+        block.rows.extend((code, node.type, *micros, has, len(data_deps), len(ctrl_deps), *scalars))
+        block.id.append(node.id)
+        block.data.extend(data_deps)
+        block.data_kind += bytes([UNKNOWN_DEP]) * len(data_deps) if kinds is None else kinds
+        block.ctrl.extend(ctrl_deps)
 
 
 def _value(attribute: Any) -> str:
@@ -270,12 +230,19 @@ def _value(attribute: Any) -> str:
     return str(getattr(attribute, kind)).strip()[:80] if kind else ""
 
 
+def _group(text: str) -> int:
+    """Return a ``pg_name`` as a number: ``NO_GROUP`` for none, ``BAD_GROUP`` for what is none."""
+    if not text:
+        return NO_GROUP
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else BAD_GROUP
+
+
 def _integer(attribute: Any, expected: str, position: int, odd: list[OddAttribute]) -> int:
-    """The integer in an attribute of any kind; what is not of the expected kind, or no number in a text, is noted in ``odd``."""
+    """Return the integer in an attribute of any kind; what is not of the expected kind, or no number in a text, is noted in ``odd``."""
     kind = attribute.WhichOneof("value") or ""
     value: Any = getattr(attribute, kind) if kind else None
     if kind == expected:
-        number = group_of(value.encode()) if kind == "string_val" else int(value)
+        number = _group(value) if kind == "string_val" else int(value)
         if kind != "string_val" or number != BAD_GROUP:
             return number
     odd.append(OddAttribute(position, attribute.name, kind, _value(attribute)))

@@ -1,10 +1,12 @@
-"""The columns of a Chakra graph: what ``read_chakra`` returns, and how blocks of nodes become it."""
+"""The columns of a Chakra graph, which ``read_chakra`` returns, and how blocks of nodes become them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -33,21 +35,6 @@ class NodeType(IntEnum):
     COMM_SEND = 5
     COMM_RECV = 6
     COMM_COLL = 7
-
-
-class CommType(IntEnum):
-    """``comm_type``; a file may hold other numbers."""
-
-    ALL_REDUCE = 0
-    REDUCE = 1
-    ALL_GATHER = 2
-    GATHER = 3
-    SCATTER = 4
-    BROADCAST = 5
-    ALL_TO_ALL = 6
-    REDUCE_SCATTER = 7
-    REDUCE_SCATTER_BLOCK = 8
-    BARRIER = 9
 
 
 class Has(IntFlag):
@@ -124,7 +111,7 @@ class OddAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Of ``GlobalMetadata``; what is not there is None.
+    """Fields of ``GlobalMetadata``; None where it has none.
 
     ``graphlink`` is the version that wrote the file; ``host`` is "launches" where it folded host nodes. ``epoch_ns`` is the rank's own
     clock at ``start_ns`` 0; the run's clock = own + ``clock_offset_ns`` + ``clock_drift_ppb`` / 1e9 * (own - ``epoch_ns``), both 0 where
@@ -208,119 +195,83 @@ class ChakraFile(Short):
         ]
 
 
-# (attribute, oneof field that readers expect, bit, a column of NodeBlock.rows)
-SCALARS: Final = (
-    ("is_cpu_op", "bool_val", Has.IS_CPU_OP),
-    ("start_ns", "int64_val", Has.START_NS),
-    ("end_ns", "int64_val", Has.END_NS),
-    ("duration_ns", "int64_val", Has.DURATION_NS),
-    ("start_delay_ns", "int64_val", Has.START_DELAY_NS),
-    ("launch_latency_ns", "int64_val", Has.LAUNCH_LATENCY_NS),
-    ("overlap_ns", "int64_val", Has.OVERLAP_NS),
-    ("self_ns", "int64_val", Has.SELF_NS),
-    ("wait_ns", "int64_val", Has.WAIT_NS),
-    ("wake_ns", "int64_val", Has.WAKE_NS),
-    ("tid", "int64_val", Has.TID),
-    ("device", "int64_val", Has.DEVICE),
-    ("stream", "int64_val", Has.STREAM),
-    ("correlation", "int64_val", Has.CORRELATION),
-    ("comm_type", "int64_val", Has.COMM_TYPE),
-    ("comm_size", "int64_val", Has.COMM_SIZE),
-    ("comm_src", "int32_val", Has.COMM_SRC),
-    ("comm_dst", "int32_val", Has.COMM_DST),
-    ("comm_tag", "int32_val", Has.COMM_TAG),
-    ("pg_name", "string_val", Has.PG_NAME),
-)
+# attributes that are integers in columns: name -> oneof field that readers expect
+_FIELDS: Final = {
+    "is_cpu_op": "bool_val",
+    **dict.fromkeys(("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns"), "int64_val"),
+    **dict.fromkeys(("self_ns", "wait_ns", "wake_ns", "tid", "device", "stream", "correlation"), "int64_val"),
+    **dict.fromkeys(("comm_type", "comm_size"), "int64_val"),
+    **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val"),
+    "pg_name": "string_val",
+}
 _HEAD: Final = ("name", "type", "start_micros", "duration_micros", "has", "data_deps", "ctrl_deps")  # the last two: how many
-COLUMNS: Final = (*_HEAD, *(name for name, _, _ in SCALARS))
-TEMPLATE: Final = [0] * len(COLUMNS)
-for _name in ("comm_type", "comm_src", "comm_dst"):
-    TEMPLATE[COLUMNS.index(_name)] = NOWHERE
-EXPECTED: Final = {name: (COLUMNS.index(name), kind, int(bit)) for name, kind, bit in SCALARS}
-
-
+COLUMNS: Final = (*_HEAD, *_FIELDS)
+ABSENT: Final = [NOWHERE if name in ("comm_type", "comm_src", "comm_dst") else 0 for name in _FIELDS]
+EXPECTED: Final = {name: (i, kind, int(Has[name.upper()])) for i, (name, kind) in enumerate(_FIELDS.items())}
 SEEN: Final = {"involved_dim": int(Has.INVOLVED_DIM), "comm_type_recorded": int(Has.COMM_TYPE_RECORDED)}  # that they are there
 MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 
 
-def group_of(text: bytes) -> int:
-    """A ``pg_name`` as a number: NO_GROUP for none, BAD_GROUP for what is none."""
-    if text == b"":
-        return NO_GROUP
-    return int(text) if text.isdigit() and len(text) < 19 else BAD_GROUP
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """One node: ``row`` has ``COLUMNS``; ``kinds`` one byte a data dependency, None = not known."""
-
-    row: list[int]
-    id: int
-    data_deps: list[int]
-    kinds: bytes | None
-    ctrl_deps: list[int]
-    odd: list[OddAttribute]
-    sync_call: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeBlock:
-    """Some nodes in file order. ``rows`` has ``COLUMNS``; dependencies of all nodes stand one after the other, as many as rows say."""
+    """Some nodes in file order, while they are read: ``rows`` has ``COLUMNS`` of one node after the other, ``data`` and ``ctrl`` the ids
+    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte a data dependency.
+    """
 
-    rows: I64
-    id: U64
-    data: U64
-    data_kind: U8
-    ctrl: U64
-    odd: tuple[OddAttribute, ...]
-    sync_call: dict[int, tuple[str, ...]]
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    id: array[int] = field(default_factory=lambda: array("Q"))
+    data: array[int] = field(default_factory=lambda: array("Q"))
+    data_kind: bytearray = field(default_factory=bytearray)
+    ctrl: array[int] = field(default_factory=lambda: array("Q"))
+    odd: list[OddAttribute] = field(default_factory=list)
+    sync_call: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iterable[NodeBlock]) -> ChakraFile:
-    """The blocks of a file, in its order, as one. n log n in ids that do not ascend, else linear.
+    """Join the blocks of a file, in its order. n log n in ids that do not ascend, else linear.
 
     Of a block only its columns are kept while the next one is made; ``strings`` is read when there are no more.
     """
-    parts, data, ctrl = [_columns(_NO_NODES)], [], []
+    parts: list[dict[str, npt.NDArray[Any]]] = []
     odd: list[OddAttribute] = []
     sync_call: dict[int, tuple[str, ...]] = {}
-    for block in blocks:
+    for block in chain([NodeBlock()], blocks):
         parts.append(_columns(block))
-        ctrl_counts = _counts(block, "ctrl_deps")
-        data.append(_Entries(block.data, _counts(block, "data_deps"), block.data_kind))
-        ctrl.append(_Entries(block.ctrl, ctrl_counts, np.full(int(ctrl_counts.sum()), UNKNOWN_DEP, np.uint8)))
         odd += block.odd
         sync_call |= block.sync_call
     column: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
-    resolve = _Resolver(column["id"])
+    ids = _Ids(column["id"])
+    kind = column.pop("data_kind")
+    data, broken = ids.dependencies(column.pop("data"), column.pop("data_deps"), kind, data=True)
+    ctrl_ids = column.pop("ctrl")
+    ctrl, more = ids.dependencies(ctrl_ids, column.pop("ctrl_deps"), np.full(len(ctrl_ids), UNKNOWN_DEP, np.uint8), data=False)
     needed = np.uint32(Has.START_NS | Has.DURATION_NS)
     return ChakraFile(
         path=path,
         metadata=metadata,
         strings=tuple(strings),
         timed=bool(np.all(column["has"] & needed == needed)),
-        data=resolve.deps(data, data=True),
-        ctrl=resolve.deps(ctrl, data=False),
-        faults=resolve.faults(),
-        duplicate_ids=resolve.duplicate_ids,
+        data=data,
+        ctrl=ctrl,
+        faults=Faults(*(np.concatenate([getattr(f, c) for f in (broken, more)]) for c in ("node", "id", "data", "fault"))),
+        duplicate_ids=ids.duplicates,
         odd=tuple(odd),
         sync_call=sync_call,
         **column,
     )
 
 
-def _counts(block: NodeBlock, column: str) -> I64:
-    return block.rows[:, COLUMNS.index(column)].copy()
-
-
 def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
-    """The columns of ``ChakraFile`` of some nodes."""
-    row = dict(zip(COLUMNS, block.rows.T, strict=True))
+    """Return the columns of ``ChakraFile`` of some nodes, and what dependencies are made of."""
+    row = dict(zip(COLUMNS, np.array(block.rows, np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
     has, host, micros = row["has"].astype(np.uint32), row["is_cpu_op"] != 0, row["duration_micros"] * 1000
     start = np.where(has & Has.START_NS, row["start_ns"], row["start_micros"] * 1000)
     duration = np.where(has & Has.DURATION_NS, row["duration_ns"], micros)
     return {
-        "id": block.id,
+        "id": np.array(block.id, np.uint64),
+        "data": np.array(block.data, np.uint64),
+        "data_kind": np.array(block.data_kind, np.uint8),
+        "ctrl": np.array(block.ctrl, np.uint64),
         "host": host,
         "has": has,
         "start_ns": start,
@@ -335,35 +286,12 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
 
 _AS_THEY_ARE: Final = (
     *("start_delay_ns", "launch_latency_ns", "overlap_ns", "self_ns", "wait_ns", "wake_ns", "duration_micros"),
-    *("tid", "device", "stream", "correlation", "comm_size"),
+    *("tid", "device", "stream", "correlation", "comm_size", "data_deps", "ctrl_deps"),
 )
-_NO_IDS: Final = np.zeros(0, np.uint64)
-_NO_NODES: Final = NodeBlock(np.zeros((0, len(COLUMNS)), np.int64), _NO_IDS, _NO_IDS, np.zeros(0, np.uint8), _NO_IDS, (), {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Dependencies of some nodes of a file, one after the other: ids, how many each node has, kinds."""
-
-    id: U64
-    counts: I64
-    kind: U8
-
-
-@dataclass(frozen=True, slots=True)
-class _Dependencies:
-    """As ``_Entries``, by position instead of id."""
-
-    counts: I64
-    source: I32
-    kind: U8
-
-
-_NO_DEPENDENCIES: Final = _Dependencies(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.uint8))
-
-
-class _Resolver:
-    """Ids into positions."""
+class _Ids:
+    """Finds nodes by id. ``duplicates``: positions of nodes whose id a node before them has."""
 
     def __init__(self, ids: U64) -> None:
         ascend = bool(np.all(ids[1:] > ids[:-1]))
@@ -371,39 +299,10 @@ class _Resolver:
         self._order = np.arange(len(ids)) if ascend else np.argsort(ids, kind="stable")
         self._sorted = ids if ascend else ids[self._order]
         again = np.flatnonzero(self._sorted[1:] == self._sorted[:-1]) + 1
-        self.duplicate_ids: I32 = np.sort(self._order[again]).astype(np.int32)
-        self._faults: list[Faults] = []
+        self.duplicates: I32 = np.sort(self._order[again]).astype(np.int32)
 
-    def deps(self, parts: Sequence[_Entries], *, data: bool) -> Deps:
-        """Of all nodes; what is made of a part stays in the processor's cache."""
-        begins = np.cumsum([0, *(len(part.counts) for part in parts)])
-        good = [_NO_DEPENDENCIES, *(self._good(part, int(begin), data=data) for part, begin in zip(parts, begins, strict=False))]
-        first = np.zeros(int(begins[-1]) + 1, np.int64)
-        np.cumsum(np.concatenate([g.counts for g in good]), out=first[1:])
-        return Deps(first, np.concatenate([g.source for g in good]), np.concatenate([g.kind for g in good]))
-
-    def _good(self, given: _Entries, begin: int, *, data: bool) -> _Dependencies:
-        """The entries that are dependencies; the others are noted as faults."""
-        target = begin + np.repeat(np.arange(len(given.counts)), given.counts)
-        source = self._positions(given.id)
-        fault = np.full(len(source), 255, np.uint8)
-        if np.any((source[1:] <= source[:-1]) & (target[1:] == target[:-1])):  # else no entry can stand twice
-            order = np.lexsort((np.arange(len(source)), source, target))
-            twice = np.zeros(len(source), np.bool_)
-            twice[order[1:]] = (source[order[1:]] == source[order[:-1]]) & (target[order[1:]] == target[order[:-1]])
-            fault[twice] = Fault.DUPLICATE
-        fault[source == target] = Fault.SELF
-        fault[source == NOWHERE] = Fault.DANGLING
-        aside = np.flatnonzero(fault != 255)
-        if not len(aside):
-            return _Dependencies(given.counts, source.astype(np.int32), given.kind)
-        self._faults.append(Faults(target[aside].astype(np.int32), given.id[aside], np.full(len(aside), data), fault[aside]))
-        kept = fault == 255
-        counts = np.bincount(target[kept] - begin, minlength=len(given.counts))
-        return _Dependencies(counts, source[kept].astype(np.int32), given.kind[kept])
-
-    def _positions(self, wanted: U64) -> I64:
-        """Position of each id, of equal ids the last in the file; ``NOWHERE`` where there is none."""
+    def positions(self, wanted: U64) -> I64:
+        """Return the position of each id, of equal ids the last in the file; ``NOWHERE`` where there is none."""
         n = len(self._order)
         if self._is_position:
             return np.where(wanted < np.uint64(n), wanted, np.uint64(0)).astype(np.int64) - (wanted >= np.uint64(n))
@@ -412,11 +311,22 @@ class _Resolver:
         found[found] = self._sorted[at[found]] == wanted[found]
         return np.where(found, self._order[np.maximum(at, 0)] if n else at, NOWHERE)
 
-    def faults(self) -> Faults:
-        given = self._faults
-        return Faults(
-            np.concatenate([np.zeros(0, np.int32), *(f.node for f in given)]),
-            np.concatenate([np.zeros(0, np.uint64), *(f.id for f in given)]),
-            np.concatenate([np.zeros(0, np.bool_), *(f.data for f in given)]),
-            np.concatenate([np.zeros(0, np.uint8), *(f.fault for f in given)]),
-        )
+    def dependencies(self, wanted: U64, counts: I64, kind: U8, *, data: bool) -> tuple[Deps, Faults]:
+        """Resolve the entries of all nodes, ``counts`` of each; what is no edge is a fault."""
+        target, source = np.repeat(np.arange(len(counts)), counts), self.positions(wanted)
+        fault = np.full(len(source), _NO_FAULT, np.uint8)
+        if np.any((source[1:] <= source[:-1]) & (target[1:] == target[:-1])):  # else no entry can stand twice
+            order = np.lexsort((source, target))
+            twice = np.zeros(len(source), np.bool_)
+            twice[order[1:]] = (source[order[1:]] == source[order[:-1]]) & (target[order[1:]] == target[order[:-1]])
+            fault[twice] = Fault.DUPLICATE
+        fault[source == target] = Fault.SELF
+        fault[source == NOWHERE] = Fault.DANGLING
+        good, bad = fault == _NO_FAULT, np.flatnonzero(fault != _NO_FAULT)
+        first = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(np.bincount(target[good], minlength=len(counts)), out=first[1:])
+        faults = Faults(target[bad].astype(np.int32), wanted[bad], np.full(len(bad), data), fault[bad])
+        return Deps(first, source[good].astype(np.int32), kind[good]), faults
+
+
+_NO_FAULT: Final = 255

@@ -8,22 +8,24 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.graph.chakra import NO_GROUP, CommType
-from graphlink.model import I64
+from graphlink.graph.chakra import NO_GROUP, ChakraFile
+from graphlink.link.commtypes import CollectiveType
+from graphlink.model import I64, Bool
 from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
+from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import RECEIVE, Meetings, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
-from graphlink.replay.stuck import Stuck, stuck
-from graphlink.replay.workload import RankFile, Work, Workload, has_times, workload
+from graphlink.replay.records import StuckEntry
+from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
 SHARES: Final = ("host", "compute", "communication", "copy", "idle")
 _SHARE: Final = {Work.HOST: 0, Work.KERNEL: 1, Work.COMM: 2, Work.COPY: 3, Work.GAP: 4, Work.DELAY: 4}
 _IDLE: Final = SHARES.index("idle")
-_COLLECTIVES: Final = frozenset(CommType)
+_COLLECTIVES: Final = frozenset(CollectiveType)
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
@@ -110,14 +112,14 @@ class CriticalAcross(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def across(ranks: Sequence[RankFile], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
-    """The path over ``ranks``; ``groups`` is ``comm_group.json``. As ``play_coupled`` in time."""
-    work = workload(ranks)
+def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]]) -> CriticalAcross:
+    """Find the path over the graphs ``files`` of some ranks; ``groups`` is ``comm_group.json``. As ``play_coupled`` in time."""
+    work = workload(files)
     met = meetings(work, groups)
     played = play_coupled(work, met)
     path = critical_path(work, played)
     begin = int(played.rank_begin_ns[work.member[path.node[0]]]) if len(path.node) else 0
-    measured = met.measured_ns if all(has_times(r.file) for r in ranks) else None
+    measured = met.measured_ns if all(map(has_times, work.files)) else None
     share = np.array([_SHARE[w] for w in Work], np.int64)[work.work[path.node]]
     texts = [work.name(n) for n in path.node.tolist()]
     code = {text: k for k, text in enumerate(dict.fromkeys(texts))}
@@ -131,48 +133,46 @@ def across(ranks: Sequence[RankFile], groups: Mapping[int, Sequence[int]]) -> Cr
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         nodes_run=int(np.count_nonzero(played.ran)),
         nodes_all=len(work),
-        share_ns=_share_ns(share, path),
+        share_ns=_share_ns(path, share, slice(None)),
         ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
         hops=hops,
         families=[
-            AcrossFamily(name=f.name, share=SHARES[_SHARE[f.work]], nodes=f.nodes, ns=f.ns) for f in families(work, path, TOP_FAMILIES)
+            AcrossFamily(name=f.name, share=SHARES[_SHARE[Work[f.work.upper()]]], nodes=f.nodes, ns=f.ns)
+            for f in families(work, path, TOP_FAMILIES)
         ],
         shares=list(SHARES),
         names=[*code],
         nodes=_nodes(work, path, share, name, begin),
-        stuck=[_told(work, s) for s in stuck(work, played, met)],
+        stuck=[_stuck(s) for s in stuck(work, played, met)],
         notes=list(met.notes),
     )
 
 
 def encode(found: CriticalAcross) -> bytes:
-    """The bytes of ``critical_path.ranks.json``."""
+    """Return the bytes of ``critical_path.ranks.json``."""
     return msgspec.json.encode(found) + b"\n"
 
 
-def _told(work: Workload, s: Stuck) -> str:
-    what = f"node {work.id(s.node)} ({work.name(s.node)[:60]}) waits for {s.waits_for}"
+def _stuck(s: StuckEntry) -> str:
+    what = f"node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
     return f"rank {s.rank} does not finish: {s.left:,} nodes left; {what}"
 
 
-def _share_ns(share: I64, path: ReplayPath) -> dict[str, int]:
+def _share_ns(path: ReplayPath, share: I64, which: Bool | slice) -> dict[str, int]:
+    """Return what the nodes ``which`` of the path are spent on; start delays are idle."""
     by_share = np.zeros(len(SHARES), np.int64)
-    np.add.at(by_share, share, path.own_ns - path.fixed_ns)
-    by_share[_IDLE] += path.fixed_ns.sum()
+    np.add.at(by_share, share[which], (path.own_ns - path.fixed_ns)[which])
+    by_share[_IDLE] += path.fixed_ns[which].sum()
     return dict(zip(SHARES, by_share.tolist(), strict=True))
 
 
 def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShare:
     mine = work.member[path.node] == member
-    own, fixed = path.own_ns[mine], path.fixed_ns[mine]
-    by_share = np.zeros(len(SHARES), np.int64)
-    np.add.at(by_share, share[mine], own - fixed)
-    by_share[_IDLE] += fixed.sum()
     return RankShare(
-        rank=work.ranks[member].rank,
+        rank=work.ranks[member],
         nodes=int(np.count_nonzero(mine)),
-        ns=int(own.sum()),
-        share_ns=dict(zip(SHARES, by_share.tolist(), strict=True)),
+        ns=int(path.own_ns[mine].sum()),
+        share_ns=_share_ns(path, share, mine),
     )
 
 
@@ -198,7 +198,7 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
 
 
 def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> list[Hop]:
-    """One entry a change of rank along the path."""
+    """Return one entry a change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
     out = []
@@ -229,6 +229,6 @@ def _what(work: Workload, met: Meetings, node: int) -> str:
     if met.code[node] == RECEIVE:
         return f"a message of tag {int(file.comm_tag[position])}, {int(file.comm_size[position]):,} bytes"
     meeting, kind = int(met.partner[node]), int(file.comm_type[position])
-    told = CommType(kind).name if kind in _COLLECTIVES else "collective"
+    type_name = CollectiveType(kind).name if kind in _COLLECTIVES else "collective"
     group = int(met.group[meeting])
-    return f"{told} {int(met.turn[meeting])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"
+    return f"{type_name} {int(met.turn[meeting])} of {'all ranks' if group == NO_GROUP else f'group {group}'}"

@@ -14,21 +14,21 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns
-from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
+from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
 
 COUPLED: Final = "coupled"
 
 
 def play_coupled(work: Workload, meetings: Meetings) -> Played:
-    """Each rank begins at its ``meetings.begin_ns``. Nodes in and after a cycle, of one rank or over several, do not run.
+    """Replay all ranks; each begins at its ``meetings.begin_ns``. Nodes in and after a cycle, of one rank or over several, do not run.
 
     Linear in nodes, n log n in edges (one sort).
     """
     took, sent = _took_ns(work, meetings), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
-    bound = binding(work.first, work.source, end, work.lag_ns)
+    bound = binding(work, end, work.lag_ns)
     start = np.maximum(bound.ended_ns, meetings.begin_ns[work.member])
     start[_blocked(work, ran)] = NOT_RUN
     arrival = np.maximum(bound.ended_ns + bound.lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
@@ -45,11 +45,11 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     last = np.full(len(took), NOWHERE)
     last[meeting[order]] = member[order]  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(COUPLED, start, begin, end, bound.node, held_kinds(work.kind, bound), bound.lag_ns, joined, meetings.begin_ns)
+    return Played(start, begin, end, bound.node, bound.kind, bound.lag_ns, joined, meetings.begin_ns)
 
 
 def _took_ns(work: Workload, meetings: Meetings) -> I64:
-    """Of each meeting the shortest time of a member, without start delays."""
+    """Return for each meeting the shortest time of a member, without start delays."""
     took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
     nodes = np.flatnonzero(meetings.code == COLLECTIVE)
     np.minimum.at(took, meetings.partner[nodes], (work.cost_ns - work.fixed_ns)[nodes])
@@ -89,7 +89,7 @@ def _sent(work: Workload, meetings: Meetings) -> _Sent:
 
 
 def _left_in(work: Workload, send: int) -> int:
-    """The host node in which a message left that was received before its send was recorded to begin; the send where that is not told.
+    """Find the host node in which a message left that was received before its send was recorded to begin; else return the send.
 
     gloo hands a message over and only then begins its row (``buf->send`` stands before ``SendWork`` in PyTorch's ProcessGroupGloo.cpp), so
     it left while the thread was still in the node before the row.
@@ -110,19 +110,18 @@ def _source(work: Workload, node: int, kind: EdgeKind) -> int | None:
 
 
 def _blocked(work: Workload, ran: Bool) -> Bool:
-    """Nodes with a dependency that did not run."""
+    """Mark the nodes with a dependency that did not run."""
     out = np.zeros(len(work), np.bool_)
     if not ran.all():
-        out[np.repeat(np.arange(len(work)), np.diff(work.first))[~ran[work.source]]] = True
+        out[work.target[~ran[work.source]]] = True
     return out
 
 
 def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
-    """When each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
+    """Return when each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
     n = len(work)
-    targets = np.repeat(np.arange(n, dtype=np.int32), np.diff(work.first))
     lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
-    targets = np.concatenate([targets, sent.receive.astype(np.int32)])
+    targets = np.concatenate([work.target, sent.receive]).astype(np.int32)
     sources = np.concatenate([work.source, sent.by.astype(np.int32)])
     order = np.argsort(sources, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=n))]).tolist()

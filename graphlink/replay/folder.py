@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.chakra import ChakraFile, read_chakra
 from graphlink.read.document import load as load_document
-from graphlink.replay.workload import RankFile
 
 GROUPS: Final = "comm_group.json"
 _NAMED: Final = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,9})\.et")
 
 
 def graph_files(what: Path, rank: int | None = None) -> dict[int, Path]:
-    """The ``<prefix>.<rank>.et`` of a folder by rank, or one such file; with ``rank`` only that one.
+    """Return the ``<prefix>.<rank>.et`` of a folder by rank, or one such file; with ``rank`` only that one.
 
     Raises:
         InputError: there is none, or no such rank.
@@ -52,17 +51,17 @@ def _of_folder(folder: Path) -> dict[int, Path]:
     return dict(sorted(next(iter(by_prefix.values())).items()))
 
 
-def load(files: Mapping[int, Path]) -> list[RankFile]:
-    """The graphs, read one after the other.
+def load(files: Mapping[int, Path]) -> dict[int, ChakraFile]:
+    """Read the graphs of some ranks, one after the other.
 
     Raises:
         InputError: as ``read_chakra``.
     """
-    return [RankFile(rank, read_chakra(path)) for rank, path in files.items()]
+    return {rank: read_chakra(path) for rank, path in files.items()}
 
 
 def load_groups(folder: Path) -> dict[int, tuple[int, ...]]:
-    """``comm_group.json`` of a folder: members by id; empty where there is no such file.
+    """Read ``comm_group.json`` of a folder: members by id; empty where there is no such file.
 
     Raises:
         InputError: it is there and holds something else.

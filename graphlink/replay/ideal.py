@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
@@ -12,10 +11,11 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph.blocks import Block, blocks
+from graphlink.graph.order import Edges, topological
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.records import Short
-from graphlink.replay.played import NOT_RUN, Played, binding, held_kinds
-from graphlink.replay.workload import Workload, successors
+from graphlink.replay.played import NOT_RUN, Played, binding
+from graphlink.replay.workload import Workload
 
 IDEAL: Final = "ideal"
 
@@ -52,7 +52,7 @@ def measured_ns(graph: Graph) -> int:
 
 
 def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """When each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry an edge) later.
+    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry an edge) later.
 
     Every edge (CSR by target) must run from a lower to a higher node. Linear.
     """
@@ -79,47 +79,35 @@ def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = Non
 
 
 def _lagging(block: Block, lag_ns: I64) -> tuple[list[int], Iterable[bool]]:
-    """The lags of the edges of a block, and which of its nodes have one."""
+    """Return the lags of the edges of a block, and which of its nodes have one."""
     late = np.zeros(len(block.bounds) - 1, np.bool_)
     late[block.target[lag_ns > 0] - block.nodes.start] = True
     return lag_ns.tolist(), late.tolist()
 
 
 def play_ideal(work: Workload) -> Played:
-    """The longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
+    """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
-    bound = binding(work.first, work.source, end, work.lag_ns)
+    bound = binding(work, end, work.lag_ns)
     start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
     alone = np.full(len(work), NOWHERE, np.int32)
     at_once = np.zeros(len(work.ranks), np.int64)
-    return Played(IDEAL, start, start, end, bound.node, held_kinds(work.kind, bound), bound.lag_ns, alone, at_once)
+    return Played(start, start, end, bound.node, bound.kind, bound.lag_ns, alone, at_once)
 
 
 def _any_order(work: Workload) -> I64:
-    """Kahn's order, one pass over the edges."""
-    lag = work.lags()[np.argsort(work.source, kind="stable")].tolist()
-    after_first, after = successors(work.first, work.source)
-    low, targets = after_first.tolist(), after.tolist()
-    left = np.diff(work.first).tolist()
-    ready = [0] * len(left)
-    end = [NOT_RUN] * len(left)
-    cost = work.cost_ns.tolist()
-    free = deque(i for i, k in enumerate(left) if not k)
-    while free:
-        node = free.popleft()
-        end[node] = at = ready[node] + cost[node]
-        for k in range(low[node], low[node + 1]):
-            j = targets[k]
-            ready[j] = max(ready[j], at + lag[k])
-            left[j] -= 1
-            if not left[j]:
-                free.append(j)
+    """Return the same as ``longest_path`` where edges run both ways; ``NOT_RUN`` in and after a cycle."""
+    first, source, lag, cost = (c.tolist() for c in (work.first, work.source, work.lags(), work.cost_ns))
+    end = [NOT_RUN] * len(work)
+    for node in topological(Edges(work.first, work.source.astype(np.int64)), np.arange(len(work))).tolist():
+        edges = range(first[node], first[node + 1])
+        end[node] = cost[node] + max([0, *(end[source[k]] + lag[k] for k in edges)])
     return np.array(end, np.int64)
 
 
 def error_pct(replayed_ns: int, measured_ns: int) -> float:
-    """Signed, in per cent of the measured time; 0 where nothing was measured."""
+    """Return the error, signed, in per cent of the measured time; 0 where nothing was measured."""
     return round(100 * (replayed_ns / measured_ns - 1), 6) if measured_ns else 0.0
 
 

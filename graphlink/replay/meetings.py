@@ -1,4 +1,4 @@
-"""Which communication of several ranks belongs together: the k-th collective of a group on each member, the k-th send and receive.
+"""Matches the communication of several ranks: the k-th collective of a group on each member, the k-th send and receive; and their clock.
 
 Order is that of ids (as recorded), so which nodes meet does not depend on the replay. A rank that is not there is not waited for;
 a node that a rank which is there lacks is, for ever.
@@ -12,14 +12,33 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.chakra import NO_GROUP, NodeType
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8
-from graphlink.replay.clock import RunClock, elapsed, run_clock
-from graphlink.replay.workload import Workload, work_bounds
+from graphlink.replay.workload import Workload
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
 RECEIVE: Final = 2
+_FAR: Final = 1 << 61  # ns: no clocks are so far apart
+_APART: Final = "the recordings of the ranks do not overlap in time, so their clocks differ"
+
+
+@dataclass(frozen=True, slots=True)
+class RunClock:
+    """The clock that the ranks of a run have in common, as their graphs tell it. Only times of different ranks are compared on it:
+    durations stay as a rank's own clock measured them, as a drift of some parts in a million changes none by a ns that matters.
+
+    ``begin_ns``: the first start of each rank, from the first of all ranks (0 for all if ``differ``).
+
+    ``skew_ns`` of each rank is its ``start_ns`` 0 from the same moment, ``origin_ns`` that moment since the epoch, ``measured_ns`` the time
+    from it to the last end of all. ``differ`` says why there is no such clock; then both are None and the skews 0.
+    """
+
+    begin_ns: I64
+    skew_ns: I64
+    origin_ns: int | None
+    measured_ns: int | None
+    differ: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,50 +61,34 @@ class Meetings:
 
 
 def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Meetings:
-    """Pairs the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n log n.
+    """Match the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n log n.
 
     Ranks begin as their recordings did, or with ``together`` all at once as in ASTRA-sim.
     """
     code = np.full(len(work), PLAIN, np.uint8)
     partner = np.full(len(work), NOWHERE, np.int32)
     notes: list[str] = []
-    column = _Columns(work)
-    collected = _collectives(column, groups, code, partner, notes)
-    _messages(column, code, partner, notes)
-    clock = run_clock([r.file for r in work.ranks])
+    members = {int(g): _present(int(g), groups, work.ranks) for g in np.unique(work.column("group"))}
+    pairs = _collectives(work, members, code, partner, notes)
+    _messages(work, code, partner, notes)
+    clock = run_clock(work.files)
     if clock.differ and not together:
         notes.append(f"{clock.differ}: all begin together")
-    begin = np.zeros(len(work.ranks), np.int64) if together else clock.begin_ns
-    measured = None if together else clock.measured_ns
-    return Meetings(code, partner, begin, measured, clock, collected.expected, collected.group, collected.turn, tuple(notes))
-
-
-@dataclass(frozen=True, slots=True)
-class _Collected:
-    expected: I64
-    group: I64
-    turn: I64
-
-
-class _Columns:
-    """Columns of all files in the order of the workload."""
-
-    def __init__(self, work: Workload) -> None:
-        self.work = work
-        self.rank = np.array([r.rank for r in work.ranks], np.int64)[work.member] if len(work) else np.zeros(0, np.int64)
-        self.type = self.of("type")
-        self.host = self.of("host") != 0
-
-    def of(self, name: str) -> I64:
-        parts = [
-            getattr(r.file, name)[self.work.position[a:b]].astype(np.int64)
-            for r, (a, b) in zip(self.work.ranks, work_bounds(self.work), strict=True)
-        ]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
+    return Meetings(
+        code=code,
+        partner=partner,
+        begin_ns=np.zeros(len(work.ranks), np.int64) if together else clock.begin_ns,
+        measured_ns=None if together else clock.measured_ns,
+        clock=clock,
+        expected=np.array([len(members[g]) for g in pairs[:, 0].tolist()], np.int64),
+        group=pairs[:, 0],
+        turn=pairs[:, 1],
+        notes=tuple(notes),
+    )
 
 
 def _turns(*keys: I64) -> I64:
-    """How many rows before each row have the same keys."""
+    """Count the rows before each row that have the same keys."""
     n = len(keys[0])
     order = np.lexsort((np.arange(n), *keys))
     new = np.ones(n, np.bool_)
@@ -98,26 +101,22 @@ def _turns(*keys: I64) -> I64:
     return out
 
 
-def _collectives(column: _Columns, groups: Mapping[int, Sequence[int]], code: U8, partner: I32, notes: list[str]) -> _Collected:
-    here = sorted(int(r.rank) for r in column.work.ranks)
-    nodes = np.flatnonzero((column.type == NodeType.COMM_COLL) & ~column.host)
-    group = column.of("group")[nodes]
-    members = {int(g): _present(int(g), groups, here) for g in np.unique(group)}
+def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]) -> I64:
+    """Fill ``code`` and ``partner`` of collectives; return the group and turn of each meeting, a row each."""
+    nodes = np.flatnonzero((work.column("type") == NodeType.COMM_COLL) & (work.column("host") == 0))
+    group, rank = work.column("group")[nodes], work.node_rank[nodes]
     # a rank outside the group, or alone in it here, has nobody to wait for
-    joins = np.array(
-        [len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), column.rank[nodes].tolist(), strict=True)], bool
-    )
+    joins = np.array([len(members[g]) > 1 and r in members[g] for g, r in zip(group.tolist(), rank.tolist(), strict=True)], bool)
     outside = int(np.count_nonzero(~joins))
     if outside:
         notes.append(f"{outside} collectives have no other member among these ranks: they take their recorded time")
     nodes, group = nodes[joins], group[joins]
-    turn = _turns(group, column.rank[nodes])
+    turn = _turns(group, rank[joins])
     pairs, meeting = np.unique(np.stack([group, turn], axis=1), axis=0, return_inverse=True)
     meeting = meeting.reshape(-1)
     code[nodes], partner[nodes] = COLLECTIVE, meeting
-    expected = np.array([len(members[g]) for g in pairs[:, 0].tolist()], np.int64)
     for what in ("comm_type", "comm_size"):
-        value = column.of(what)[nodes]
+        value = work.column(what)[nodes]
         low, high = np.full(len(pairs), np.iinfo(np.int64).max), np.full(len(pairs), np.iinfo(np.int64).min)
         np.minimum.at(low, meeting, value)
         np.maximum.at(high, meeting, value)
@@ -127,7 +126,7 @@ def _collectives(column: _Columns, groups: Mapping[int, Sequence[int]], code: U8
             notes.append(
                 f"{len(differ)} collectives differ in {what} between ranks, first: number {k + 1} of group {g}; ASTRA-sim never ends there"
             )
-    return _Collected(expected, pairs[:, 0], pairs[:, 1])
+    return pairs
 
 
 def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int]) -> frozenset[int]:
@@ -135,12 +134,12 @@ def _present(group: int, groups: Mapping[int, Sequence[int]], here: Sequence[int
     return frozenset(here if named is None else set(named) & set(here))
 
 
-def _messages(column: _Columns, code: U8, partner: I32, notes: list[str]) -> None:
-    here = np.array(sorted({r.rank for r in column.work.ranks}), np.int64)
-    sends = np.flatnonzero((column.type == NodeType.COMM_SEND) & ~column.host)
-    receives = np.flatnonzero((column.type == NodeType.COMM_RECV) & ~column.host)
-    src, dst, tag, size = (column.of(n) for n in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
-    src[sends], dst[receives] = column.rank[sends], column.rank[receives]
+def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
+    here, rank = np.array(work.ranks, np.int64), work.node_rank
+    kind, device = work.column("type"), work.column("host") == 0
+    sends, receives = (np.flatnonzero((kind == one) & device) for one in (NodeType.COMM_SEND, NodeType.COMM_RECV))
+    src, dst, tag, size = (work.column(n) for n in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+    src[sends], dst[receives] = rank[sends], rank[receives]
     away = ~np.isin(src[receives], here)
     if away.any():
         notes.append(f"{np.count_nonzero(away)} receives come from ranks that are not here: they take their recorded time")
@@ -169,7 +168,7 @@ class Messages:
 
 
 def messages(work: Workload, meetings: Meetings) -> Messages:
-    """The messages of ``meetings``. Linear."""
+    """Return the messages of ``meetings``. Linear."""
     receive = np.flatnonzero((meetings.code == RECEIVE) & (meetings.partner != NOWHERE))
     send = meetings.partner[receive].astype(np.int64)
     sent = recorded_ns(work, meetings.clock, "start_ns", send)
@@ -178,9 +177,37 @@ def messages(work: Workload, meetings: Meetings) -> Messages:
 
 
 def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:
-    """``start_ns`` or ``end_ns`` of some nodes on the clock of the run."""
+    """Return ``start_ns`` or ``end_ns`` of some nodes on the clock of the run."""
     out = np.empty(len(nodes), np.int64)
-    for i, ranked in enumerate(work.ranks):
+    for i, file in enumerate(work.files):
         mine = np.flatnonzero(work.member[nodes] == i)
-        out[mine] = clock.skew_ns[i] + elapsed(ranked.file, getattr(ranked.file, time)[work.position[nodes[mine]]])
+        out[mine] = clock.skew_ns[i] + elapsed(file, getattr(file, time)[work.position[nodes[mine]]])
     return out
+
+
+def run_clock(files: Sequence[ChakraFile]) -> RunClock:
+    """Return the common clock of the ranks: there is one if all say when they began and their recordings overlap. Linear."""
+    if not files or any(f.metadata.epoch_ns is None or not len(f.id) for f in files):
+        return _none(files, "the graphs do not say when their ranks began")
+    zero = [(f.metadata.epoch_ns or 0) + f.metadata.clock_offset_ns for f in files]
+    low = min(zero)
+    if max(zero) - low > _FAR:
+        return _none(files, _APART)
+    skew = np.array([z - low for z in zero], np.int64)
+    start = skew + np.array([elapsed(f, f.start_ns[[f.start_ns.argmin()]])[0] for f in files], np.int64)
+    end = skew + np.array([elapsed(f, f.end_ns[[f.end_ns.argmax()]])[0] for f in files], np.int64)
+    first = int(start.min())
+    if len(files) > 1 and start.max() >= end.min():
+        return _none(files, _APART)
+    return RunClock(start - first, skew - first, low + first, int(end.max()) - first, "")
+
+
+def elapsed(file: ChakraFile, ns: I64) -> I64:
+    """Return times of a file as the run's clock has them since the file's ``start_ns`` 0."""
+    drift = file.metadata.clock_drift_ppb
+    return ns + np.rint(ns * (drift / 1e9)).astype(np.int64) if drift else ns
+
+
+def _none(files: Sequence[ChakraFile], why: str) -> RunClock:
+    zero = np.zeros(len(files), np.int64)
+    return RunClock(zero, zero, None, None, why)

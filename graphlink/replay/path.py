@@ -8,6 +8,7 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8
 from graphlink.replay.played import MEETING, MESSAGE, Played
+from graphlink.replay.records import FamilyEntry
 from graphlink.replay.workload import Slot, Work, Workload
 
 
@@ -17,30 +18,21 @@ class ReplayPath:
 
     ``kind`` of a node says what held it back (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
     part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands before the one on whose rank the path
-    goes on, with what it took until that one could begin. ``gap_ns`` and ``delay_ns``: host gaps; device delays and start delays.
+    goes on, with what it took until that one could begin.
     """
 
     node: I32
     kind: U8
     own_ns: I64
     fixed_ns: I64
-    length_ns: int
-    gap_ns: int
-    delay_ns: int
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Nodes of one name and sort on a path."""
-
-    name: str
-    work: Work
-    nodes: int
-    ns: int
+    @property
+    def length_ns(self) -> int:
+        return int(self.own_ns.sum())
 
 
 def critical_path(work: Workload, played: Played) -> ReplayPath:
-    """Walks back from the node that ends last, of several from the last one. Linear in the path."""
+    """Walk back from the node that ends last, of several from the last one. Linear in the path."""
     nodes: list[int] = []
     kinds: list[int] = []
     own: list[int] = []
@@ -62,29 +54,19 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
         else:
             kinds.append(held_kind[at])
         at, until = (joined[at], since) if joins else (held[at], None)
-    order = slice(None, None, -1)
-    path = np.array(nodes, np.int32)[order]
-    own_ns = np.array(own, np.int64)[order]
-    fixed_ns = np.array(fixed, np.int64)[order]
-    sort = work.work[path]
     return ReplayPath(
-        node=path,
-        kind=np.array(kinds, np.uint8)[order],
-        own_ns=own_ns,
-        fixed_ns=fixed_ns,
-        length_ns=int(own_ns.sum()),
-        gap_ns=int(own_ns[sort == Work.GAP].sum()),
-        delay_ns=int(own_ns[sort == Work.DELAY].sum() + fixed_ns[sort != Work.DELAY].sum()),
+        node=np.array(nodes[::-1], np.int32),
+        kind=np.array(kinds[::-1], np.uint8),
+        own_ns=np.array(own[::-1], np.int64),
+        fixed_ns=np.array(fixed[::-1], np.int64),
     )
 
 
-def families(work: Workload, path: ReplayPath, most: int) -> list[Family]:
-    """What of one name and sort takes most of the path, largest first."""
-    files = [r.file for r in work.ranks]
-    texts = [text for file in files for text in file.strings]
-    before = np.cumsum([0, *(len(file.strings) for file in files)])
-    named = np.concatenate([np.zeros(0, np.int64), *(file.name + first for file, first in zip(files, before, strict=False))])
-    key = named[work.offset[work.member[path.node]] + work.position[path.node]] * len(Work) + work.work[path.node]
+def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
+    """Return the nodes of one name and sort that take most of the path, largest first."""
+    texts = [text for file in work.files for text in file.strings]
+    before = np.cumsum([0, *(len(file.strings) for file in work.files)])
+    key = (before[work.member] + work.column("name"))[path.node] * len(Work) + work.work[path.node]
     nodes, ns = np.bincount(key, minlength=len(texts) * len(Work)), np.zeros(len(texts) * len(Work), np.int64)
     np.add.at(ns, key, path.own_ns)
     count: dict[tuple[str, int], list[int]] = {}
@@ -93,16 +75,13 @@ def families(work: Workload, path: ReplayPath, most: int) -> list[Family]:
         entry[0] += int(nodes[k])
         entry[1] += int(ns[k])
     order = sorted(count.items(), key=lambda item: (-item[1][1], item[0]))
-    return [Family(name, Work(sort), n, ns) for (name, sort), (n, ns) in order[:most]]
+    return [FamilyEntry(name=name, work=Work(sort).name.lower(), nodes=n, ns=ns) for (name, sort), (n, ns) in order[:most]]
 
 
 def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:
-    """The path's length by what it is spent on; start delays count as ``delay``."""
+    """Return the path's length by what it is spent on; start delays count as ``delay``."""
     sort = work.work[path.node]
-    out = {w.name.lower(): int(path.own_ns[sort == w].sum()) for w in Work}
-    start_delay = np.where(sort == Work.DELAY, 0, path.fixed_ns)
-    for w in (Work.KERNEL, Work.COMM, Work.COPY):
-        moved = int(start_delay[sort == w].sum())
-        out[w.name.lower()] -= moved
-        out[Work.DELAY.name.lower()] += moved
+    late = np.where(sort == Work.DELAY, 0, path.fixed_ns)
+    out = {w.name.lower(): int((path.own_ns - late)[sort == w].sum()) for w in Work}
+    out[Work.DELAY.name.lower()] += int(late.sum())
     return out

@@ -1,4 +1,4 @@
-"""What a machine says about a workload: when each node ran and what held it back."""
+"""The outcome of a machine: when each node ran and what held it back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from graphlink.graph.chakra import UNKNOWN_DEP
 from graphlink.graph.critical import held_by
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.records import Short
+from graphlink.replay.workload import Workload
 
 NOT_RUN: Final = -1
 
@@ -42,7 +43,6 @@ class Played(Short):
     waits for its send; ``joined`` is then the member that came last, or the send.
     """
 
-    machine: str
     start_ns: I64
     begin_ns: I64
     end_ns: I64
@@ -64,31 +64,24 @@ class Played(Short):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Of each node the dependency that held it back longest: the node and the edge (``NOWHERE`` without dependencies), when it ended,
+    """For each node the dependency that held it back longest (``NOWHERE`` without any), the kind of its edge (or ``FREE``), when it ended,
     and how much later the node may begin.
     """
 
     node: I32
-    edge: I64
+    kind: U8
     ended_ns: I64
     lag_ns: I64
 
 
-def held_kinds(kind: U8, bound: Binding) -> U8:
-    """What held each node back as far as dependencies go: the kind of its edge (``kind``: of all edges), or ``FREE``."""
-    if not len(kind):
-        return np.full(len(bound.edge), FREE, np.uint8)
-    return np.where(bound.edge == NOWHERE, FREE, kind[bound.edge]).astype(np.uint8)
-
-
-def binding(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> Binding:
-    """The last of the dependencies that held a node back longest, of all nodes at once. Linear."""
-    edge = held_by(first, source, end_ns, lag_ns)
+def binding(work: Workload, end_ns: I64, lag_ns: I64 | None = None) -> Binding:
+    """Find the last of the dependencies that held a node back longest, of all nodes at once. Linear."""
+    edge = held_by(work.first, work.source, end_ns, lag_ns)
     some = np.flatnonzero(edge != NOWHERE)
-    node, ended = np.full(len(edge), NOWHERE, np.int32), np.zeros(len(edge), np.int64)
-    node[some] = source[edge[some]]
+    node, kind = np.full(len(edge), NOWHERE, np.int32), np.full(len(edge), FREE, np.uint8)
+    ended, lag = np.zeros(len(edge), np.int64), np.zeros(len(edge), np.int64)
+    node[some], kind[some] = work.source[edge[some]], work.kind[edge[some]]
     ended[some] = end_ns[node[some]]
-    lag = np.zeros_like(ended)
     if lag_ns is not None:
         lag[some] = lag_ns[edge[some]]
-    return Binding(node, edge, ended, lag)
+    return Binding(node, kind, ended, lag)

@@ -9,14 +9,13 @@ Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events``
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
 from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages
-from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_kinds
+from graphlink.replay.played import NOT_RUN, SLOT, Played, binding
 from graphlink.replay.workload import Slot, Workload, successors
 
 ASTRA_SIM: Final = "astra-sim"
@@ -24,43 +23,38 @@ RANKS: Final = "ranks"
 
 
 def play_slots(work: Workload) -> Played:
-    """Every rank by itself: a collective or receive takes its own time. n log n in nodes, linear in edges."""
-    return _play(work, None, ASTRA_SIM)
+    """Replay every rank by itself: a collective or receive takes its own time. n log n in nodes, linear in edges."""
+    return _play(work, None)
 
 
 def play_ranks(work: Workload, meetings: Meetings) -> Played:
-    """All ranks at once: a collective's time begins when its last member has started, a receive ends no sooner than its send.
+    """Replay all ranks at once: a collective's time begins when its last member has started, a receive ends no sooner than its send.
 
     Each rank begins at its ``meetings.begin_ns``.
     """
-    return _play(work, meetings, RANKS)
+    return _play(work, meetings)
 
 
-def _play(work: Workload, meetings: Meetings | None, machine: str) -> Played:
+def _play(work: Workload, meetings: Meetings | None) -> Played:
     run = _Run(work, meetings)
     run.simulate()
     start, begin, end = (np.array(c, np.int64) for c in (run.start, run.begin, run.end[: len(work)]))
-    bound = binding(work.first, work.source, end)
+    bound = binding(work, end)
     # a node that started later than its dependencies allowed waited for the one that had the slot before it
     begins = np.zeros(len(work.ranks), np.int64) if meetings is None else meetings.begin_ns
     ready = np.maximum(bound.ended_ns, begins[work.member])
     waited = (start != NOT_RUN) & (start > ready)
     held = np.where(waited, np.array(run.before, np.int64), bound.node).astype(np.int32)
-    kind = np.where(waited, SLOT, held_kinds(work.kind, bound)).astype(np.uint8)
-    return Played(machine, start, begin, end, held, kind, bound.lag_ns, np.array(run.joined, np.int32), begins)
+    kind = np.where(waited, SLOT, bound.kind).astype(np.uint8)
+    return Played(start, begin, end, held, kind, bound.lag_ns, np.array(run.joined, np.int32), begins)
 
 
-@dataclass(frozen=True, slots=True)
-class MeetingCosts:
-    """``node_ns``: of a send the shorter of its own and its receive's time (the other one waited); of a receive what it takes after its
-    send has ended. ``took_ns`` of each meeting: the shortest time of a member, since the one that came last waited for nobody.
+def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:
+    """Return what each node costs and what each meeting takes, in ns.
+
+    A send costs the shorter of its own and its receive's time (the other one waited), a receive what it takes after its send has ended.
+    A meeting takes the shortest time of a member, since the one that came last waited for nobody.
     """
-
-    node_ns: I64
-    took_ns: I64
-
-
-def meeting_costs(work: Workload, meetings: Meetings) -> MeetingCosts:
     node = work.micros_ns.copy()
     took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
     collectives = np.flatnonzero(meetings.code == COLLECTIVE)
@@ -70,7 +64,7 @@ def meeting_costs(work: Workload, meetings: Meetings) -> MeetingCosts:
     # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there
     node[m.receive] = np.where(sent == 0, np.clip(m.received_ns - m.both_ns, 0, received), 0)
     node[m.send] = np.minimum(sent, received)
-    return MeetingCosts(node, np.maximum(took, 1))
+    return node, np.maximum(took, 1)
 
 
 class _Run:
@@ -83,8 +77,9 @@ class _Run:
         lane = work.member.astype(np.int64) * len(Slot) + work.slot
         self._lane: list[int] = [*lane.tolist(), *range(int(Slot.NONE), members * len(Slot), len(Slot))]
         self._lanes = members * len(Slot)
-        costs = None if meetings is None else meeting_costs(work, meetings)
-        self._cost: list[int] = np.maximum(work.micros_ns if costs is None else costs.node_ns, 1).tolist()
+        none = np.zeros(0, np.int64)
+        cost_ns, took_ns = (work.micros_ns, none) if meetings is None else meeting_costs(work, meetings)
+        self._cost: list[int] = np.maximum(cost_ns, 1).tolist()
         left = np.diff(work.first)
         roots = np.flatnonzero(left == 0)
         first, target = successors(work.first, work.source)
@@ -94,7 +89,7 @@ class _Run:
         self._code = bytes(n) if meetings is None else meetings.code.tobytes()
         self._partner: list[int] = [] if meetings is None else meetings.partner.tolist()
         self._missing = [] if meetings is None else meetings.expected.tolist()
-        self._took = [] if costs is None else costs.took_ns.tolist()
+        self._took = took_ns.tolist()
         self._present: list[list[int]] = [[] for _ in self._missing]
         self._posted: dict[int, int] = {}  # a send that has not ended -> the receive that waits for it
         # a rank begins when an event of its own, numbered after the nodes, releases what depends on nothing
@@ -179,5 +174,5 @@ class _Run:
         self._end_at(now + self._cost_after(receive), receive)
 
     def _cost_after(self, receive: int) -> int:
-        """What a receive takes once its send has ended; none of the 1 ns that ASTRA-sim adds."""
+        """Return what a receive takes once its send has ended; none of the 1 ns that ASTRA-sim adds."""
         return self._cost[receive] if self._cost[receive] > 1 else 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
-from graphlink.replay.workload import Work, Workload, names_found, work_bounds
+from graphlink.replay.workload import Work, Workload, names_found
 
 ALL: Final = "all"
 NUMBER: Final = re.compile(r"\d{1,20}")
@@ -22,15 +22,18 @@ _CUT: Final = re.compile(r" \(cont\.\)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The workload as it would be, and what was done to it: how many nodes and edges, and what could not be."""
+    """The workload with changes. ``done``: what each did, how many nodes and edges. ``refused``: changes that fit nothing there, as on the
+    command line, and why.
+    """
 
     work: Workload
-    done: tuple[str, ...]
+    done: tuple[str, ...] = ()
+    refused: dict[str, UsageError] = field(default_factory=dict)
 
 
 def without_syncs(work: Workload, wanted: Sequence[str]) -> Changed:
-    """``work`` without the waits that are named: by the id of an awaited or a waiting node, the name of the call (where the graph has it)
-    or of the op that waits, or ``all``. An edge that stands for several waits goes with the last of them.
+    """Return ``work`` without the waits that are named: by the id of an awaited or a waiting node, the name of the call (where the graph
+    has it) or of the op that waits, or ``all``. An edge that stands for several waits goes with the last of them.
 
     Raises:
         UsageError: a name or id is of no wait.
@@ -71,17 +74,17 @@ class SyncWait:
 
 
 def sync_waits(work: Workload) -> list[SyncWait]:
-    """The waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the cut, and one from the same
-    device op to the next operator of the thread: both are one wait. A wait that found all done was not cut and has the latter alone; so
-    an edge to an operator may stand for several. ``end`` follows every leaf: it waits only where the graph names a call whose wait ended
-    there.
+    """Return the waits of a workload, by the node that follows. A wait that was cut has an edge to the part after the cut, and one from
+    the same device op to the next operator of the thread: both are one wait. A wait that found all done was not cut and has the latter
+    alone; so an edge to an operator may stand for several. ``end`` follows every leaf: it waits only where the graph names a call whose
+    wait ended there.
     n log n in ``sync`` edges.
     """
-    target_of = np.repeat(np.arange(len(work)), np.diff(work.first))
+    target_of = work.target
     edges = np.flatnonzero(work.kind == EdgeKind.SYNC)
     cut = names_found(work, _CUT) | (work.work == Work.GAP)
     end = names_found(work, _END) & (work.work == Work.HOST)
-    thread = _threads(work)
+    thread = work.column("tid")
     order = sorted(edges.tolist(), key=lambda e: (int(work.source[e]), int(thread[target_of[e]]), int(target_of[e])))
     waits: dict[tuple[int, str], list[int]] = {}  # by the node that follows and the call
     opened: tuple[int, str] | None = None
@@ -104,10 +107,10 @@ def sync_waits(work: Workload) -> list[SyncWait]:
 
 
 def _calls(work: Workload, edge: int, target: int) -> str:
-    """The names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph has none."""
-    told = work.file_of(target).sync_call.get(int(work.position[target]), ())
+    """Return the names of the calls that a ``sync`` edge stands for by itself, with spaces between; "" where the graph has none."""
+    calls = work.file_of(target).sync_call.get(int(work.position[target]), ())
     low, high = int(work.first[target]), int(work.first[target + 1])
-    return told[edge - low] if len(told) == high - low else " ".join(told)
+    return calls[edge - low] if len(calls) == high - low else " ".join(calls)
 
 
 def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int]) -> SyncWait:
@@ -121,13 +124,6 @@ def _wait(work: Workload, target_of: I64, part: int, calls: str, edges: list[int
         tuple(sorted({int(target_of[e]) for e in edges})),
         frozenset(names | set(calls.split())),
     )
-
-
-def _threads(work: Workload) -> I64:
-    out = np.zeros(len(work), np.int64)
-    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
-        out[low:high] = ranked.file.tid[work.position[low:high]]
-    return out
 
 
 def _answers(work: Workload, wait: SyncWait, what: str) -> bool:
@@ -145,7 +141,7 @@ def _examples(waits: Sequence[SyncWait]) -> list[str]:
 
 
 def _without(work: Workload, gone: Bool) -> Workload:
-    target = np.repeat(np.arange(len(work)), np.diff(work.first))[~gone]
+    target = work.target[~gone]
     first = np.zeros(len(work) + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=len(work)), out=first[1:])
     lag_ns = None if work.lag_ns is None else work.lag_ns[~gone]
@@ -153,8 +149,7 @@ def _without(work: Workload, gone: Bool) -> Workload:
 
 
 def waiting_ranks(work: Workload, node_id: int) -> tuple[int, ...]:
-    """The ranks on which the node of this id waits or is waited for."""
+    """Return the ranks on which the node of this id waits or is waited for."""
     sync = work.kind == EdgeKind.SYNC
-    target = np.repeat(np.arange(len(work)), np.diff(work.first))
-    ends = np.unique(np.concatenate([work.source[sync], target[sync]]))
+    ends = np.unique(np.concatenate([work.source[sync], work.target[sync]]))
     return tuple(sorted({work.rank(i) for i in ends.tolist() if work.id(i) == node_id}))

@@ -1,22 +1,32 @@
-"""What would happen if: changed costs and taken-away synchronisation, as a new workload. The old one stays as it is."""
+"""Changes a workload for a what-if: other costs, synchronisation taken away. The old one stays as it is.
+
+A change that names something on one rank need not name anything on the others: ``fit`` makes those that do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.graph.chakra import CommType, NodeType
-from graphlink.graph.latency import delayed, lag_ns
+from graphlink.graph.chakra import NodeType
+from graphlink.graph.latency import Delayed, delayed, lag_ns
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.patterns import UserPattern
-from graphlink.replay.syncs import Changed, without_syncs
-from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found, work_bounds
+from graphlink.replay.syncs import NUMBER, Changed, waiting_ranks, without_syncs
+from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found
 
 MOST_FACTOR: Final = 1_000_000
+_ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
+_ROUND_OF_SHARDS: Final = (CollectiveType.ALL_GATHER,)
+_ROUND: Final = (
+    *(CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
+    *(CollectiveType.GATHER, CollectiveType.SCATTER),
+)
 SORTS: Final = {w.name.lower(): w for w in Work}
 
 
@@ -27,6 +37,11 @@ class Scale:
     work: Work
     pattern: UserPattern | None
     factor: float
+
+    @property
+    def what(self) -> str:
+        """``kernel:<regex>``, or ``kernel`` for all."""
+        return f"{self.work.name.lower()}{':' + self.pattern.pattern if self.pattern else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,7 @@ class Changes:
 
 
 def parse_scale(text: str) -> Scale:
-    """``kernel:<regex>=0.5`` or ``kernel=0.5``.
+    """Parse ``kernel:<regex>=0.5`` or ``kernel=0.5``.
 
     Raises:
         UsageError: no such sort, no pattern, no factor.
@@ -64,7 +79,7 @@ def parse_scale(text: str) -> Scale:
 
 
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
-    """``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
+    """Return ``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
 
     What a call took to wake up can now go, and launch latency runs beside what else an op waits for: both are as recorded in the
     recording, so only a what-if tells them from the rest.
@@ -73,7 +88,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
         UsageError: a change names nothing that is there.
     """
     cost, fixed = work.cost_ns.copy(), work.fixed_ns.copy()
-    launch, stream, explained = _delays(work)
+    split = _delays(work)
     done: list[str] = []
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
@@ -81,7 +96,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
         done.append(_scale(work, scale, cost, fixed))
         if scale.work == Work.DELAY:
             named = _named(work, scale)
-            for ns in (launch, stream, explained):
+            for ns in (split.launch_ns, split.stream_ns, split.explained_ns):
                 ns[named] = _times(ns[named], scale.factor)
     if float(np.abs(cost, dtype=np.float64).sum()) > MOST_NS:
         raise UsageError("--scale: the scaled times add up to more than 36 years", todo="choose a smaller factor")
@@ -91,10 +106,10 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     micros = np.maximum(work.micros_ns + cost - work.cost_ns, 0)
     out = replace(
         work,
-        cost_ns=cost - wake - explained,
+        cost_ns=cost - wake - split.explained_ns,
         micros_ns=micros,
-        fixed_ns=np.maximum(fixed - explained, 0),
-        lag_ns=lag_ns(work.first, work.kind, launch, stream, wake),
+        fixed_ns=np.maximum(fixed - split.explained_ns, 0),
+        lag_ns=lag_ns(work.first, work.kind, split.launch_ns, split.stream_ns, wake),
     )
     if changes.remove_sync:
         removed = without_syncs(out, changes.remove_sync)
@@ -103,11 +118,11 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
     return Changed(out, tuple(done))
 
 
-def _delays(work: Workload) -> tuple[I64, I64, I64]:
-    """Of each node, by what was recorded: the lags of its launch and of its stream, and what of its delay they explain."""
+def _delays(work: Workload) -> Delayed:
+    """Split the recorded delays of each rank, each by what is usual there."""
     out = np.zeros((3, len(work)), np.int64)
-    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
-        file, at = ranked.file, work.position[low:high]
+    for (low, high), file in zip(work.bounds, work.files, strict=True):
+        at = work.position[low:high]
         edges = slice(int(work.first[low]), int(work.first[high]))
         fixed, start_ns = work.fixed_ns[low:high], file.start_ns[at]
         delay_ns = np.where(work.work[low:high] == Work.DELAY, file.duration_ns[at], fixed)
@@ -121,12 +136,12 @@ def _delays(work: Workload) -> tuple[I64, I64, I64]:
             delay_ns,
         )
         out[:, low:high] = split.launch_ns, split.stream_ns, split.explained_ns
-    return out[0], out[1], out[2]
+    return Delayed(*out)
 
 
 def _wake_ns(work: Workload, cost: I64) -> I64:
-    """What waking up takes in each node, scaled as the node is."""
-    wake = np.concatenate([r.file.wake_ns[work.position[low:high]] for (low, high), r in zip(work_bounds(work), work.ranks, strict=True)])
+    """Return what waking up takes in each node, scaled as the node is."""
+    wake = work.column("wake_ns")
     some = np.flatnonzero((wake > 0) & (work.cost_ns > 0))
     out = np.zeros(len(work), np.int64)
     out[some] = np.rint(wake[some] * (cost[some] / work.cost_ns[some]))
@@ -134,10 +149,10 @@ def _wake_ns(work: Workload, cost: I64) -> I64:
 
 
 def _scale(work: Workload, scale: Scale, cost: I64, fixed: I64) -> str:
-    """Scales in place. What is fixed in a node (its start delay) stays, but for sort ``delay``, which is that and the delay nodes."""
+    """Scale in place. What is fixed in a node (its start delay) stays, but for sort ``delay``, which is that and the delay nodes."""
     named = _named(work, scale)
     mine = named & (work.work == scale.work)
-    what = f"{scale.work.name.lower()}{':' + scale.pattern.pattern if scale.pattern else ''} x {scale.factor:g}"
+    what = f"{scale.what} x {scale.factor:g}"
     before = int(cost.sum())
     late = named & (fixed > 0) & ~mine & (scale.work == Work.DELAY)
     if late.any():
@@ -167,14 +182,14 @@ def _times(ns: I64, factor: float) -> I64:
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:
     """Communication takes what its bytes take on the wire, but no less than the quickest of its rank was recorded to take."""
     sized = unsized = 0
-    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
-        file, at = ranked.file, work.position[low:high]
+    for (low, high), file in zip(work.bounds, work.files, strict=True):
+        at = work.position[low:high]
         nodes = low + np.flatnonzero(
             np.isin(file.type[at], (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot[low:high] != Slot.CPU)
         )
         p = work.position[nodes]
         size = file.comm_size[p].astype(np.float64)
-        world = file.metadata.world_size or max(r.rank for r in work.ranks) + 1
+        world = file.metadata.world_size or max(work.ranks) + 1
         members = np.array([len(groups.get(g) or ()) or world for g in file.group[p].tolist()], np.float64)
         wire = size * wire_share(np.where(file.type[p] == NodeType.COMM_COLL, file.comm_type[p], NOWHERE).astype(np.int64), members)
         known, own = size > 0, (cost - work.fixed_ns)[nodes]
@@ -194,28 +209,21 @@ def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence
 
 
 def wire_share(comm_type: I64, members: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus bandwidth).
+    """Return the bytes that a rank sends over its link, per byte of ``comm_size``, for ring algorithms (nccl-tests' bus bandwidth).
 
     ``comm_size`` is the whole buffer, of ALL_GATHER the rank's own shard. ``NOWHERE`` is a message between two ranks.
     """
     n = np.maximum(members, 1)
-    part = (n - 1) / n
     out = np.ones(len(comm_type), np.float64)
-    out[comm_type == CommType.ALL_REDUCE] = 2 * part[comm_type == CommType.ALL_REDUCE]
-    out[comm_type == CommType.ALL_GATHER] = (n - 1)[comm_type == CommType.ALL_GATHER]
-    for one in (CommType.REDUCE_SCATTER, CommType.REDUCE_SCATTER_BLOCK, CommType.ALL_TO_ALL, CommType.GATHER, CommType.SCATTER):
-        out[comm_type == one] = part[comm_type == one]
+    for types, share in ((_ROUND_TWICE, 2 * (n - 1) / n), (_ROUND_OF_SHARDS, n - 1), (_ROUND, (n - 1) / n)):
+        out = np.where(np.isin(comm_type, types), share, out)
     return out
 
 
 def launches(work: Workload) -> I64:
-    """How many launch calls each host node makes: its ``launch`` edges, those of one graph launch (equal correlation) once."""
-    target = np.repeat(np.arange(len(work)), np.diff(work.first))
-    launch = np.flatnonzero(work.kind == EdgeKind.LAUNCH)
-    correlation = np.zeros(len(work), np.int64)
-    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
-        correlation[low:high] = ranked.file.correlation[work.position[low:high]]
-    by, node = correlation[target[launch]], work.source[launch].astype(np.int64)
+    """Count the launch calls that each host node makes: its ``launch`` edges, those of one graph launch (equal correlation) once."""
+    target, launch = work.target, np.flatnonzero(work.kind == EdgeKind.LAUNCH)
+    by, node = work.column("correlation")[target[launch]], work.source[launch].astype(np.int64)
     unknown = by == 0
     calls = np.unique(np.stack([node[~unknown], by[~unknown]], axis=1), axis=0)
     per_call = np.bincount(calls[:, 0], minlength=len(work))
@@ -229,3 +237,81 @@ def _launches(work: Workload, launch_ns: int, cost: I64) -> str:
     cost += change
     note = f", {short:,} of them shorter than that: down to 0" if short else ""
     return f"launches {launch_ns / 1000:+g} us each: {int(count.sum()):,} in {np.count_nonzero(count):,} host nodes{note}"
+
+
+def fit(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
+    """Make those of ``changes`` that name something in ``work``. Each is tried alone first: whether it fits hangs on no other one.
+
+    Raises:
+        UsageError: an id is a wait on several ranks.
+    """
+    fitting = Changes()
+    still = apply(work, fitting, groups).work if len(work.ranks) > 1 else work
+    places: list[str] = []
+    refused = {}
+    for name, one in _each(changes):
+        for which in one.remove_sync:
+            refuse_ambiguous(which, waiting_ranks(work, int(which)) if NUMBER.fullmatch(which) else ())
+        try:
+            places.append(_place(still, apply(work, one, groups)))
+        except UsageError as problem:
+            refused[name] = problem
+            continue
+        fitting = replace(
+            fitting,
+            scales=fitting.scales + one.scales,
+            remove_sync=fitting.remove_sync + one.remove_sync,
+            bytes_per_s=fitting.bytes_per_s if one.bytes_per_s is None else one.bytes_per_s,
+            launch_ns=fitting.launch_ns if one.launch_ns is None else one.launch_ns,
+        )
+    if not fitting.any:
+        return Changed(work, refused=refused)
+    changed = apply(work, fitting, groups)
+    return Changed(changed.work, tuple(d + p for d, p in zip(changed.done, places, strict=True)), refused)
+
+
+def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]]], changes: Changes) -> None:
+    """Refuse changes that fit no run. ``of_runs``: the ranks of each run, and what was refused there.
+
+    Raises:
+        UsageError: a change fits none of the runs, or an id several.
+    """
+    for name, one in _each(changes):
+        fits = [ranks for ranks, refused in of_runs if name not in refused]
+        if not fits:
+            raise of_runs[0][1][name]
+        for which in one.remove_sync:
+            if NUMBER.fullmatch(which) and len(fits) > 1:
+                refuse_ambiguous(which, [r for ranks in fits for r in ranks])
+
+
+def refuse_ambiguous(which: str, ranks: Sequence[int]) -> None:
+    if len(ranks) > 1:
+        raise UsageError(f"--remove-sync {which}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N")
+
+
+def told_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 3``, ``ranks 0, 2``, of many ``ranks 0, 1, 2 ... 63``."""
+    shown = ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{', '.join(map(str, ranks[:3]))} ... {ranks[-1]}"
+    return f"rank{'s' * (len(ranks) != 1)} {shown}"
+
+
+def _each(changes: Changes) -> Iterable[tuple[str, Changes]]:
+    """Yield every change alone, by its text on the command line, in the order in which ``apply`` makes them."""
+    if changes.bytes_per_s is not None:
+        yield f"--bandwidth {changes.bytes_per_s / 1e9:g}", Changes(bytes_per_s=changes.bytes_per_s)
+    for scale in changes.scales:
+        yield f"--scale {scale.what}={scale.factor:g}", Changes(scales=(scale,))
+    if changes.launch_ns is not None:
+        yield f"--launch-cost {changes.launch_ns / 1000:g}", Changes(launch_ns=changes.launch_ns)
+    for which in changes.remove_sync:
+        yield f"--remove-sync {which}", Changes(remove_sync=(which,))
+
+
+def _place(still: Workload, changed: Changed) -> str:
+    """Return on which ranks of several a change did something, compared with none (``still``)."""
+    if len(still.ranks) == 1:
+        return ""
+    other = (changed.work.cost_ns != still.cost_ns) | (np.diff(changed.work.first) != np.diff(still.first))
+    on = [still.ranks[i] for i in np.unique(still.member[other]).tolist()]
+    return f" ({told_ranks(on)})" if on else ""

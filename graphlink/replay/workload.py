@@ -1,18 +1,21 @@
-"""What a machine replays: the nodes of one or several ranks in one table."""
+"""The graphs of one or several ranks as a machine replays them: one table of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from graphlink.errors import InputError
 from graphlink.graph.chakra import ChakraFile, Deps, Has, NodeType
 from graphlink.model import I32, I64, U8, Bool
+from graphlink.patterns import UserPattern
 from graphlink.records import Short
 
 
@@ -42,26 +45,11 @@ DELAY_NAME: Final = "device delay"
 COPY_NAMES: Final = ("memcpy", "memset", "[cuda memcpy", "[cuda memset", "copyhost", "copydevice", "fillbuffer")
 
 
-class Finds(Protocol):
-    """A regular expression."""
-
-    def search(self, string: str, /) -> object:
-        """What is found in a name; None where nothing is."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RankFile(Short):
-    """The graph of a rank."""
-
-    rank: int
-    file: ChakraFile
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Workload(Short):
-    """The nodes of ``ranks`` one after the other, in each rank by ascending id (of equal ids in file order).
+    """The nodes of the graphs ``files`` of ``ranks``, one after the other, in each by ascending id (of equal ids in file order).
 
-    Dependencies are CSR by target over the whole table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
+    Dependencies are CSR by target over the table: ``data_deps``, and of graphs of others ``ctrl_deps`` (``dependencies``).
     ``cost_ns`` is what a node costs to the ns, ``micros_ns`` what ASTRA-sim reads: ``duration_micros`` x 1000. ``fixed_ns`` is the part of
     ``cost_ns`` that does not scale with the work: the start delay.
 
@@ -69,9 +57,10 @@ class Workload(Short):
     from there.
     """
 
-    ranks: tuple[RankFile, ...]
+    ranks: tuple[int, ...]
+    files: tuple[ChakraFile, ...]
     offset: I64  # first node of each rank, and the number of nodes
-    member: I32  # a node: index into ranks
+    member: I32  # a node: index into ranks and files
     position: I32  # a node: position in its file
     first: I64
     source: I32
@@ -86,8 +75,27 @@ class Workload(Short):
     def __len__(self) -> int:
         return len(self.member)
 
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """First node of each rank, and the first that is not its own."""
+        return list(pairwise(self.offset.tolist()))
+
+    @property
+    def node_rank(self) -> I64:
+        """Rank of every node."""
+        return np.array(self.ranks, np.int64)[self.member]
+
+    @property
+    def target(self) -> I64:
+        """The node that waits, of every edge."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    def column(self, name: str) -> I64:
+        """Return the integer column ``name`` of ``ChakraFile``, one entry a node."""
+        return _chained((getattr(f, name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)), np.int64)
+
     def file_of(self, node: int) -> ChakraFile:
-        return self.ranks[int(self.member[node])].file
+        return self.files[int(self.member[node])]
 
     def name(self, node: int) -> str:
         return self.file_of(node).name_of(int(self.position[node]))
@@ -96,51 +104,45 @@ class Workload(Short):
         return int(self.file_of(node).id[self.position[node]])
 
     def rank(self, node: int) -> int:
-        return self.ranks[int(self.member[node])].rank
+        return self.ranks[int(self.member[node])]
 
     def lags(self) -> I64:
-        """The lag of every edge."""
+        """Return the lag of every edge."""
         return np.zeros(len(self.source), np.int64) if self.lag_ns is None else self.lag_ns
 
-    def recorded_start_ns(self) -> I64:
-        """Since the earliest node of each rank."""
-        return np.concatenate(
-            [np.zeros(0, np.int64), *(r.file.start_ns[_order(r.file)] - r.file.start_ns.min(initial=0) for r in self.ranks)]
-        )
 
-
-def workload(ranks: Sequence[RankFile]) -> Workload:
-    """The table of some ranks. n log n in nodes where ids do not ascend in the file, else linear.
+def workload(files: Mapping[int, ChakraFile]) -> Workload:
+    """Join the graphs of some ranks. n log n in nodes where ids do not ascend in the file, else linear.
 
     Raises:
         InputError: the times of a rank add up to more than int64 ns can be sure to hold.
     """
-    given = tuple(ranks)
-    for one in given:
-        _refuse_long(one.file)
-    parts = [_part(r.file) for r in given]
-    sizes = [len(p.position) for p in parts]
-    offset = np.cumsum([0, *sizes])
+    for file in files.values():
+        _refuse_long(file)
+    parts = [_of_rank(rank, file) for rank, file in files.items()]
+    offset = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     edges = np.cumsum([0, *(len(p.source) for p in parts)])
-    none = np.zeros(0, np.int64)
+    times = {name: _chained((getattr(p, name) for p in parts), np.int64) for name in ("cost_ns", "micros_ns", "fixed_ns")}
+    codes = {name: _chained((getattr(p, name) for p in parts), np.uint8) for name in ("kind", "slot", "work")}
     return Workload(
-        ranks=given,
-        offset=offset.astype(np.int64),
-        member=np.repeat(np.arange(len(parts), dtype=np.int32), sizes),
-        position=np.concatenate([none, *(p.position for p in parts)]).astype(np.int32),
-        first=np.concatenate([none, *(p.first[:-1] + e for p, e in zip(parts, edges, strict=False)), edges[-1:]]),
-        source=np.concatenate([none, *(p.source + o for p, o in zip(parts, offset, strict=False))]).astype(np.int32),
-        kind=np.concatenate([none, *(p.kind for p in parts)]).astype(np.uint8),
-        cost_ns=np.concatenate([none, *(p.cost_ns for p in parts)]),
-        micros_ns=np.concatenate([none, *(p.micros_ns for p in parts)]),
-        fixed_ns=np.concatenate([none, *(p.fixed_ns for p in parts)]),
-        slot=np.concatenate([none, *(p.slot for p in parts)]).astype(np.uint8),
-        work=np.concatenate([none, *(p.work for p in parts)]).astype(np.uint8),
+        ranks=tuple(files),
+        files=tuple(files.values()),
+        offset=offset,
+        member=np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(offset)),
+        position=_chained((p.position for p in parts), np.int32),
+        first=_chained((*(p.first[:-1] + e for p, e in zip(parts, edges, strict=False)), edges[-1:]), np.int64),
+        source=_chained((p.source + o for p, o in zip(parts, offset, strict=False)), np.int32),
+        **times,
+        **codes,
     )
 
 
+def _chained(parts: Iterable[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
+    return np.concatenate([np.zeros(0, kind), *parts], dtype=kind, casting="unsafe")
+
+
 def _refuse_long(file: ChakraFile) -> None:
-    """Times that a machine adds up, together and since the start of the recording, stay below ``MOST_NS``."""
+    """Refuse times that, added up as a machine does, could pass ``MOST_NS``."""
     costs = (np.abs(column, dtype=np.float64).sum() for column in (file.cost_ns, file.duration_micros * 1e3))
     times = (np.abs(column, dtype=np.float64).max(initial=0) for column in (file.start_ns, file.end_ns, file.wait_ns, file.wake_ns))
     if max(*costs, *times) < MOST_NS:
@@ -152,33 +154,28 @@ def _refuse_long(file: ChakraFile) -> None:
     )
 
 
-def work_bounds(work: Workload) -> list[tuple[int, int]]:
-    """First node of each rank, and the first that is not its own."""
-    return list(pairwise(work.offset.tolist()))
-
-
-def names_found(work: Workload, pattern: Finds) -> Bool:
-    """Nodes in whose name ``pattern`` is found; every name is looked at once."""
+def names_found(work: Workload, pattern: UserPattern | re.Pattern[str]) -> Bool:
+    """Return the nodes in whose name ``pattern`` is found; every name is looked at once."""
     out = np.zeros(len(work), np.bool_)
-    for (low, high), ranked in zip(work_bounds(work), work.ranks, strict=True):
+    for file, (low, high) in zip(work.files, work.bounds, strict=True):
         if high > low:
-            out[low:high] = _named(ranked.file, lambda name: pattern.search(name) is not None)[work.position[low:high]]
+            out[low:high] = _named(file, lambda name: pattern.search(name) is not None)[work.position[low:high]]
     return out
 
 
 def has_times(file: ChakraFile) -> bool:
-    """Whether any node says when it was recorded to start."""
+    """Return whether any node says when it was recorded to start."""
     return bool(file.start_ns.any() or np.any(file.has & np.uint32(Has.START_NS)))
 
 
 def measured_ns(file: ChakraFile) -> int:
-    """Recorded time from the start of the first node to the end of the last one; 0 for a file without times."""
+    """Return the recorded time from the start of the first node to the end of the last one; 0 for a file without times."""
     return int(file.end_ns.max() - file.start_ns.min()) if has_times(file) else 0
 
 
 def dependencies(file: ChakraFile) -> Deps:
-    """What nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In graphs of others both
-    delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
+    """Return what nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In graphs of others
+    both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
     """
     data, ctrl = file.data, file.ctrl
     if file.metadata.graphlink is not None or not len(ctrl.source):
@@ -197,7 +194,7 @@ def dependencies(file: ChakraFile) -> Deps:
 
 
 def successors(first: I64, source: I32) -> tuple[I64, I32]:
-    """The same edges as CSR by source: (first, target), targets ascending."""
+    """Return the same edges as CSR by source: (first, target), targets ascending."""
     n = len(first) - 1
     target = np.repeat(np.arange(n, dtype=np.int32), np.diff(first))
     order = np.argsort(source, kind="stable")
@@ -206,26 +203,13 @@ def successors(first: I64, source: I32) -> tuple[I64, I32]:
     return starts, target[order]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    position: I64
-    first: I64
-    source: I64
-    kind: U8
-    cost_ns: I64
-    micros_ns: I64
-    fixed_ns: I64
-    slot: U8
-    work: U8
-
-
 def _order(file: ChakraFile) -> I64:
     if np.all(file.id[1:] >= file.id[:-1]):
         return np.arange(len(file.id), dtype=np.int64)
     return np.argsort(file.id, kind="stable").astype(np.int64)
 
 
-def _part(file: ChakraFile) -> _Part:
+def _of_rank(rank: int, file: ChakraFile) -> Workload:
     order = _order(file)
     at = np.empty(len(order), np.int64)
     at[order] = np.arange(len(order))
@@ -234,22 +218,25 @@ def _part(file: ChakraFile) -> _Part:
     first = np.zeros(len(order) + 1, np.int64)
     np.cumsum(counts, out=first[1:])
     edge = np.repeat(deps.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
-    slot, work = slots_of(file), works_of(file)
-    return _Part(
-        position=order,
+    return Workload(
+        ranks=(rank,),
+        files=(file,),
+        offset=np.array([0, len(order)], np.int64),
+        member=np.zeros(len(order), np.int32),
+        position=order.astype(np.int32),
         first=first,
-        source=at[deps.source[edge]],
+        source=at[deps.source[edge]].astype(np.int32),
         kind=deps.kind[edge],
         cost_ns=file.cost_ns[order],
         micros_ns=file.duration_micros[order] * 1000,
         fixed_ns=np.where(file.host, 0, file.start_delay_ns)[order],
-        slot=slot[order],
-        work=work[order],
+        slot=slots_of(file)[order],
+        work=works_of(file)[order],
     )
 
 
 def slots_of(file: ChakraFile) -> U8:
-    """The slot of each node, in file order."""
+    """Return the slot of each node, in file order."""
     slot = np.full(len(file.id), Slot.COMM, np.uint8)
     slot[file.type == NodeType.COMP] = Slot.GPU
     slot[file.type == NodeType.COMM_RECV] = Slot.NONE
@@ -258,7 +245,7 @@ def slots_of(file: ChakraFile) -> U8:
 
 
 def works_of(file: ChakraFile) -> U8:
-    """What each node's time is, in file order. Copies are told by name: the format has no field for them."""
+    """Return what each node's time is, in file order. Copies are known by name: the format has no field for them."""
     work = np.full(len(file.id), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY

@@ -16,7 +16,7 @@ from graphlink.errors import InputError
 from graphlink.graph.chakra import ChakraFile, Has, NodeType, read_chakra
 from graphlink.ranks.summary import Compared
 from graphlink.replay.ideal import error_pct, play_ideal
-from graphlink.replay.workload import RankFile, workload
+from graphlink.replay.workload import workload
 
 log: Final = logging.getLogger("graphlink")
 MOST: Final = 64  # files that are read
@@ -41,7 +41,7 @@ def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compar
 
 
 def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Compared:
-    played = play_ideal(workload([RankFile(rank, theirs)]))
+    played = play_ideal(workload({rank: theirs}))
     measured = int(ours.end_ns.max() - ours.start_ns.min())
     mine, others = _collectives(ours), _collectives(theirs)
     return Compared(

@@ -22,7 +22,8 @@ from graphlink.publish import settle
 from graphlink.records import html_table
 from graphlink.replay.across import across as across_all
 from graphlink.replay.folder import load, load_groups
-from graphlink.replay.report import MACHINES, Report, report
+from graphlink.replay.records import Report
+from graphlink.replay.report import MACHINES, report
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.report import summary
 from graphlink.run import tables

@@ -16,7 +16,7 @@ from graphlink.graph.path_file import PathFile
 from graphlink.graph.read_et import NodeView
 from graphlink.pipeline.file import Bubbles, Compared
 from graphlink.replay.across import CriticalAcross
-from graphlink.replay.report import Report
+from graphlink.replay.records import Report
 from graphlink.report.diagnosis import Diagnosis
 from graphlink.report.summary import Summary
 

@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.errors import bad_value
-from graphlink.graph.chakra import NO_GROUP, ChakraFile, CommType, Has, NodeType
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, Has, NodeType
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.write_et import KINDS, type_name
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.pipeline.file import IdleEntry
 from graphlink.replay.across import CriticalAcross
@@ -311,4 +312,4 @@ def _call(file: ChakraFile, node: int, place: int) -> str | None:
 def _comm_type(node_type: int, comm_type: int) -> str:
     if node_type != NodeType.COMM_COLL:
         return "SEND" if node_type == NodeType.COMM_SEND else "RECV"
-    return CommType(comm_type).name if comm_type in set(CommType) else f"type {comm_type}"
+    return CollectiveType(comm_type).name if comm_type in set(CollectiveType) else f"type {comm_type}"

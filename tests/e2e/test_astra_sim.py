@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from graphlink.cli import main
-from graphlink.graph.chakra import CommType, read_chakra
+from graphlink.graph.chakra import read_chakra
+from graphlink.link.commtypes import CollectiveType
 from graphlink.replay.slots import play_slots
-from graphlink.replay.workload import RankFile, workload
+from graphlink.replay.workload import workload
 from tests.astra.et_files import coll, node, recv, send, written
 from tests.e2e.conftest import ROOT, SIMULATORS
 
@@ -56,7 +57,7 @@ def replayed(folder: Path) -> tuple[Times, Times]:
     end: Times = {}
     for path in folder.glob("trace.*.et"):
         rank = int(path.suffixes[-2][1:])
-        work = workload([RankFile(rank, read_chakra(path))])
+        work = workload({rank: read_chakra(path)})
         played = play_slots(work)
         ids = [(rank, work.id(i)) for i in range(len(work))]
         start |= dict(zip(ids, played.start_ns.tolist(), strict=True))
@@ -140,12 +141,12 @@ def took(said: Simulated, rank: int, id_: int) -> int:
 
 
 NETWORK = ("--bandwidth", "50", "--latency", "1000")  # a step of 1 us, 50 bytes a ns
-STEPS = {CommType.ALL_REDUCE: 2, CommType.ALL_GATHER: 1, CommType.REDUCE_SCATTER: 1, CommType.ALL_TO_ALL: 1}
+STEPS = {CollectiveType.ALL_REDUCE: 2, CollectiveType.ALL_GATHER: 1, CollectiveType.REDUCE_SCATTER: 1, CollectiveType.ALL_TO_ALL: 1}
 
 
-def expected_ns(kind: CommType, ranks: int, size: int) -> float:
+def expected_ns(kind: CollectiveType, ranks: int, size: int) -> float:
     """As docs/astra-sim.md has it: steps x latency + bytes on the wire / bandwidth."""
-    shards = ranks if kind == CommType.ALL_GATHER else 1
+    shards = ranks if kind == CollectiveType.ALL_GATHER else 1
     return STEPS[kind] * (ranks - 1) * (1000 + shards * size / ranks / 50)
 
 
@@ -160,7 +161,7 @@ def test_collectives_take_what_the_page_says(tmp_path: Path, reader: str, ranks:
 
 @pytest.mark.parametrize("members", [[0, 1, 2, 3], [0, 2, 4, 6]])
 def test_collectives_of_some_ranks_take_what_the_page_says(tmp_path: Path, reader: str, members: Sequence[int]) -> None:
-    kinds = [kind for kind in STEPS if reader == "head" or kind != CommType.ALL_TO_ALL]  # which the legacy one lets go round a ring
+    kinds = [kind for kind in STEPS if reader == "head" or kind != CollectiveType.ALL_TO_ALL]  # which the legacy one lets go round a ring
     graph = chain(*(coll(i, comm_type=int(kind), comm_size=MIB, pg_name="1") for i, kind in enumerate(kinds)))
     written(tmp_path, *(graph if rank in members else [node(0)] for rank in range(8)), groups={"1": members})
     said = simulated(tmp_path, reader, *NETWORK)
@@ -182,7 +183,7 @@ def test_members_that_come_apart_end_apart(tmp_path: Path, reader: str) -> None:
     late = 5_000
     graphs = [[node(0, micros=1 + late * rank), coll(1, [0], comm_size=50 * MIB), node(2, data=[1])] for rank in (0, 1)]
     said = simulated(written(tmp_path, *graphs), reader, *NETWORK)
-    whole = expected_ns(CommType.ALL_REDUCE, 2, 50 * MIB)
+    whole = expected_ns(CollectiveType.ALL_REDUCE, 2, 50 * MIB)
     arrival = said.end[1, 0]
     assert said.end[1, 1] - arrival == pytest.approx(whole, rel=0.005)
     assert said.end[0, 1] - arrival == pytest.approx(whole / 2, rel=0.005)

@@ -23,7 +23,7 @@ from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
 from graphlink.replay.ideal import replay
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import Changes, apply, parse_scale
-from graphlink.replay.workload import RankFile, workload
+from graphlink.replay.workload import workload
 from graphlink.testing import Variation, random_program, run, write_kineto
 from tests.build import Call, Device, Host, Sync, SyncKind, build_trace
 from tests.depend.programs import built, linked_of, shape
@@ -279,7 +279,7 @@ def communication_starts(graph: Graph, linked: Linked, host: float, folder: Path
     comm = communication(linked)
     with (folder / "trace.et").open("wb") as out:
         write_et(out, graph, linked, comm, plan(graph, comm, 0, "astra-sim"), {}, Heading(0, 1, graph.epoch_ns))
-    work = workload([RankFile(0, read_chakra(folder / "trace.et"))])
+    work = workload({0: read_chakra(folder / "trace.et")})
     played = play_slots(apply(work, Changes((parse_scale(f"host={host}"),)), {}).work)
     beside = graph.kind == NodeKind.HOST_COMM
     return [*played.start_ns[beside][np.argsort(graph.row[beside])].tolist(), played.total_ns]

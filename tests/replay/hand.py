@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from graphlink.graph.chakra import ChakraFile, CommType, Has, Metadata, NodeType
-from graphlink.graph.chakra_columns import COLUMNS, TEMPLATE, NodeBlock, assemble
+from graphlink.graph.chakra import ChakraFile, Has, Metadata, NodeType
+from graphlink.graph.chakra_columns import ABSENT, COLUMNS, NodeBlock, assemble
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import EdgeKind
-from graphlink.replay.workload import RankFile, Workload, workload
+from graphlink.replay.workload import Workload, workload
 
 CPU, GPU, COLL, SEND, RECV = "cpu", "gpu", "coll", "send", "recv"
 _TYPES = {CPU: NodeType.COMP, GPU: NodeType.COMP, COLL: NodeType.COMM_COLL, SEND: NodeType.COMM_SEND, RECV: NodeType.COMM_RECV}
@@ -32,7 +31,7 @@ class N(NamedTuple):
     delay_us: int = 0
     lane: int = 0
     correlation: int = 0
-    comm_type: int = CommType.ALL_REDUCE
+    comm_type: int = CollectiveType.ALL_REDUCE
     calls: tuple[str, ...] = ()  # sync_call
     wake_us: int = 0
     latency_us: int = 0
@@ -41,11 +40,10 @@ class N(NamedTuple):
 def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_size: int | None = None) -> ChakraFile:
     """A graph of ours with these nodes."""
     names = list(dict.fromkeys(n.name for n in nodes))
-    rows = []
-    for n in nodes:
-        row = dict(zip(COLUMNS, TEMPLATE, strict=True))
+    block = NodeBlock()
+    for i, n in enumerate(nodes):
+        row = dict(zip(COLUMNS[-len(ABSENT) :], ABSENT, strict=True))
         start = 1000 * (n.start_us or 0)
-        row |= {"name": names.index(n.name), "type": _TYPES[n.sort], "duration_micros": n.us + n.delay_us, "data_deps": len(n.deps)}
         row |= {"is_cpu_op": n.sort == CPU, "start_ns": start, "duration_ns": 1000 * n.us, "start_delay_ns": 1000 * n.delay_us}
         row |= {"end_ns": start + 1000 * (n.us + n.delay_us), "comm_size": n.size, "comm_tag": n.tag, "correlation": n.correlation}
         row |= {"wake_ns": 1000 * n.wake_us, "launch_latency_ns": 1000 * n.latency_us}
@@ -53,22 +51,17 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
         row |= {"comm_type": n.comm_type, "pg_name": n.group} if n.sort == COLL else {}
         row |= {"comm_src": rank, "comm_dst": n.peer} if n.sort == SEND else {}
         row |= {"comm_src": n.peer, "comm_dst": rank} if n.sort == RECV else {}
-        row["has"] = int(Has.START_NS | Has.END_NS | Has.DURATION_NS)
-        rows.append([int(v) for v in row.values()])
-    block = NodeBlock(
-        np.array(rows, np.int64).reshape(-1, len(COLUMNS)),
-        np.array([n.id for n in nodes], np.uint64),
-        np.array([d for n in nodes for d, _ in n.deps], np.uint64),
-        np.array([k for n in nodes for _, k in n.deps], np.uint8),
-        np.zeros(0, np.uint64),
-        (),
-        {i: n.calls for i, n in enumerate(nodes) if n.calls},
-    )
+        has = int(Has.START_NS | Has.END_NS | Has.DURATION_NS)
+        block.rows.extend([names.index(n.name), _TYPES[n.sort], 0, n.us + n.delay_us, has, len(n.deps), 0, *row.values()])
+        block.id.append(n.id)
+        block.data.extend(d for d, _ in n.deps)
+        block.data_kind.extend(k for _, k in n.deps)
+        block.sync_call |= {i: n.calls} if n.calls else {}
     return assemble(f"hand.{rank}.et", Metadata("0.0.4", "1", epoch_ns, rank, world_size), tuple(names), [block])
 
 
 def load(*ranks: Sequence[N]) -> Workload:
-    return workload([RankFile(r, file(nodes, rank=r)) for r, nodes in enumerate(ranks)])
+    return workload({r: file(nodes, rank=r) for r, nodes in enumerate(ranks)})
 
 
 Key = tuple[int, int]  # rank, id

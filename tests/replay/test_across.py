@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from graphlink.cli import main
-from graphlink.graph.chakra import read_chakra
+from graphlink.graph.chakra import ChakraFile, read_chakra
 from graphlink.model import EdgeKind
 from graphlink.replay.across import CriticalAcross, across, encode
-from graphlink.replay.workload import RankFile
 from tests.astra.et_files import coll, encoded, node, recv
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, N, file
 
@@ -22,9 +21,9 @@ TRACES = Path(__file__).parents[3] / "shared" / "traces"
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
 
 
-def run(*ranks: Sequence[N], epochs: Sequence[int] | None = None) -> list[RankFile]:
+def run(*ranks: Sequence[N], epochs: Sequence[int] | None = None) -> dict[int, ChakraFile]:
     zero = epochs or [0] * len(ranks)
-    return [RankFile(r, file(nodes, rank=r, epoch_ns=e)) for r, (nodes, e) in enumerate(zip(ranks, zero, strict=True))]
+    return {r: file(nodes, rank=r, epoch_ns=e) for r, (nodes, e) in enumerate(zip(ranks, zero, strict=True))}
 
 
 def test_the_path_goes_on_where_the_late_ranks_are() -> None:
@@ -97,7 +96,7 @@ def test_a_run_that_does_not_end_says_so() -> None:
 
 
 def test_nothing() -> None:
-    found = across([], {})
+    found = across({}, {})
     assert found.length_ns == 0 and not found.nodes.id and not found.hops
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
-from graphlink.graph.chakra import CommType
+from graphlink.link.commtypes import CollectiveType
 from graphlink.model import EdgeKind
 from graphlink.replay.ideal import play_ideal
 from graphlink.replay.path import critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.syncs import sync_waits
 from graphlink.replay.whatif import Changes, apply, launches, parse_scale, wire_share
-from graphlink.replay.workload import RankFile, Workload, workload
+from graphlink.replay.workload import Workload, workload
 from tests.replay.hand import COLL, CPU, GPU, N, file, load
 
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
@@ -207,11 +207,11 @@ def test_launches_of_one_graph_are_one_call() -> None:
 def test_bandwidth() -> None:
     nodes = [
         N(0, CPU, 1),
-        N(1, COLL, 50, ((0, L),), group=1, size=8_000_000, comm_type=CommType.ALL_REDUCE),
-        N(2, COLL, 5, ((1, S),), group=1, size=10, comm_type=CommType.ALL_REDUCE),
+        N(1, COLL, 50, ((0, L),), group=1, size=8_000_000, comm_type=CollectiveType.ALL_REDUCE),
+        N(2, COLL, 5, ((1, S),), group=1, size=10, comm_type=CollectiveType.ALL_REDUCE),
         N(3, COLL, 50, ((2, S),), group=1, size=0),
     ]
-    work = workload([RankFile(0, file(nodes, world_size=8))])
+    work = workload({0: file(nodes, world_size=8)})
     changed = apply(work, Changes(bytes_per_s=100e9), {1: (0, 1, 2, 3)})
     assert changed.work.cost_ns.tolist() == [1_000, 120_000, 5_000, 50_000]  # 1.5 x 8 MB over 100 GB/s; the quickest; unknown
     assert "1 of unknown size" in changed.done[0]
@@ -219,7 +219,9 @@ def test_bandwidth() -> None:
 
 
 def test_bytes_on_the_wire() -> None:
-    kinds = np.array([CommType.ALL_REDUCE, CommType.ALL_GATHER, CommType.REDUCE_SCATTER, CommType.BROADCAST, -1], np.int64)
+    kinds = np.array(
+        [CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.BROADCAST, -1], np.int64
+    )
     assert wire_share(kinds, np.full(5, 4.0)).tolist() == [1.5, 3.0, 0.75, 1.0, 1.0]
 
 

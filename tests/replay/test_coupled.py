@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphlink.graph.chakra import ChakraFile
 from graphlink.model import NOWHERE, EdgeKind
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import play_ideal
+from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import meetings
-from graphlink.replay.path import critical_path
+from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.played import FREE, MEETING, MESSAGE, NOT_RUN, Played
-from graphlink.replay.stuck import Stuck, stuck
-from graphlink.replay.workload import RankFile, Workload, workload
+from graphlink.replay.records import StuckEntry
+from graphlink.replay.workload import Workload, workload
 from tests.replay.hand import COLL, CPU, GPU, RECV, SEND, Key, N, file, load, partners
 
 H, L, S, Y = EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.SYNC
@@ -77,7 +79,7 @@ def runs(draw: Any, ranks: int) -> list[list[N]]:
     return out
 
 
-def played(ranks: Sequence[Sequence[N]], groups: Groups) -> tuple[Workload, Played, list[Stuck]]:
+def played(ranks: Sequence[Sequence[N]], groups: Groups) -> tuple[Workload, Played, list[StuckEntry]]:
     work = load(*ranks)
     met = meetings(work, groups)
     done = play_coupled(work, met)
@@ -123,7 +125,7 @@ def test_a_collective_begins_with_its_last_member_and_its_start_delay() -> None:
     path = critical_path(work, done)
     assert path.node.tolist() == [0, 1, 4, 5] and path.kind.tolist() == [FREE, L, MEETING, Y]
     assert path.own_ns.tolist() == [10_000, 3_000, 5_000, 7_000] and path.fixed_ns.tolist() == [0, 3_000, 0, 0]
-    assert path.delay_ns == 3_000
+    assert by_work(work, path)["delay"] == 3_000
 
 
 def test_slots_hold_nobody_up() -> None:
@@ -137,8 +139,8 @@ def test_slots_hold_nobody_up() -> None:
 def test_a_circle_of_ranks_says_who_waits_for_whom() -> None:
     first = [N(0, COLL, 1, group=1), N(1, COLL, 1, ((0, S),), group=2), N(2, CPU, 1, ((1, Y),))]
     second = [N(0, COLL, 1, group=2), N(1, COLL, 1, ((0, S),), group=1), N(2, CPU, 1)]
-    work, done, left = played([first, second], {1: (0, 1), 2: (0, 1)})
-    assert [(s.rank, s.left, work.id(s.node), s.waits_for) for s in left] == [
+    _, done, left = played([first, second], {1: (0, 1), 2: (0, 1)})
+    assert [(s.rank, s.left, s.node.id, s.waits_for) for s in left] == [
         (0, 3, 0, "rank 1 in collective 1 of group 1, which it never starts there"),
         (1, 2, 0, "rank 0 in collective 1 of group 2, which it never starts there"),
     ]
@@ -185,14 +187,14 @@ def test_a_message_that_arrived_before_its_row_began_left_in_the_op_before(row_u
 
 
 def test_ranks_begin_on_the_clock_of_the_run() -> None:
-    def rank(number: int, epoch_ns: int, offset_ns: int) -> RankFile:
+    def rank(number: int, epoch_ns: int, offset_ns: int) -> ChakraFile:
         given = file([N(0, CPU, 10), N(1, COLL, 1, ((0, L),), start_us=10)], rank=number, epoch_ns=epoch_ns)
-        return RankFile(number, replace(given, metadata=replace(given.metadata, clock_offset_ns=offset_ns)))
+        return replace(given, metadata=replace(given.metadata, clock_offset_ns=offset_ns))
 
-    apart = workload([rank(0, 0, 0), rank(1, 10**9, 0)])
+    apart = workload({0: rank(0, 0, 0), 1: rank(1, 10**9, 0)})
     met = meetings(apart, {})
     assert met.begin_ns.tolist() == [0, 0] and met.measured_ns is None and "clocks differ" in met.notes[0]
-    work = workload([rank(0, 0, 0), rank(1, 10**9, 4_000 - 10**9)])
+    work = workload({0: rank(0, 0, 0), 1: rank(1, 10**9, 4_000 - 10**9)})
     met = meetings(work, {})
     assert met.begin_ns.tolist() == [0, 4_000] and met.measured_ns == 15_000 and not met.notes
     assert play_coupled(work, met).end_ns.tolist() == [10_000, 15_000, 14_000, 15_000]
@@ -204,7 +206,7 @@ def test_drift_moves_times_between_ranks_and_no_duration() -> None:
     first = file([N(0, CPU, 10), N(1, CPU, 10, ((0, H),), start_us=2_000_000)], epoch_ns=5)
     second = file([N(0, CPU, 10), N(1, CPU, 10, ((0, H),), start_us=2_000_000)], rank=1, epoch_ns=5)
     drifting = replace(second, metadata=replace(second.metadata, clock_drift_ppb=50_000))
-    work = workload([RankFile(0, first), RankFile(1, drifting)])
+    work = workload({0: first, 1: drifting})
     met = meetings(work, {})
     assert met.measured_ns == 2_000_010_000 + 100_000  # 50 parts in a million, to the ns
     assert play_coupled(work, met).end_ns.tolist() == [10_000, 20_000, 10_000, 20_000]

@@ -125,6 +125,6 @@ def test_the_slots_of_astra_sim_know_no_latency() -> None:
 def test_what_changes_nothing_gains_nothing(tmp_path: Path) -> None:
     for seed in range(8):
         work = recorded(tmp_path, run(random_program(seed, program_shape(seed, 60))), cuda_sync=True)
-        assert np.count_nonzero(work.ranks[0].file.launch_latency_ns)
+        assert np.count_nonzero(work.files[0].launch_latency_ns)
         plain = play_ideal(work).total_ns / 1000
         assert total_us(work, "kernel=1") == pytest.approx(plain, rel=2e-4)

@@ -12,9 +12,8 @@ import pytest
 from graphlink.cli import main
 from graphlink.errors import UsageError
 from graphlink.model import EdgeKind
-from graphlink.replay.fitting import fit, told_ranks
 from graphlink.replay.syncs import waiting_ranks
-from graphlink.replay.whatif import Changes, parse_scale
+from graphlink.replay.whatif import Changes, fit, parse_scale, told_ranks
 from tests.astra.et_files import coll, node, written
 from tests.replay.hand import CPU, GPU, N, load
 

@@ -72,7 +72,7 @@ def what_if_errors(folder: Path, *, cuda_sync: bool, ops: int = 145, programs: i
         program = random_program(seed, program_shape(seed, ops))
         execution = run(program)
         work = recorded(folder, execution, cuda_sync=cuda_sync)
-        lead = execution.makespan_ns - measured_ns(work.ranks[0].file)  # rows outside the graph: the profiler's own calls
+        lead = execution.makespan_ns - measured_ns(work.files[0])  # rows outside the graph: the profiler's own calls
         for scale in SCALES:
             truth = run(program, kernel_scale=scale).makespan_ns - lead
             errors[scale].append(abs(100 * (faster(work, scale) / truth - 1)))
@@ -165,7 +165,7 @@ def test_a_faster_host_and_a_faster_device(tmp_path: Path, most_ns: int, usual: 
         program = launching_within(random_program(seed, replace(program_shape(seed, 60), blocking=False)), most_ns)
         execution = run(program)
         work = recorded(tmp_path, execution, cuda_sync=True)
-        lead = execution.makespan_ns - measured_ns(work.ranks[0].file)
+        lead = execution.makespan_ns - measured_ns(work.files[0])
         scales = {w for w in ("host", "gap", "kernel", "copy") if np.any(work.work == parse_scale(f"{w}=1").work)}
         for kernels, of in errors.items():
             changes = [parse_scale(f"{w}={0.5 if w in ('host', 'gap') else kernels}") for w in sorted(scales)]
@@ -198,7 +198,7 @@ def test_without_synchronisation(tmp_path: Path, programs: int) -> None:
         program = random_program(seed, program_shape(seed))
         execution = run(program)
         work = recorded(tmp_path, execution, cuda_sync=True)
-        lead = execution.makespan_ns - measured_ns(work.ranks[0].file)
+        lead = execution.makespan_ns - measured_ns(work.files[0])
         truth = run(without_waits(program)).makespan_ns - lead
         if not np.any(work.kind == EdgeKind.SYNC):
             continue

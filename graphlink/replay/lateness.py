@@ -1,0 +1,156 @@
+"""Nodes that a replay starts at another time than recorded, that waited for a slot, or that never run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphlink.model import I64, NOWHERE
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings
+from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
+from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
+from graphlink.replay.workload import Slot, Workload
+
+
+def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
+    """Find where the drift (replayed start less recorded start) changes most from what held a node back to the node, largest first.
+
+    Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
+    rank, replayed and recorded. Linear; nothing for files without times.
+    """
+    if not len(work) or not all(file.timed for file in work.files):
+        return []
+    start = np.where(played.ran, played.start_ns - played.rank_begin_ns[work.member], 0)
+    drift = start - recorded_start_ns(work)
+    held = played.held_by
+    change = np.where(played.ran, drift - np.where(held == NOWHERE, 0, drift[held]), 0)
+    size = np.abs(change)
+    largest = np.zeros(len(work) + 1, np.int64)  # by holder; NOWHERE finds the last entry
+    np.maximum.at(largest, held, size)
+    roots = np.flatnonzero((held == NOWHERE) & (size > 0))  # each is its own place
+    others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
+    first = np.full(len(work), NOWHERE)
+    first[held[others[::-1]]] = others[::-1]
+    found = np.concatenate((roots, first[first != NOWHERE]))
+    if len(found) > most:
+        found = found[size[found] >= np.partition(size[found], -most)[-most]]
+    top = found[np.lexsort((found, -size[found]))[:most]]
+    return [
+        Drift(
+            node=_node(work, i),
+            held_by=None if held[i] == NOWHERE else _node(work, int(held[i])),
+            edge=held_word(int(played.held_kind[i])),
+            drift_ns=int(drift[i]),
+            change_ns=int(change[i]),
+        )
+        for i in top.tolist()
+    ]
+
+
+def recorded_start_ns(work: Workload) -> I64:
+    """Return when each node was recorded to start, since the earliest node of its rank."""
+    first = np.array([file.start_ns.min(initial=0) for file in work.files], np.int64)
+    return work.column("start_ns") - first[work.member]
+
+
+def _node(work: Workload, node: int) -> NodeAt:
+    return NodeAt(rank=work.rank(node), id=work.id(node), name=work.name(node))
+
+
+def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
+    """Find the lanes that waited for a slot, longest first: what makes a machine with slots slower than the recording. n log n."""
+    at = np.flatnonzero(played.held_kind == SLOT)
+    if not len(at):
+        return []
+    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
+    lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
+    mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
+    out = []
+    for lane, taken in sorted(set(zip(mine.tolist(), slot.tolist(), strict=True))):
+        here = (mine == lane) & (slot == taken)
+        others = np.bincount(behind[here], weights=waited[here], minlength=len(lanes))
+        most = int(others.argmax())
+        entry = SlotWaitEntry(
+            rank=int(lanes[lane, 0]),
+            lane=_lane_name(lanes[lane]),
+            slot=Slot(taken).name.lower(),
+            nodes=int(here.sum()),
+            waited_ns=int(waited[here].sum()),
+            behind=_lane_name(lanes[most]),
+            behind_ns=int(others[most]),
+        )
+        out.append(entry)
+    return sorted(out, key=lambda w: -w.waited_ns)
+
+
+def _lanes(work: Workload, nodes: I64) -> tuple[I64, I64]:
+    """Return the lane of each of ``nodes``, a row of the second array: rank, whether a thread, device, thread or stream."""
+    host = work.slot[nodes] == Slot.CPU
+    device, tid, stream = (work.column(name)[nodes] for name in ("device", "tid", "stream"))
+    rows = np.stack([work.node_rank[nodes], host.astype(np.int64), np.where(host, 0, device), np.where(host, tid, stream)], axis=1)
+    values, lane = np.unique(rows, axis=0, return_inverse=True)
+    return lane.reshape(-1), values
+
+
+def _lane_name(row: I64) -> str:
+    _, host, device, number = row.tolist()
+    return f"thread {number}" if host else f"stream {number} of device {device}"
+
+
+def stuck(work: Workload, played: Played, meetings: Meetings | None = None) -> list[StuckEntry]:
+    """Return one entry a rank that did not finish, with the node at the head of those that never end. Linear."""
+    out = []
+    for (low, high), rank in zip(work.bounds, work.ranks, strict=True):
+        left = low + np.flatnonzero(played.end_ns[low:high] == NOT_RUN)
+        if not len(left):
+            continue
+        begun = left[played.start_ns[left] != NOT_RUN]
+        if len(begun) and meetings is not None:
+            head = int(begun[0])
+            waits_for = _partner(work, played, meetings, head)
+        else:
+            head = _head(work, played, int(left[0]))
+            waits_for = _dependency(work, played, head)
+        out.append(StuckEntry(rank=rank, left=len(left), node=_node(work, head), waits_for=waits_for))
+    return out
+
+
+def _head(work: Workload, played: Played, node: int) -> int:
+    """Go back over dependencies that did not end, until one has none or they go in a circle."""
+    seen = {node}
+    while (before := _blocked_by(work, played, node)) is not None and before not in seen:
+        seen.add(before)
+        node = before
+    return node
+
+
+def _blocked_by(work: Workload, played: Played, node: int) -> int | None:
+    before = work.source[work.first[node] : work.first[node + 1]]
+    blocked = before[played.end_ns[before] == NOT_RUN]
+    return int(blocked[0]) if len(blocked) else None
+
+
+def _dependency(work: Workload, played: Played, node: int) -> str:
+    before = _blocked_by(work, played, node)
+    if before is None:
+        return "its slot, which is never free again"
+    return f"node {work.id(before)} ({work.name(before)[:60]}), which waits for it: a cycle"
+
+
+def _partner(work: Workload, played: Played, meetings: Meetings, node: int) -> str:
+    position, file = int(work.position[node]), work.file_of(node)
+    if meetings.code[node] == COLLECTIVE:
+        meeting = int(meetings.partner[node])
+        same = np.flatnonzero((meetings.code == COLLECTIVE) & (meetings.partner == meeting))
+        came = {work.rank(i) for i in same.tolist() if played.start_ns[i] != NOT_RUN}
+        late = sorted({work.rank(i) for i in same.tolist()} - came)
+        number = f"collective {int(meetings.turn[meeting]) + 1} of group {int(meetings.group[meeting])}"
+        if late:
+            return f"rank {late[0]} in {number}, which it never starts there"
+        return f"{number}: only {len(same)} of {int(meetings.expected[meeting])} ranks have it"
+    if meetings.code[node] == RECEIVE:
+        what = f"tag {int(file.comm_tag[position])}, {int(file.comm_size[position])} bytes"
+        source = int(file.comm_src[position])
+        if meetings.partner[node] == NOWHERE:
+            return f"a send from rank {source} that is not there ({what})"
+        return f"the send of rank {source} ({what}), which it never starts"
+    return "its own end"

@@ -1,0 +1,114 @@
+"""What a replay found, as ``graphlink replay --json`` gives it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from graphlink.records import Short
+from graphlink.version import __version__
+
+
+class NodeAt(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    id: int
+    name: str
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """``drift_ns``: replayed less recorded start; ``change_ns``: how much more than that of ``held_by``, over an edge of kind ``edge``."""
+
+    node: NodeAt
+    held_by: NodeAt | None
+    edge: str
+    drift_ns: int
+    change_ns: int
+
+
+class SlotWaitEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of ``lane`` stood ready for ``waited_ns`` in all, since another node had the slot; ``behind`` had it most often."""
+
+    rank: int
+    lane: str
+    slot: str
+    nodes: int
+    waited_ns: int
+    behind: str
+    behind_ns: int
+
+
+class FamilyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    work: str
+    nodes: int
+    ns: int
+
+
+class PathEntry(Short, msgspec.Struct, frozen=True, kw_only=True):
+    length_ns: int
+    nodes: int
+    work_ns: dict[str, int]
+    gap_share: float
+    delay_share: float
+    slot_waits: int  # nodes of the path that waited for a slot
+    top: list[FamilyEntry]
+
+
+class RankEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """``measured_ns``: None for a file without recorded times. ``error_pct``: None there too, and for a rank that does not finish, whose
+    ``replayed_ns`` is the time until nothing could run.
+    """
+
+    rank: int
+    nodes: int
+    ran: int  # of them
+    measured_ns: int | None
+    replayed_ns: int
+    finished: bool
+    error_pct: float | None
+
+
+class StuckEntry(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    left: int
+    node: NodeAt
+    waits_for: str
+
+
+class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the machine: of one rank, or of all.
+
+    ``measured_ns``: the last recorded end less the first recorded start of all ranks, on the run's clock; None without recorded times,
+    where the ranks have no clock in common, and where they were made to begin together. ``error_pct`` compares ``total_ns``; None there
+    too, and if a rank does not finish.
+    """
+
+    ranks: list[RankEntry]
+    total_ns: int
+    measured_ns: int | None
+    error_pct: float | None
+    path: PathEntry
+    drifts: list[Drift]
+    slot_waits: list[SlotWaitEntry]
+    stuck: list[StuckEntry]
+    notes: list[str]
+
+
+class WhatIf(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The same run with changes. ``done``: what each change did; ``not_here``: changes that name nothing on these ranks."""
+
+    ranks: list[RankEntry]
+    before_ns: int
+    after_ns: int
+    gain_pct: float | None  # None where a rank does not finish, before or after
+    path: PathEntry
+    done: list[str]
+    not_here: list[str]
+    stuck: list[StuckEntry]
+
+
+class Report(Short, msgspec.Struct, frozen=True, kw_only=True):
+    graphlink: str = __version__
+    machine: str
+    runs: list[Run]
+    what_if: list[WhatIf]  # one entry a run, or none
+    cannot: list[str]  # what a what-if does not answer
