@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SIZES ?=
 FUZZ ?= --count 10000
 
-.PHONY: demo capture test test-all fuzz bench fixtures schemas clean
+.PHONY: demo capture test test-all coverage fuzz bench fixtures schemas clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphlink --et fixtures/demo/et_0.json --kineto fixtures/demo/kineto_0.json --out graphlink-demo --force
@@ -18,13 +18,18 @@ capture: $(VENV)/.installed-dev
 	$(BIN)/python fixtures/capture/ddp.py graphlink-capture/recorded
 	$(BIN)/graphlink graphlink-capture/recorded --out graphlink-capture/out
 
-# without sweeps and large recordings, which are marked long; test-all has them
-test: MARKED := -m "not long"
+# without sweeps and large recordings, which are marked long, and with few random programs a test; test-all has all
+test: CHOICE := -m "not long"
+test-all: CHOICE := --hypothesis-profile thorough
 test test-all: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest -n $(WORKERS) $(MARKED)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(CHOICE)
+
+# which lines of the package make test runs, those in child processes too
+coverage: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long" --cov --cov-report term:skip-covered
 
 # FUZZ="--first 10000 --count 50000" for other hostile inputs; a failure is printed with its case and seed
 fuzz: $(VENV)/.installed-dev

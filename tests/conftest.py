@@ -1,17 +1,45 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# neither asks how busy the machine is
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+from graphlink.engine import pool
+
+SLOW = [HealthCheck.too_slow]  # as a busy machine is
+settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=SLOW)
+settings.register_profile("thorough", max_examples=300, deadline=None, suppress_health_check=SLOW)  # of make test-all
+settings.load_profile("quick")
+RUN_IN_PROCESSES = pool.run_all
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
+def _ranks_in_turn() -> Iterator[None]:
+    """Run jobs of ranks one after the other in this process: starting one for each small rank takes far longer than its work."""
+
+    def in_turn(work: Callable[[Any], Any], tasks: Sequence[Any], at_once: int, done: Callable[[int], None] | None = None) -> list[Any]:
+        results = []
+        for task in tasks:
+            results.append(work(task))
+            if done is not None:
+                done(len(results))
+        return results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "run_all", in_turn)
+        yield
+
+
+@pytest.fixture
+def rank_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run jobs of ranks in processes, as a user's are."""
+    monkeypatch.setattr(pool, "run_all", RUN_IN_PROCESSES)
+
+
+@pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
     """URL of a bucket as moto plays it on this machine; environment variables say where, to child processes too."""
     for package in ("fsspec", "s3fs", "moto"):
@@ -21,7 +49,6 @@ def s3() -> Iterator[str]:
     from moto.server import ThreadedMotoServer
 
     system = fsspec.get_filesystem_class("s3")
-    system.clear_instance_cache()  # it knows the address of another module's server
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     with pytest.MonkeyPatch.context() as patch:
@@ -30,7 +57,7 @@ def s3() -> Iterator[str]:
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        fsspec.filesystem("s3").makedirs("bucket", exist_ok=True)  # all servers of a process have the same buckets
+        fsspec.filesystem("s3").makedirs("bucket", exist_ok=True)
         yield "s3://bucket"
     server.stop()
     system.clear_instance_cache()

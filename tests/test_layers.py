@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,26 +16,34 @@ WRITER = {"nccl", "pipeline", "ranks"}  # what the writer of graphs still knows 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text(), str(path))))
+
+
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """Dotted names of all modules that a file imports, anywhere in it, but for type checkers' eyes only."""
-    tree = ast.parse(path.read_text(), str(path))
     hidden = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    names: list[str] = []
+    for node in nodes(path):
         if id(node) in hidden:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             assert node.module
-            yield node.module
+            names.append(node.module)
             if node.module == "graphlink":
-                yield from (f"graphlink.{alias.name}" for alias in node.names)
+                names += (f"graphlink.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def own(path: Path) -> list[str]:
@@ -92,7 +100,7 @@ def test_only_who_reads_or_writes_graphs_knows_the_chakra_messages() -> None:
 
 def test_only_the_command_line_prints_or_exits() -> None:
     def speaks(path: Path) -> bool:
-        calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        calls = (node.func for node in nodes(path) if isinstance(node, ast.Call))
         return any(ast.unparse(call) in ("print", "sys.exit", "exit", "quit", "os._exit") for call in calls)
 
     outside = {label(path) for path in MODULES if stage_of(path) not in ("cli", "testing", "__main__")}

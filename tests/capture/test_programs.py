@@ -15,30 +15,25 @@ from tests.capture import truths
 
 pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev")
 ROOT = Path(__file__).parents[2]
-TRIES = 3
 PROGRAMS = ROOT / "fixtures" / "capture"
 
 
 def record(program: str, *arguments: str | Path) -> str:
     command = [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), *map(str, arguments)]
     ran = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def test_four_ranks_go_from_the_training_loop_to_a_replay_of_all(tmp_path: Path) -> None:
-    """Recorded again, twice at most, where the replay misses its mark: on a busy machine one rank of a collective may end it much later
-    than the others, and a replay of all ends it for all at once."""
-    summaries = []
-    while not summaries or (truths.worst_error_pct(summaries[-1]) > truths.ERROR_PCT and len(summaries) < TRIES):
-        out, graphs = tmp_path / f"out{len(summaries)}", tmp_path / f"graphs{len(summaries)}"
-        record("ddp", out)
-        truths.hold_ddp(out)
-        assert cli.main([str(out), "--out", str(graphs)]) == 0
-        summaries.append(json.loads((graphs / "summary.json").read_text()))
-    truths.hold_replay(summaries[-1])
+    """How near the replay comes is asked of kept recordings: on a busy machine one rank of a collective may end it much later than the
+    others, and a replay of all ends it for all at once."""
+    record("ddp", tmp_path / "out")
+    truths.hold_ddp(tmp_path / "out")
+    assert cli.main([str(tmp_path / "out"), "--out", str(tmp_path / "graphs")]) == 0
+    truths.hold_whole_replay(json.loads((tmp_path / "graphs" / "summary.json").read_text()))
 
 
 def test_a_thread_that_hands_over_is_recorded(tmp_path: Path) -> None:

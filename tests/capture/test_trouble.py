@@ -59,7 +59,7 @@ train()
 
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-c", BEGIN + program, str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ with graphlink.capture(sys.argv[1]) as capture:
 def test_what_forked_processes_run_is_not_in_the_recording(tmp_path: Path) -> None:
     """Workers of a DataLoader, of which each epoch forks new ones, and a process of the program's own."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     ids = [node["id"] for node in et(tmp_path)["nodes"]]
     assert len(ids) == len(set(ids)) > 100
@@ -234,7 +234,7 @@ with profile(schedule=schedule(wait=0, warmup=2, active=2), on_trace_ready=lambd
 
 def test_a_profiler_of_the_program_that_warms_up_lives_on(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WARMING, str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert (ran.returncode, ran.stdout.split()) == (0, ["theirs"]), ran.stderr
     assert "is running already" in ran.stderr
 

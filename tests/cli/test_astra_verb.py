@@ -121,7 +121,7 @@ sys.exit({status})
 def simulate(out: Path, program: Path | str | None, *reader: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "ASTRA_SIM"} | ({"ASTRA_SIM": str(program)} if program else {})
     command = ["bash", str(out / "run.sh"), *reader]
-    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
 
 
 def chained(*nodes: Any) -> list[Any]:

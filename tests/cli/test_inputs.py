@@ -481,9 +481,9 @@ def test_thousands_of_ranks_are_paired_in_seconds(tmp_path: Path) -> None:
     for rank in range(ranks):
         kineto(tmp_path / f"a{rank}.json", info(rank, ranks), pid=rank % 8)
         et(tmp_path / f"b{rank}.json", pid=rank % 8, groups=[{"pg_name": "1", "ranks": [rank]}] if rank % 2 else None)
-    began = time.perf_counter()
+    began = time.process_time()
     found = folder(tmp_path)
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert pairs(found) == [(rank, f"a{rank}.json", f"b{rank}.json") for rank in range(ranks)]
     assert (found.warnings, found.missing) == ((), ())
 

@@ -190,7 +190,7 @@ def test_equal_times_stand_in_the_order_launch_record_wait() -> None:
     assert found(trace) == {("k39", "cudaEventSynchronize@10")}
 
 
-SLOW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=settings().max_examples // 10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @SLOW

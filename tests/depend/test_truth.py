@@ -24,7 +24,7 @@ WITH_ROWS = ["2023", "2024", "2024-spring", "2026"]
 WITHOUT_ROWS = ["2022", "2023", "2024", "2024-spring", "rocm"]
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", [0, 1, 2, *(pytest.param(block, marks=pytest.mark.long) for block in range(3, 10))])
 def test_with_rows_exactly_the_true_waits_are_found(tmp_path: Path, block: int) -> None:
     for seed in range(block * 30, block * 30 + 30):
         x = case(tmp_path, seed, WITH_ROWS, cuda_sync=True)
@@ -44,9 +44,10 @@ def test_hta_beside_rows_adds_nothing_false(tmp_path: Path, seed: int) -> None:
     assert counts.found == counts.kept + sum(counts.rejected.values())
 
 
-def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("programs", [100, pytest.param(300, marks=pytest.mark.long)])
+def test_without_rows_little_is_false_and_most_blocked_calls_are_explained(tmp_path: Path, programs: int) -> None:
     inferred = false = blocked = explained = 0
-    for seed in range(300):
+    for seed in range(programs):
         x = case(tmp_path, seed, WITHOUT_ROWS, cuda_sync=False)
         waits, events = x.found_waits(), x.inferred_events()
         inferred += len(waits) + len(events)

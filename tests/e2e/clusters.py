@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,11 +62,6 @@ def linked(run: ClusterRun, folder: Path, *options: str, seq: bool = True, timel
     done = command(folder / "traces", "--out", folder / "out", "--jobs", "1", *shown, *options, folder=folder / "out")
     assert done.status == status, done.err
     return done
-
-
-def serially(work: Callable[[Any], Any], tasks: Sequence[Any], *_: Any) -> list[Any]:
-    """In place of ``engines.run_all``: a process for each small rank takes longer than its work."""
-    return [work(task) for task in tasks]
 
 
 def told_op(run: ClusterRun, rank: int, op: int) -> str:

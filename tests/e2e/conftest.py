@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-COMMAND = Path(sys.executable).with_name("graphlink")
+from graphlink.cli import main
+
 ROOT = Path(__file__).parents[2]
 SIMULATORS = ROOT.parent / "shared" / "astra-sim"
 
@@ -33,16 +34,15 @@ class Done:
 
 
 @pytest.fixture
-def graphlink(tmp_path: Path) -> Callable[..., Done]:
-    """Runs the installed command in a process of its own; files are taken from the project's root."""
-    if not COMMAND.exists():
-        pytest.skip(f"graphlink is not installed beside {sys.executable}: pip install -e .")
+def graphlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Runs the command in this process; files are taken from the project's root."""
+    monkeypatch.chdir(ROOT)
 
     def call(*arguments: str | Path) -> Done:
-        folder = tmp_path / "out"
-        command = [str(COMMAND), *map(str, arguments), "--out", str(folder)]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-        return Done(ran.returncode, ran.stdout, ran.stderr, folder)
+        folder, out, err = tmp_path / "out", io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main([*map(str, arguments), "--out", str(folder)])
+        return Done(status, out.getvalue(), err.getvalue(), folder)
 
     return call
 
@@ -53,7 +53,7 @@ def reader(request: pytest.FixtureRequest) -> str:
     binary = SIMULATORS / f"AstraSim_{request.param}"
     if not binary.exists():
         pytest.skip(f"{binary} is absent")
-    ran = subprocess.run([binary], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run([binary], capture_output=True, text=True, check=False, timeout=600)
     if ran.returncode == 127:
         pytest.skip(f"{binary} does not start: {ran.stderr.strip()} (Debian: apt-get install libprotobuf32)")
     return str(request.param)

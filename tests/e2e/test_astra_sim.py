@@ -42,7 +42,7 @@ def simulated(folder: Path, reader: str, *options: str) -> Simulated:
     out = folder / "astra-sim"
     assert main(["astra", str(folder), "--force", *options]) == 0
     environment = os.environ | {"ASTRA_SIM": str(SIMULATORS / f"AstraSim_{reader}")}
-    ran = subprocess.run(["bash", str(out / "run.sh"), reader], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    ran = subprocess.run(["bash", str(out / "run.sh"), reader], env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert (ran.returncode, ran.stderr) == (0, "")
     times: dict[str, Times] = {"issue": {}, "callback": {}}
     for log in (out / f"log-{reader}/log").glob("log*.log"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,6 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from graphlink.graph.chakra import read_chakra
 from graphlink.link.commtypes import CollectiveType
 from graphlink.ranks import summary as summary_run
-from graphlink.run import ranks as run_ranks
 from graphlink.testing import (
     ClusterRun,
     ClusterTraining,
@@ -40,7 +38,6 @@ from tests.e2e.clusters import (
     linked,
     moments,
     reference_ns,
-    serially,
     told_op,
     told_unmatched,
     true_unmatched,
@@ -65,13 +62,6 @@ from flow join slice a on a.id = slice_out join slice b on b.id = slice_in
   join process_track tb on tb.id = b.track_id join process pb on pb.upid = tb.upid
 where pa.upid != pb.upid"""
 APART = {"host_clock_offset_ns": 50 * MS, "drift_ppm": 20.0}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_process() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_ranks, "run_all", serially)
-        yield
 
 
 def training(data: int, tensor: int = 1, pipeline: int = 1, *, hosts: int = 1, **more: Any) -> ClusterTraining:
@@ -115,6 +105,9 @@ FAULTS: dict[str, tuple[ClusterTraining, list[Fault]]] = {
 }
 
 
+FEW_WITHOUT_SEQ = ("none", "late start, pipeline", "dropped among equals", "missing rank", "late start and dropped message")
+
+
 @dataclass(frozen=True)
 class Joined:
     run: ClusterRun
@@ -123,7 +116,12 @@ class Joined:
 
 @pytest.fixture(
     scope="module",
-    params=[(name, seq) for name, (told, _) in FAULTS.items() for seq in (True, False) if seq or told.world < 16],
+    params=[
+        pytest.param((name, seq), marks=[pytest.mark.long] if told.world > 16 or (not seq and name not in FEW_WITHOUT_SEQ) else [])
+        for name, (told, _) in FAULTS.items()
+        for seq in (True, False)
+        if seq or told.world < 16
+    ],
     ids=lambda p: f"{p[0]}, {'seq' if p[1] else 'no seq'}",
 )
 def joined(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Joined:
@@ -200,7 +198,7 @@ CONFLICTS: dict[str, tuple[ClusterTraining, list[Fault]]] = {
 }
 
 
-@pytest.mark.parametrize("seq", [True, False], ids=["seq", "no seq"])
+@pytest.mark.parametrize("seq", [True, pytest.param(False, marks=pytest.mark.long)], ids=["seq", "no seq"])
 @pytest.mark.parametrize("name", CONFLICTS)
 def test_conflicts_are_refused_and_can_be_kept(name: str, seq: bool, tmp_path: Path) -> None:
     run = cluster_run(*CONFLICTS[name])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from graphlink.cli import main
 from tests.doctor.told import untold
-from tests.e2e.conftest import COMMAND, ROOT
+from tests.e2e.conftest import ROOT
 
 TRACES = ROOT.parent / "shared" / "traces"
 
@@ -46,17 +49,17 @@ KNOWN: dict[str, set[str]] = {
 }  # fmt: skip
 
 
-def told(name: str) -> dict[str, Any]:
-    """The findings of a recording by name."""
-    if not TRACES.is_dir():
-        pytest.skip("the real traces are not here: ../shared/traces")
-    if not COMMAND.exists():
-        pytest.skip("graphlink is not installed: pip install -e .")
-    ran = subprocess.run(
-        [str(COMMAND), "doctor", str(TRACES / name), "--json", "-"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
+
+
+@cache
+def findings(name: str) -> dict[str, Any]:
+    """Findings of a recording by name."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["doctor", str(TRACES / name), "--json", "-"])
+    assert (status, err.getvalue()) == (0, "")
+    return {finding["name"]: finding for finding in json.loads(out.getvalue())["findings"]}
 
 
 SMALL = ("megatron-tp2-v100", "cuda-sync/alexnet.json.gz", "rocm/mi250_minitoy.json.gz", "nccl/nccl_trace_p2p_4rank.json")
@@ -64,24 +67,28 @@ SMALL = ("megatron-tp2-v100", "cuda-sync/alexnet.json.gz", "rocm/mi250_minitoy.j
 
 @pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.long) for name in KNOWN])
 def test_what_is_known_of_a_recording_is_found(name: str) -> None:
-    assert set(told(name)) == KNOWN[name]
+    assert set(findings(name)) == KNOWN[name]
 
 
 def test_figures_are_those_of_the_readme() -> None:
-    megatron = told("megatron-tp2-v100")["no-cuda-sync"]
+    megatron = findings("megatron-tp2-v100")["no-cuda-sync"]
     assert megatron["parts"] == {"cudaStreamSynchronize": 24, "cudaDeviceSynchronize": 2}  # 12 and 1 a rank
-    dlrm = told("dlrm8-v100")
+
+
+@pytest.mark.long
+def test_figures_of_large_recordings_are_those_of_the_readme() -> None:
+    dlrm = findings("dlrm8-v100")
     assert dlrm["launches-before-window"]["ranks"] == [1, 3]
-    partial = told("partial-et")["et-partial"]["figures"]
+    partial = findings("partial-et")["et-partial"]["figures"]
     assert partial == {"covered": 1310, "rows": 39506}
-    mi300 = told("rocm/mi300_resnet_rank0of8.json.gz")
+    mi300 = findings("rocm/mi300_resnet_rank0of8.json.gz")
     assert mi300["python-rows"]["figures"]["python"] == 34405
     assert mi300["launches-before-window"]["figures"] == {"orphans": 968, "ops": 3653}
     assert mi300["comm-unknown"]["figures"] == {"unknown": 5, "comms": 17}
-    sendrecv = told("legacy/sendrecv_graph_launch_5streams.json.gz")
+    sendrecv = findings("legacy/sendrecv_graph_launch_5streams.json.gz")
     assert sendrecv["no-cuda-sync"]["parts"]["cudaStreamSynchronize"] == 75
     assert sendrecv["no-cuda-sync"]["figures"]["waits"] == 425
-    mismatched = told("mismatched-pair")["et-of-other-run"]["told"][0]
+    mismatched = findings("mismatched-pair")["et-of-other-run"]["told"][0]
     assert "14388 ids are in both, but only 3658 under the same name" in mismatched
 
 
@@ -93,10 +100,10 @@ def test_figures_are_those_of_the_readme() -> None:
     ],
 )
 def test_the_summary_of_the_main_job_agrees(name: str, tmp_path: Path) -> None:
-    found = told(name)
+    found = findings(name)
     path = TRACES / name
     given = [str(path)] if path.is_dir() else ["--kineto", str(path)]
-    subprocess.run([str(COMMAND), *given, "--no-timeline", "-q", "--out", str(tmp_path / "out")], cwd=ROOT, check=True, timeout=300)
+    assert main([*given, "--no-timeline", "-q", "--out", str(tmp_path / "out")]) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     warnings = [*summary["warnings"], *(w for rank in summary["ranks"] for w in rank["warnings"])]
     assert untold(warnings, set(found)) == []

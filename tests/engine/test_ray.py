@@ -16,10 +16,12 @@ import engine_tasks
 import pytest
 from engine_tasks import Task, attempts, in_time_order, processes
 
+from graphlink.cli import main
 from graphlink.engine import pool
 from graphlink.engine.pool import Lost
 from graphlink.engine.ray import RETRIES, run_all_on_ray
 from graphlink.errors import InputError, UsageError
+from graphlink.testing import Training, run, training_program, write_kineto
 
 HERE = Path(__file__).parent
 PATH = f"{HERE.parents[1]}{os.pathsep}{HERE}"  # where nodes find this tree and the work of these tests
@@ -46,7 +48,7 @@ def cluster() -> Iterator[str]:
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves its log files open
 
 
-@pytest.mark.parametrize("at_once", [None, 1, 3])
+@pytest.mark.parametrize("at_once", [None, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
 def test_results_come_in_order_and_are_those_of_processes(cluster: str, tmp_path: Path, at_once: int | None) -> None:
     told: list[int] = []
     tasks = some(tmp_path, 6)
@@ -57,6 +59,18 @@ def test_results_come_in_order_and_are_those_of_processes(cluster: str, tmp_path
     assert run_all_on_ray(engine_tasks.square, []) == []
 
 
+def test_a_run_on_a_cluster_writes_what_processes_write(cluster: str, tmp_path: Path) -> None:
+    for rank in range(2):
+        execution = run(training_program(1, Training(steps=1, layers=1, ranks=2, rank=rank)))
+        write_kineto(execution, tmp_path / f"kineto_{rank}.json")
+    for engine in ("pool", "ray"):
+        given = ["--kineto", str(tmp_path / "kineto_*.json"), "--engine", engine]
+        assert main([*given, "--out", str(tmp_path / engine), "--no-timeline", "-q"]) == 0
+    by_pool, by_ray = ({path.name: path.read_bytes() for path in (tmp_path / engine).iterdir()} for engine in ("pool", "ray"))
+    assert by_pool == by_ray
+
+
+@pytest.mark.long
 def test_no_more_than_at_once_are_under_way(cluster: str, tmp_path: Path) -> None:
     run_all_on_ray(engine_tasks.slow_square, some(tmp_path, 4), 1)
     assert in_time_order(tmp_path) == ["0.0", "1.0", "2.0", "3.0"]  # though the first is slow
@@ -77,6 +91,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing(cluster: str, tmp_path: Pat
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.long
 def test_a_task_that_kills_each_worker_is_lost_and_the_others_finish(cluster: str, tmp_path: Path) -> None:
     zero, lost, four = run_all_on_ray(engine_tasks.square, some(tmp_path, 3, t1=99))
     assert (zero, four) == (0, 4)
@@ -93,10 +108,12 @@ def test_what_work_raises_is_raised_here(cluster: str, tmp_path: Path) -> None:
     assert "in reject_two" in str(raised.value.__cause__)
 
 
+@pytest.mark.long
 def test_an_estimate_above_what_a_node_has_does_not_wait_for_ever(cluster: str, tmp_path: Path) -> None:
     assert run_all_on_ray(engine_tasks.square, some(tmp_path, 2), estimates_bytes=[10**6, 10**15]) == [0, 1]
 
 
+@pytest.mark.long
 def test_a_node_without_the_module_is_told(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def work(task): return task\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -146,7 +163,7 @@ def runner(work: str, tmp_path: Path, ray_folder: Path, **more: str) -> subproce
 
 def left_of(ray_folder: Path) -> list[str]:
     """Processes of the cluster that lives there, once it has had time to end."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     while True:
         listed = subprocess.run(["ps", "-A", "-o", "stat=,args="], capture_output=True, text=True, check=True).stdout
         found = [line for line in listed.splitlines() if str(ray_folder) in line and not line.startswith("Z")]
@@ -155,10 +172,11 @@ def left_of(ray_folder: Path) -> list[str]:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_without_a_cluster_one_is_started_and_ended_in_silence(tmp_path: Path, ray_folder: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
     process = runner("square", tmp_path, ray_folder)
-    out, _ = process.communicate(timeout=240)
+    out, _ = process.communicate(timeout=600)
     assert (process.returncode, out) == (0, "[0, 1, 4] True\n")
     assert attempts(tmp_path / "work", 1) == 2
     assert any(ray_folder.iterdir())
@@ -167,14 +185,15 @@ def test_without_a_cluster_one_is_started_and_ended_in_silence(tmp_path: Path, r
 
 def stopped(process: subprocess.Popen[str], work: Path, number: int) -> tuple[int, str]:
     """Status and output of a runner that gets a signal while a task runs."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not any(work.iterdir()) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     return process.returncode, out
 
 
+@pytest.mark.long
 def test_a_signal_ends_the_cluster_too(tmp_path: Path, ray_folder: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
     process = runner("sleep_long", tmp_path, ray_folder)
@@ -182,6 +201,7 @@ def test_a_signal_ends_the_cluster_too(tmp_path: Path, ray_folder: Path) -> None
     assert left_of(ray_folder) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_cancels_what_a_running_cluster_works_on(cluster: str, tmp_path: Path, ray_folder: Path) -> None:
     process = runner("sleep_long", tmp_path, ray_folder, RAY_ADDRESS=cluster)
     assert stopped(process, tmp_path / "work", signal.SIGINT) == (130, "")
@@ -189,20 +209,22 @@ def test_ctrl_c_cancels_what_a_running_cluster_works_on(cluster: str, tmp_path: 
     assert run_all_on_ray(engine_tasks.square, some(tmp_path / "after", 2)) == [0, 1]
 
 
+@pytest.mark.long
 def test_a_running_cluster_is_joined_and_left_running(cluster: str, tmp_path: Path, ray_folder: Path) -> None:
     process = runner("square", tmp_path, ray_folder, RAY_ADDRESS=cluster)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=600)
     assert (process.returncode, out) == (0, "[0, 1, 4] True\n")
     (tmp_path / "after").mkdir()
     assert run_all_on_ray(engine_tasks.square, some(tmp_path / "after", 2)) == [0, 1]
     assert not any(ray_folder.iterdir())
 
 
+@pytest.mark.long
 def test_an_address_where_nothing_answers_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
     environment = {**os.environ, "PYTHONPATH": PATH, "RAY_ADDRESS": "127.0.0.1:1"}
     code = "from graphlink.engine.ray import run_all_on_ray; run_all_on_ray(abs, [1, 2])"
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert "InputError: no Ray cluster answers at 127.0.0.1:1 (" in ran.stderr
 
 

@@ -217,7 +217,7 @@ faults: st.SearchStrategy[list[Fault]] = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(training=trainings, profile=profiles, faulty=faults, seq=st.booleans())
 def test_no_call_ever_meets_another_kernel(
     training: ClusterTraining, profile: NcclProfile, faulty: list[Fault], seq: bool, tmp_path_factory: pytest.TempPathFactory

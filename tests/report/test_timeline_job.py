@@ -31,6 +31,7 @@ def processes(path: Path) -> list[str]:
     return [p.track_descriptor.process.process_name for p in packets if p.track_descriptor.HasField("process")]
 
 
+@pytest.mark.usefixtures("rank_processes")
 def test_all_ranks_are_in_one_file_however_many_processes_made_it(traces: Path, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("one by one", "at once")]
     for jobs, out in enumerate(outs, start=1):

@@ -67,7 +67,10 @@ def test_a_folder_of_ranks_is_linked_and_replays(what: PipelineTraining, tmp_pat
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize(("cause", "how"), [(cause, how) for cause, hows in HOWS.items() for how in hows])
+@pytest.mark.parametrize(
+    ("cause", "how"),
+    [pytest.param(cause, how, marks=[pytest.mark.long] if i else []) for cause, hows in HOWS.items() for i, how in enumerate(hows)],
+)
 def test_files_with_losses_hold_nothing_impossible(cause: str, how: str, tmp_path: Path) -> None:
     pipeline_run(replace(SMALL, stages=4, losses=(Loss(cause, 250_000, how=how),))).write(tmp_path)
     check_summary(linked(tmp_path, "--sync", "cuda"), 4)

@@ -230,5 +230,5 @@ def peak_mb(path: Path) -> int:
         print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")))
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return int(ran.stdout.splitlines()[-1].split()[1]) >> 10
