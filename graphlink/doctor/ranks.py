@@ -11,8 +11,8 @@ import numpy as np
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.records import Pipeline
-from graphlink.ranks.clocks.align import onto_run
-from graphlink.ranks.figures.apart import Apart
+from graphlink.ranks.clocks import onto_run
+from graphlink.ranks.times import Apart
 from graphlink.run.join import Run, join, told_conflict
 from graphlink.run.state import RankRows
 

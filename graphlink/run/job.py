@@ -46,7 +46,7 @@ from graphlink.pipeline.records import Pipeline
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto

@@ -16,9 +16,9 @@ from graphlink.pipeline.clocks import TOLERANCE_NS
 from graphlink.pipeline.common import counted_alike, on_run_clock
 from graphlink.pipeline.records import Pipeline, StageRun
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.figures.measure import Figures, figures
-from graphlink.ranks.matching.match import match
+from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.figures import Figures, figures
+from graphlink.ranks.match import match
 from graphlink.ranks.records import Clocks, Conflict, GroupKey, Matching, Meetings, RankComms
 from graphlink.run.job import Joined
 from graphlink.run.state import RankRows

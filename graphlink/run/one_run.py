@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clocks, RankComms
 
 APART_NS: Final = 600 * 10**9

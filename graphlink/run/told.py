@@ -11,10 +11,10 @@ from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.nccl.summary import over_ranks
 from graphlink.ranks import summary as told
-from graphlink.ranks.figures.apart import Apart
-from graphlink.ranks.figures.measure import RankTotals, Totals
-from graphlink.ranks.figures.stragglers import Straggler
+from graphlink.ranks.figures import RankTotals, Totals
 from graphlink.ranks.records import Clock, GroupKey
+from graphlink.ranks.stragglers import Straggler
+from graphlink.ranks.times import Apart
 from graphlink.replay.across import CriticalAcross
 from graphlink.report.summary import Rank
 from graphlink.run.join import Run, told_conflict

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.clocks.fit import _Sums, solved
-from graphlink.ranks.clocks.pairs import lines, pairs_of
-from graphlink.ranks.clocks.repair import rooms
-from graphlink.ranks.clocks.ties import MOST, Ties, components, ties
+from graphlink.ranks.clock_bounds import rooms
+from graphlink.ranks.clock_fit import _Sums, solved
+from graphlink.ranks.clock_ties import MOST, Ties, components, lines, pairs_of, ties
+from graphlink.ranks.clocks import clocks, onto_run
 from graphlink.ranks.records import Clock
 from tests.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.figures.apart import Apart, _covered
-from graphlink.ranks.figures.measure import Figures, Totals, figures
-from graphlink.ranks.figures.quantiles import quantiles, sorted_by
-from graphlink.ranks.figures.stragglers import NOBODY, _tail
+from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.columns import quantiles, sorted_by
+from graphlink.ranks.figures import Figures, Totals, figures
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.ranks.stragglers import NOBODY, _tail
+from graphlink.ranks.times import Apart, _covered
 from tests.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
 C = CollectiveType

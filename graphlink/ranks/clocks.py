@@ -17,13 +17,27 @@ import numpy as np
 
 from graphlink.graph.bounds import OPEN
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.clocks.fit import Fit, Known, fitted
-from graphlink.ranks.clocks.pairs import FEW, Affine, Pairs, Tree, along, lines, medians, pairs_of, summed, tree
-from graphlink.ranks.clocks.repair import Room, Shifts, rooms, shifts
-from graphlink.ranks.clocks.shared import named, shared
-from graphlink.ranks.clocks.ties import F64, Ties, components, middles, taken, ties
-from graphlink.ranks.figures.quantiles import added
-from graphlink.ranks.flat import any_of, blocks, column
+from graphlink.ranks.clock_bounds import Room, Shifts, rooms, shifts
+from graphlink.ranks.clock_fit import Fit, Known, fitted, named, shared
+from graphlink.ranks.clock_ties import (
+    F64,
+    FEW,
+    Affine,
+    Pairs,
+    Ties,
+    Tree,
+    along,
+    components,
+    lines,
+    medians,
+    middles,
+    pairs_of,
+    summed,
+    taken,
+    ties,
+    tree,
+)
+from graphlink.ranks.columns import added, any_of, blocks, column
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
 
 _SURE_DRIFT: Final = 1e-6

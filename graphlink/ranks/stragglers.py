@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64
-from graphlink.ranks.clocks.ties import F64
-from graphlink.ranks.figures.quantiles import quantiles
+from graphlink.ranks.clock_ties import F64
+from graphlink.ranks.columns import quantiles
 
 NOBODY: Final = "no rank stands out"
 _CHANCE: Final = 1 / 200

@@ -15,9 +15,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
-from graphlink.ranks.matching.lines import Line
-from graphlink.ranks.matching.shifts import likely_shifts
+from graphlink.ranks.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Line, Ops, Pairs, holes, likely_shifts, pairs, same_elsewhere
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most

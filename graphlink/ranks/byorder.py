@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64
-from graphlink.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
-from graphlink.ranks.matching.shifts import likely_shifts
+from graphlink.ranks.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, likely_shifts, pairs, same_elsewhere
 
 LARGEST: Final = 1 << 28  # product of lengths up to which the longest common subsequence is sought as a whole: bits kept
 NEAR: Final = 4  # matches between the two places of an op that stands in another order

@@ -14,8 +14,8 @@ import numpy as np
 
 from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I32, I64, Bool, CommKind
-from graphlink.ranks.clocks.ties import ROOTED
-from graphlink.ranks.flat import blocks, column, members
+from graphlink.ranks.clock_ties import ROOTED
+from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Meetings, RankComms
 
 _NEVER: Final = np.iinfo(np.int64).max

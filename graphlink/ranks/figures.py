@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
-from graphlink.ranks.clocks.ties import F64
-from graphlink.ranks.figures.apart import Apart, apart
-from graphlink.ranks.figures.quantiles import Quantiles, added, quantiles
-from graphlink.ranks.figures.stragglers import Blame, Seen, Shares, Straggler, blame, stragglers
-from graphlink.ranks.figures.times import Times, bus_factors, times
-from graphlink.ranks.flat import blocks
+from graphlink.ranks.clock_ties import F64
+from graphlink.ranks.columns import Quantiles, added, blocks, quantiles
 from graphlink.ranks.records import Clocks, Meetings, RankComms
+from graphlink.ranks.stragglers import Blame, Seen, Shares, Straggler, blame, stragglers
+from graphlink.ranks.times import Apart, Times, apart, bus_factors, times
 
 
 @dataclass(frozen=True, slots=True)
