@@ -32,7 +32,7 @@ from graphlink.ranks.clocks import on_run, onto_run
 from graphlink.ranks.columns import Members, any_of, blocks, column, quantiles
 from graphlink.ranks.records import Clocks, Meetings, RankComms
 
-_SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
+SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
 _PARTLY: Final = (
     *(CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
     *(CollectiveType.GATHER, CollectiveType.SCATTER),
@@ -122,7 +122,7 @@ def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, o
     out.waited_ns[mine] = np.add.reduceat(wait, at.first)
     out.transfer_ns[mine] = transfer
     mean = np.add.reduceat(own.bytes[at.op], at.first) // at.count
-    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], _SHARDS)
+    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], SHARDS)
     out.bytes[mine] = mean * np.where(shards, size[meetings.group[mine]], 1)
     out.timed[mine] = timed
     entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))

@@ -48,6 +48,7 @@ from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
+from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.nsys.places import number
@@ -126,11 +127,16 @@ class RankResult(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Short):
-    """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written."""
+    """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written.
+
+    ``run`` and its ``warnings`` only where several ranks were joined.
+    """
 
     ranks: tuple[summary.Rank, ...]
     pipeline: Pipeline | None
     files: tuple[str, ...]
+    run: RunSummary | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
