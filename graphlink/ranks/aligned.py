@@ -1,4 +1,4 @@
-"""What the two ways of laying one rank's ops beside another's work on, and what they find."""
+"""Records and helpers of the two ways to align the ops of two ranks, and clocks of ranks against each other as far as ends tell."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I32, I64, NOWHERE
+from graphlink.ranks.records import RankComms
 
 DIFFERS: Final = "differs"
 OTHER_ORDER: Final = "other order"
+SMALL: Final = 1 << 12  # product of lengths up to which all shifts are candidates
+MOST: Final = 24  # candidates of long sequences
 
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """Ops of one rank in one group (or at one end of messages), in order; equal ``token``: same function and size.
+    """Ops of one rank in one group (or at one end of messages), in order: ``rows`` of ``comms``. Equal ``token``: same function and size.
 
     ``timed``: they end within microseconds of their counterparts; rows of the host do not. ``eager``: some may end before their
     counterparts begin, as small messages do.
     """
 
-    rank: int
+    comms: RankComms
+    rows: I32
     token: I64
     start_ns: I64
     end_ns: I64
@@ -35,11 +39,15 @@ class Ops:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Ops of two sides that stand where the other has something else: positions in each."""
+    """Ops of two sides that stand where the other has something else: positions among the ops of each, in order.
+
+    ``members``: positions of the two sides among all that are aligned.
+    """
 
     left: I64
     right: I64
     why: str
+    members: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +61,35 @@ class Pairs:
     clashes: tuple[Clash, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """Consecutive ops of both sides between two matches (or before the first, after the last): ``low <= position < high``."""
-
-    left_low: int
-    left_high: int
-    right_low: int
-    right_high: int
-
-
 def pairs(left: I64, right: I64, count: int, clashes: tuple[Clash, ...] = ()) -> Pairs:
-    """From matched positions; ``count`` ops on the left."""
+    """Make ``Pairs`` of matched positions; ``count`` ops on the left."""
     of_left = np.full(count, NOWHERE, np.int64)
     of_left[left] = right
     return Pairs(of_left, clashes)
 
 
-def holes(left: I64, right: I64, left_count: int, right_count: int) -> list[Hole]:
-    """Where either side has ops that the other lacks, in order, from matched positions (ascending on both sides)."""
+def clash(left: Ops, right: Ops, a: I64, b: I64, members: tuple[int, int] = (0, 1)) -> Clash:
+    """Name why the ops ``a`` of the left and ``b`` of the right side do not match: other ones, or the same in another order."""
+    one, other = left.token[a], right.token[b]
+    moved = len(a) > 1 and len(a) == len(b) and bool((np.sort(one) == np.sort(other)).all())
+    return Clash(a, b, OTHER_ORDER if moved else DIFFERS, members)
+
+
+def holes(left: I64, right: I64, left_count: int, right_count: int) -> list[tuple[range, range]]:
+    """Return the ops of both sides between two matches (before the first, after the last), in order, where either side has some.
+
+    ``left`` and ``right``: matched positions, ascending on both sides.
+    """
     low = np.stack([np.append(-1, left), np.append(-1, right)]) + 1
     high = np.stack([np.append(left, left_count), np.append(right, right_count)])
     rows = np.flatnonzero((high > low).any(axis=0))
-    return [Hole(*row) for row in np.stack([low[0], high[0], low[1], high[1]], axis=1)[rows].tolist()]
-
-
-def same_elsewhere(one: I64, other: I64) -> bool:
-    """Whether two runs of tokens hold the same ones, in another order."""
-    return len(one) > 1 and len(one) == len(other) and bool((np.sort(one) == np.sort(other)).all())
+    bounds = np.stack([low, high], axis=-1)[:, rows].tolist()  # (side, hole, end)
+    return [(range(*of_left), range(*of_right)) for of_left, of_right in zip(*bounds, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Another clock by one's own: own + offset + drift * (own - from)."""
+    """Another clock by one's own: other = own + offset + drift * (own - from)."""
 
     offset_ns: int
     drift: float
@@ -99,7 +103,7 @@ class Line:
         return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))
 
     def then(self, further: Line) -> Line:
-        """From this one's own clock to the further one's other."""
+        """Map this one's own clock to the further one's other."""
         at = self.from_ns
         if further.drift:  # a drift is only known well near where it was told
             other = further.from_ns - self.offset_ns
@@ -120,14 +124,14 @@ class Lines:
         self._ranks: dict[int, list[int]] = {}
 
     def between(self, one: int, other: int) -> Line | None:
-        """The clock of rank ``one`` by that of ``other``."""
+        """Return the clock of rank ``one`` by that of ``other``."""
         if self._root.get(one, one) != self._root.get(other, other):
             return None
         same = Line(0, 0.0, 0)
         return self._to_root.get(other, same).then(self._to_root.get(one, same).back())
 
     def join(self, one: int, other: int, line: Line) -> None:
-        """Notes the clock of ``one`` by that of ``other``; nothing changes where it is known already."""
+        """Note the clock of ``one`` by that of ``other``; nothing changes where it is known already."""
         for rank in (one, other):
             if rank not in self._root:
                 self._root[rank], self._to_root[rank], self._ranks[rank] = rank, Line(0, 0.0, 0), [rank]
@@ -143,12 +147,8 @@ class Lines:
             self._ranks[root].append(rank)
 
 
-SMALL: Final = 1 << 12  # product of lengths up to which all shifts are candidates
-MOST: Final = 24  # candidates of long sequences
-
-
 def likely_shifts(left: I64, right: I64) -> I64:
-    """Shifts d by which ``left[k + d] == right[k]`` for many k, ascending; all there are for short sequences.
+    """Return shifts d by which ``left[k + d] == right[k]`` for many k, ascending; all there are for short sequences.
 
     Each code becomes a random phase, so that the correlation of the two is the number of equal codes, and noise of the order of
     its square root. O(n log n), however repetitive the sequences.

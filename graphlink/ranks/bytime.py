@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Line, Ops, Pairs, holes, likely_shifts, pairs, same_elsewhere
+from graphlink.ranks.aligned import Clash, Line, Ops, Pairs, clash, holes, likely_shifts, pairs
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
@@ -205,9 +205,9 @@ def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:
     """With what stands at the same time in the holes: a match where the token is the same, else a clash."""
     more: list[tuple[int, int]] = []
     clashes: list[Clash] = []
-    for hole in holes(a, b, len(left), len(right)):
-        if hole.left_low < hole.left_high and hole.right_low < hole.right_high:
-            met = _at_the_same_time(left, right, hole)
+    for ones, others in holes(a, b, len(left), len(right)):
+        if ones and others:
+            met = _at_the_same_time(left, right, ones, others)
             equal = [left.token[i] == right.token[j] for i, j in met]
             more += [pair for pair, same in zip(met, equal, strict=True) if same]
             clashes += _clashes(left, right, [pair for pair, same in zip(met, equal, strict=True) if not same])
@@ -215,11 +215,11 @@ def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:
     return pairs(np.sort(i), np.sort(j), len(left), tuple(clashes))
 
 
-def _at_the_same_time(left: Ops, right: Ops, hole: Hole) -> list[tuple[int, int]]:
-    """One sweep over the ops of a hole."""
+def _at_the_same_time(left: Ops, right: Ops, ones: range, others: range) -> list[tuple[int, int]]:
+    """Pair the ops of a hole that run at the same time, in one sweep."""
     out = []
-    i, j = hole.left_low, hole.right_low
-    while i < hole.left_high and j < hole.right_high:
+    i, j = ones.start, others.start
+    while i < ones.stop and j < others.stop:
         one, other = slice(i, i + 1), slice(j, j + 1)
         if _together(left.start_ns[one], left.end_ns[one], right.start_ns[other], right.end_ns[other])[0]:
             out.append((i, j))
@@ -237,8 +237,4 @@ def _clashes(left: Ops, right: Ops, met: list[tuple[int, int]]) -> list[Clash]:
         return []
     a, b = (np.array(x, np.int64) for x in zip(*met, strict=True))
     cut = np.flatnonzero((np.diff(a) > 1) | (np.diff(b) > 1)) + 1
-    out = []
-    for i, j in zip(np.split(a, cut), np.split(b, cut), strict=True):
-        why = OTHER_ORDER if same_elsewhere(left.token[i], right.token[j]) else DIFFERS
-        out.append(Clash(i, j, why))
-    return out
+    return [clash(left, right, i, j) for i, j in zip(np.split(a, cut), np.split(b, cut), strict=True)]

@@ -1,30 +1,22 @@
-"""The ops of all members of a group beside each other: by sequence number, else by function, size, order and time."""
+"""Align the ops of all members of a group: by sequence number, else by function, size, order and time; and name what is left."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.aligned import DIFFERS, OTHER_ORDER, Lines, Ops, Pairs, pairs, same_elsewhere
+from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash, pairs
 from graphlink.ranks.byorder import by_order
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
-from graphlink.ranks.records import Conflict, GroupKey, RankComms, Unmatched
+from graphlink.ranks.records import Conflict, GroupKey, Unmatched
 
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A clash of two members: positions among the ops of each, in order."""
-
-    one: int
-    ones: I64
-    other: int
-    others: I64
-    why: str
+WHERE: Final = ("before", "between", "after", "everywhere")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +30,7 @@ class Lineup:
     at: I32
     reference: int | None
     clash: I64
-    clashes: tuple[Between, ...]
+    clashes: tuple[Clash, ...]
 
     def met(self) -> Bool:
         """Places at which all members have the same op."""
@@ -51,12 +43,16 @@ def usable(seq: I64) -> bool:
     return bool((seq >= 0).all() and (np.diff(seq) > 0).all())
 
 
-def line_up(ops: Sequence[Ops], seqs: Sequence[I64], lines: Lines) -> Lineup:
-    """One entry a member in both. n log n in ops, more only where members differ. What is found of clocks goes into ``lines``."""
-    if all(usable(seq) for seq in seqs):
+def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
+    """Align the ops of all members. n log n in ops, more only where members differ. What is found of clocks goes into ``lines``.
+
+    ``in_step``: sequence numbers mean the same on all.
+    """
+    seqs = [one.comms.seq[one.rows] for one in ops] if in_step else []
+    if in_step and all(usable(seq) for seq in seqs):
         found = _by_sequence(ops, seqs)
         if found is not None:
-            _tell_clocks(ops, found, lines)
+            _note_clocks(ops, found, lines)
             return found
     return _by_calls(ops, lines)
 
@@ -81,26 +77,25 @@ def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
         shared = (every >= low) & (every <= high)
         if len(held) == len(seqs) and 2 * np.count_nonzero(full & ~differs) < np.count_nonzero(shared):
             return None
-    clash, clashes = _differing(ops, at, np.flatnonzero(full & differs))
-    return Lineup(at, None, clash, clashes)
+    return Lineup(at, None, *_differing(ops, at, np.flatnonzero(full & differs)))
 
 
-def _tell_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
-    """What matched by sequence number tells of clocks: channels, whose numbers mean nothing, may have too few messages to tell any."""
+def _note_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
+    """Note clocks by what matched by sequence number: channels, whose numbers mean nothing, may have too few messages for that."""
     hub = max(range(len(ops)), key=lambda k: len(ops[k]))
     for k, one in enumerate(ops):
-        if k == hub or not (one.timed and ops[hub].timed) or lines.between(ops[hub].rank, one.rank) is not None:
+        if k == hub or not (one.timed and ops[hub].timed) or lines.between(ops[hub].comms.rank, one.comms.rank) is not None:
             continue
         both = (found.at[hub] >= 0) & (found.at[k] >= 0) & (found.clash == NOWHERE)
         left, right = (found.at[m, both].astype(np.int64) for m in (hub, k))
-        told = clock(ops[hub], one, pairs(left, right, len(ops[hub])), FEWEST)
-        if told is not None:
-            lines.join(ops[hub].rank, one.rank, told)
+        line = clock(ops[hub], one, pairs(left, right, len(ops[hub])), FEWEST)
+        if line is not None:
+            lines.join(ops[hub].comms.rank, one.comms.rank, line)
 
 
-def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Between, ...]]:
-    """A clash for each run of places at which the same member differs from the same other one: the first of those that most agree with."""
-    clash = np.full(at.shape[1], NOWHERE, np.int64)
+def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Clash, ...]]:
+    """Find a clash for each run of places at which a member differs from the same other one: the first of those that most agree with."""
+    of_place = np.full(at.shape[1], NOWHERE, np.int64)
     runs: dict[tuple[int, int], list[list[int]]] = {}
     for place in places.tolist():
         tokens = [int(one.token[at[k, place]]) for k, one in enumerate(ops)]
@@ -114,30 +109,26 @@ def _differing(ops: Sequence[Ops], at: I32, places: I64) -> tuple[I64, tuple[Bet
                 of_pair.append([place])
     found = sorted((run[0], one, other, run) for (one, other), of_pair in runs.items() for run in of_pair)
     for k, (_, _, _, run) in enumerate(found):
-        clash[run] = k
-    return clash, tuple(_between(ops, a, at[a, run].astype(np.int64), b, at[b, run].astype(np.int64)) for _, a, b, run in found)
-
-
-def _between(ops: Sequence[Ops], one: int, ones: I64, other: int, others: I64) -> Between:
-    why = OTHER_ORDER if same_elsewhere(ops[one].token[ones], ops[other].token[others]) else DIFFERS
-    return Between(one, ones, other, others, why)
+        of_place[run] = k
+    clashes = (clash(ops[a], ops[b], at[a, run].astype(np.int64), at[b, run].astype(np.int64), (a, b)) for _, a, b, run in found)
+    return of_place, tuple(clashes)
 
 
 def _by_calls(ops: Sequence[Ops], lines: Lines) -> Lineup:
-    """Each member beside the one with most ops; of several the one whose ops most members have."""
+    """Align each member with the one that has most ops; of several the one whose ops most members have."""
     reference = _reference(ops)
     left = ops[reference]
     at = np.empty((len(ops), len(left)), np.int32)
-    clash = np.full(len(left), NOWHERE, np.int64)
-    clashes: list[Between] = []
+    of_place = np.full(len(left), NOWHERE, np.int64)
+    clashes: list[Clash] = []
     known: dict[bytes, Pairs] = {}
     for k, right in enumerate(ops):
         found = _whole(left) if k == reference else _align(left, right, lines, known)
         at[k] = found.right
         for one in found.clashes:
-            clash[one.left] = len(clashes)
-            clashes.append(Between(reference, one.left, k, one.right, one.why))
-    return Lineup(at, reference, clash, tuple(clashes))
+            of_place[one.left] = len(clashes)
+            clashes.append(replace(one, members=(reference, k)))
+    return Lineup(at, reference, of_place, tuple(clashes))
 
 
 def _reference(ops: Sequence[Ops]) -> int:
@@ -163,8 +154,8 @@ def _align(left: Ops, right: Ops, lines: Lines, known: dict[bytes, Pairs]) -> Pa
 
 
 def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
-    """What times tell; a few ops tell little, so there the clocks known from other groups come first."""
-    line = lines.between(left.rank, right.rank)
+    """Match by time; a few ops tell little, so there the clocks known from other groups come first."""
+    line = lines.between(left.comms.rank, right.comms.rank)
     same = np.array_equal(left.token, right.token)
     stands = same and as_they_stand(left, right)
     if line is not None and min(len(left), len(right)) < FEW and not (stands and left.eager):
@@ -178,9 +169,9 @@ def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
         if found is None and line is not None and not same:
             found = by_clock(left, right, line)
     if line is None and found is not None:
-        told = clock(left, right, found)
-        if told is not None:
-            lines.join(left.rank, right.rank, told)
+        line = clock(left, right, found)
+        if line is not None:
+            lines.join(left.comms.rank, right.comms.rank, line)
     return found
 
 
@@ -189,49 +180,31 @@ def _whole(ops: Ops) -> Pairs:
     return pairs(every, every, len(ops))
 
 
-WHERE = ("before", "between", "after", "everywhere")
+def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool) -> tuple[list[Unmatched], list[Conflict]]:
+    """Name everything that does not stand at a place of ``met``: ops that others lack, and ops that are something else there.
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A rank in a group, or at one end of messages. ``ops``: which of its ops these are, in order."""
-
-    position: int  # of the rank in the run
-    comms: RankComms
-    ops: I32
-
-    def told(self, k: int) -> str:
-        return told(self.comms, int(self.ops[k]))
-
-
-def told(comms: RankComms, op: int) -> str:
-    """``ALL_REDUCE of 1,024 bytes``, ``SEND of 64 bytes to rank 3, tag 0``."""
-    size = f"of {comms.bytes[op]:,} bytes"
-    kind = CommKind(comms.kind[op])
-    if kind is CommKind.COLLECTIVE:
-        return f"{CollectiveType(comms.type[op]).name} {size}"
-    return f"{kind.name} {size} {'to' if kind is CommKind.SEND else 'from'} rank {comms.peer[op]}, tag {comms.tag[op]}"
-
-
-def leftovers(group: GroupKey, members: Sequence[Member], lineup: Lineup, met: Bool) -> tuple[list[Unmatched], list[Conflict]]:
-    """Everything that does not stand at a place of ``met``. Linear in ops, and in members for each run of ops that somebody lacks."""
-    if met.all() and all(len(member.ops) == len(met) for member in members):
+    Linear in ops, and in members for each run of ops that somebody lacks.
+    """
+    if met.all() and all(len(member) == len(met) for member in members):
         return [], []
-    taken = [np.zeros(len(member.ops), np.bool_) for member in members]
+    taken = [np.zeros(len(member), np.bool_) for member in members]
     conflicts = _conflicts(group, members, lineup, taken)
-    lacking = _Lacking(members, lineup)
+    known: dict[bytes, tuple[int, ...]] = {}  # the same run of places is asked for by every member that has it
     unmatched: list[Unmatched] = []
     for k, member in enumerate(members):
         mine = lineup.at[k]
         matched = mine[met & (mine >= 0)]
-        left = np.ones(len(member.ops), np.bool_)
+        left = np.ones(len(member), np.bool_)
         left[matched] = False
         left[taken[k]] = False
-        place = np.full(len(member.ops), NOWHERE, np.int64)
+        place = np.full(len(member), NOWHERE, np.int64)
         place[mine[mine >= 0]] = np.flatnonzero(mine >= 0)
-        where = _where(len(member.ops), matched)
+        where = _where(len(member), matched)
         for run in _runs(np.flatnonzero(left), where):
             first, last = int(run[0]), int(run[-1])
+            places = place[run].tobytes()
+            if places not in known:
+                known[places] = _lacking(members, lineup, place[run])
             unmatched.append(
                 Unmatched(
                     rank=member.comms.rank,
@@ -240,17 +213,27 @@ def leftovers(group: GroupKey, members: Sequence[Member], lineup: Lineup, met: B
                     count=len(run),
                     first=first,
                     last=last,
-                    first_told=member.told(first),
-                    last_told=member.told(last),
-                    lacking=lacking.of(place[run]),
-                    ops=member.ops[run],
+                    first_told=_named(member, first),
+                    last_told=_named(member, last),
+                    lacking=known[places],
+                    ops=member.rows[run],
                 )
             )
     return unmatched, conflicts
 
 
+def _named(member: Ops, k: int) -> str:
+    """Return ``ALL_REDUCE of 1,024 bytes``, ``SEND of 64 bytes to rank 3, tag 0``."""
+    comms, op = member.comms, int(member.rows[k])
+    size = f"of {comms.bytes[op]:,} bytes"
+    kind = CommKind(comms.kind[op])
+    if kind is CommKind.COLLECTIVE:
+        return f"{CollectiveType(comms.type[op]).name} {size}"
+    return f"{kind.name} {size} {'to' if kind is CommKind.SEND else 'from'} rank {comms.peer[op]}, tag {comms.tag[op]}"
+
+
 def _where(count: int, matched: I32) -> I64:
-    """Of each op its place against what met, as an index of ``WHERE``."""
+    """Return of each op its place against what met, as an index of ``WHERE``."""
     if not len(matched):
         return np.full(count, 3)
     k = np.arange(count)
@@ -263,51 +246,39 @@ def _runs(ops: I64, where: I64) -> list[I64]:
     return np.split(ops, np.flatnonzero((np.diff(ops) > 1) | (np.diff(where[ops]) != 0)) + 1)
 
 
-class _Lacking:
-    """Who lacks the ops at some places; the same run of places is asked for by every member that has it."""
-
-    def __init__(self, members: Sequence[Member], lineup: Lineup) -> None:
-        self._ranks = np.array([member.comms.rank for member in members])
-        self._lineup = lineup
-        self._known: dict[bytes, tuple[int, ...]] = {}
-
-    def of(self, places: I64) -> tuple[int, ...]:
-        key = places.tobytes()
-        found = self._known.get(key)
-        if found is None:
-            here = places[places != NOWHERE]
-            lacks = np.any(self._lineup.at[:, here] < 0, axis=1)
-            if len(here) < len(places) and self._lineup.reference is not None:
-                lacks[self._lineup.reference] = True
-            found = self._known[key] = tuple(self._ranks[lacks].tolist())
-        return found
+def _lacking(members: Sequence[Ops], lineup: Lineup, places: I64) -> tuple[int, ...]:
+    """Return the ranks that lack the ops at some places."""
+    here = places[places != NOWHERE]
+    lacks = np.any(lineup.at[:, here] < 0, axis=1)
+    if len(here) < len(places) and lineup.reference is not None:
+        lacks[lineup.reference] = True
+    return tuple(members[k].comms.rank for k in np.flatnonzero(lacks).tolist())
 
 
-def _conflicts(group: GroupKey, members: Sequence[Member], lineup: Lineup, taken: list[Bool]) -> list[Conflict]:
-    """Marks in ``taken`` what a conflict leaves without a meeting, each op once."""
+def _conflicts(group: GroupKey, members: Sequence[Ops], lineup: Lineup, taken: list[Bool]) -> list[Conflict]:
+    """Mark in ``taken`` what a conflict leaves without a meeting, each op once."""
     out = []
-    for k, clash in enumerate(lineup.clashes):
+    for k, found in enumerate(lineup.clashes):
         count = 0
         places = np.flatnonzero(lineup.clash == k)
-        marked = [(clash.one, clash.ones), (clash.other, clash.others)]
-        marked += [(m, lineup.at[m, places]) for m in range(len(members))]
+        marked = [*zip(found.members, (found.left, found.right), strict=True), *enumerate(lineup.at[:, places])]
         for m, ops in marked:
             fresh = ops[ops >= 0]
             fresh = fresh[~taken[m][fresh]]
             taken[m][fresh] = True
             count += len(fresh)
-        one, other = members[clash.one], members[clash.other]
-        index, other_index = int(clash.ones[0]), int(clash.others[0])
+        one, other = (members[m] for m in found.members)
+        index, other_index = int(found.left[0]), int(found.right[0])
         out.append(
             Conflict(
                 group=group,
                 index=index,
                 rank=one.comms.rank,
-                told=one.told(index),
+                told=_named(one, index),
                 other_index=other_index,
                 other_rank=other.comms.rank,
-                other_told=other.told(other_index),
-                why=clash.why,
+                other_told=_named(other, other_index),
+                why=found.why,
                 count=count,
             )
         )
