@@ -35,9 +35,9 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
     A kernel of several calls has the function and counts of one call that does the same, else none; so have further kernels of a call,
     which an earlier one stands for.
     """
-    rows = comm_rows(linked)
-    told = [_told(one, node, comm.groups) for one, node in zip(rows.device, comm.device_node, strict=True)]
-    told += [_told(one, node, comm.groups) for one, node in zip(rows.host, comm.host_node, strict=True)]
+    of_device, of_host = comm_rows(linked)
+    told = [_told(one, node, comm.groups) for one, node in zip(of_device, comm.device_node, strict=True)]
+    told += [_told(one, node, comm.groups) for one, node in zip(of_host, comm.host_node, strict=True)]
     device, host = linked.trace.device, linked.trace.host
     at, on = comm.device_row, comm.host_row
     on_host = np.repeat([False, True], [len(at), len(on)])
@@ -90,11 +90,11 @@ def _asked(linked: Linked, rows: I32) -> tuple[I64, I64]:
 
 
 def _told(one: CommRow, node: CommNode, groups: tuple[ProcessGroup, ...]) -> _Told:
-    if not one.comms:
-        return _Told(function_of(one.told) or function_of_kernel(one.told))
-    comm = one.comms[0] if len(one.comms) == 1 else as_one(list(one.comms))
-    ranks = groups[node.group].ranks if node.group is not None else one.comms[0].ranks
-    name = groups[node.group].name if node.group is not None else one.comms[0].pg_name or ""
+    if not one.calls:
+        return _Told(function_of(one.name) or function_of_kernel(one.name))
+    comm = as_one(list(one.calls))
+    ranks = groups[node.group].ranks if node.group is not None else one.calls[0].ranks
+    name = groups[node.group].name if node.group is not None else one.calls[0].pg_name or ""
     if comm is None or one.further:
         return _Told(group_name=name, ranks=ranks)
     function = function_of(comm.name)

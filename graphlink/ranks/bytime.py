@@ -1,4 +1,4 @@
-"""Lays the ops of two ranks beside each other by when they ended: all members of a collective end within microseconds of each other.
+"""Align the ops of two ranks by when they ended: all members of a collective end within microseconds of each other.
 
 The clocks of the two may differ by any offset and by some drift, so differences between the ends of neighbours are compared first. In a
 training loop every layer looks alike, and a shift by one layer makes as many equal pairs; but only under the right one do the times
@@ -21,7 +21,7 @@ NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart
 DRIFT: Final = 1e-4  # of one clock against another, at most
 FEWEST: Final = 2  # matches that tell a clock
 TELLING: Final = 4  # matches that tell it for other groups too
-FEW: Final = 8  # ops that are better laid by a clock that others told
+FEW: Final = 8  # ops that are better aligned by a clock known from others
 MOSTLY: Final = 0.9  # share of neighbours that must agree before two equal sequences are taken as they stand
 LONG_NS: Final = 100_000_000  # over less than this a drift is lost in how far ends lie apart
 WIDE: Final = 5  # times as far as ends lie apart, while the drift is not known
@@ -42,7 +42,7 @@ def as_they_stand(left: Ops, right: Ops) -> bool:
 
 
 def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | None:
-    """Counterparts by time and token; None where the times do not tell: fewer than half of what both sides recorded end together.
+    """Match by time and token; return None where the times do not tell: fewer than half of what both sides recorded end together.
 
     Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone. ``near``: how
     far apart ends may lie, tried in turn.
@@ -57,7 +57,7 @@ def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | Non
 
 
 def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
-    """As ``by_time``, with the left side's clock by the right side's known from elsewhere."""
+    """Match as ``by_time`` does, with the left side's clock by the right side's known from elsewhere."""
     if not len(left) or not len(right):
         return None
     there = _on_clock(right, line)
@@ -68,7 +68,7 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
 
 
 def clock(left: Ops, right: Ops, found: Pairs, least: int = TELLING) -> Line | None:
-    """The left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
+    """Estimate the left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
     a = np.flatnonzero(found.right != NOWHERE)
     if len(a) < least:
         return None

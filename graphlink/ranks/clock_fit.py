@@ -25,56 +25,36 @@ _PRIOR: Final = 8  # ties: as much as all pairs together count for the deviation
 _PRIOR_DRIFT: Final = 3e-5  # sigma of what oscillators differ by, which holds a drift that ends hardly tell
 _ENOUGH: Final = 1e-10  # squared error, in sigmas
 _MOST_ROUNDS: Final = 3_000
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is fitted of each clock: ``pinned`` ones stay, the others have a shift, and where ``drifting`` a drift."""
-
-    pinned: Bool
-    drifting: Bool
+_SAME_NS: Final = 2_000
+_SAME_HOST_NS: Final = 10_000  # ends of kernels of one machine differ by up to 7 us, the same way each time (megatron-tp2-v100: 2.7 us)
+_ERRORS: Final = 3.0  # standard errors
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``weight`` of each tie, 0 (taken out) to 1. Sums over each pair of 1 / variance, with ``other_ns / span_ns`` to power 0, 1, 2."""
+    """The clocks, and what ties differ by on them. ``sums.weight`` of each tie: 0 (taken out) to 1."""
 
     clock: Affine
-    weight: F64
     residual_ns: F64
-    w: F64
-    wz: F64
-    wzz: F64
-    span_ns: float
-
-    def level_variance(self, drifting: Bool, at: F64) -> F64:
-        """Of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``: a drift was fitted to it."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            z = self.wz / self.w
-            slope = np.where(drifting, (at / self.span_ns - z) ** 2 / (self.wzz - self.wz * z), 0.0)
-            return np.nan_to_num(1 / self.w + np.maximum(slope, 0), nan=np.inf, posinf=np.inf)
-
-    def drift_variance(self, pairs: Pairs) -> F64:
-        """Of the difference of each pair's drifts, infinite where too few ends tell."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            spread = self.wzz - self.wz**2 / self.w
-            counted = added(pairs.of, self.weight, len(pairs.count))
-            return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
+    sums: Sums
 
 
-def fitted(ties: Ties, pairs: Pairs, start: Affine, known: Known, deviation: F64, resolution_ns: int) -> Fit:
-    """``deviation``: the median one of each pair's ends from a line of its own. Linear in ties for each of about ten rounds."""
-    clock = Affine(start.shift_ns.copy(), np.where(known.drifting, start.drift, 0.0))
+def fitted(ties: Ties, pairs: Pairs, start: Affine, free: Bool, deviation: F64, resolution_ns: int) -> Fit:
+    """Fit all clocks, linear in ties for each of about ten rounds.
+
+    ``free``: (2, ranks), the clocks whose shift is fitted, and of these the ones with a drift. ``deviation``: the median one of each pair's
+    ends from a line of its own.
+    """
+    clock = Affine(start.shift_ns.copy(), np.where(free[1], start.drift, 0.0))
     span = max(float(np.abs(np.concatenate([ties.hub_ns, ties.other_ns])).max(initial=0)), 1.0)
     least = max(_LEAST_SIGMA_NS, 0.3 * resolution_ns)
     sigma = _sigma(deviation, pairs, least)[pairs.of]
     for step in range(9):
         if step == 3:
             sigma = _sigma(_deviation(ties, pairs, _residual(ties, clock), sigma), pairs, least)[pairs.of]
-        clock = _round(_Sums(ties, pairs, _residual(ties, clock), sigma, span, tukey=step >= 5), clock, known)
+        clock = _round(Sums(ties, pairs, _residual(ties, clock), sigma, span, tukey=step >= 5), clock, free)
     residual = _residual(ties, clock)
-    sums = _Sums(ties, pairs, residual, sigma, span, tukey=True)
-    return Fit(clock, sums.weight, residual, sums.w, sums.wi, sums.wii, span)
+    return Fit(clock, residual, Sums(ties, pairs, residual, sigma, span, tukey=True))
 
 
 def _residual(ties: Ties, clock: Affine) -> F64:
@@ -112,8 +92,11 @@ def _huber(residual: F64, sigma: F64) -> F64:
     return np.minimum(1, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
 
 
-class _Sums:
-    """Sums over the ties of each pair: all that the normal equations need."""
+class Sums:
+    """Sums over the ties of each pair: all that the normal equations need.
+
+    ``w``: 1 / variance; ``i`` and ``h`` multiply it by the time of ``other`` and ``hub`` over ``span_ns``, ``r`` by the residual.
+    """
 
     def __init__(self, ties: Ties, pairs: Pairs, residual: F64, sigma: F64, span_ns: float, *, tukey: bool) -> None:
         self.pairs, self.span_ns = pairs, span_ns
@@ -150,18 +133,31 @@ class _Sums:
             ]
         )
 
+    def level_variance(self, drifting: Bool, at: F64) -> F64:
+        """Of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``: a drift was fitted to it."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = self.wi / self.w
+            slope = np.where(drifting, (at / self.span_ns - z) ** 2 / (self.wii - self.wi * z), 0.0)
+            return np.nan_to_num(1 / self.w + np.maximum(slope, 0), nan=np.inf, posinf=np.inf)
 
-def _round(sums: _Sums, clock: Affine, known: Known) -> Affine:
+    def drift_variance(self) -> F64:
+        """Of the difference of each pair's drifts, infinite where too few ends tell."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = self.wii - self.wi**2 / self.w
+            counted = added(self.pairs.of, self.weight, len(self.pairs.count))
+            return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
+
+
+def _round(sums: Sums, clock: Affine, free: Bool) -> Affine:
     """One step of reweighted least squares. A drift is held to what oscillators do, a shift hardly (1 s)."""
-    free = np.stack([~known.pinned, ~known.pinned & known.drifting]).astype(float)
     ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * sums.span_ns) ** 2]])
     x = np.stack([np.zeros_like(clock.shift_ns), clock.drift * sums.span_ns])
     wrong = -sums.gathered(sums.wr, sums.wri, sums.wrh, x.shape[1]) - ridge * x
-    step = solved(sums, wrong * free, free, ridge)
+    step = solved(sums, wrong * free, free.astype(float), ridge)
     return Affine(clock.shift_ns + step[0], clock.drift + step[1] / sums.span_ns)
 
 
-def solved(sums: _Sums, right: F64, free: F64, ridge: F64) -> F64:
+def solved(sums: Sums, right: F64, free: F64, ridge: F64) -> F64:
     """Conjugate gradients on the unknowns that are ``free``, preconditioned by the diagonal."""
     scale = free / (sums.diagonal(right.shape[1]) + ridge)
     x, rest = np.zeros_like(right), right
@@ -180,21 +176,10 @@ def solved(sums: _Sums, right: F64, free: F64, ridge: F64) -> F64:
     return x
 
 
-_SAME_NS: Final = 2_000
-_SAME_HOST_NS: Final = 10_000  # ends of kernels of one machine differ by up to 7 us, the same way each time (megatron-tp2-v100: 2.7 us)
-_ERRORS: Final = 3.0  # standard errors
+def shared(ranks: Sequence[RankComms], fit: Fit, pairs: Pairs, grown: Tree, drifting: Bool) -> tuple[I64, list[str]]:
+    """Return of each rank the position of the one whose clock it has, its own for the first, and warnings of hosts with several clocks.
 
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """``like[r]``: position of the rank whose clock the r-th has, its own for the first. ``warnings``: hosts with several clocks."""
-
-    like: I64
-    warnings: tuple[str, ...]
-
-
-def shared(ranks: Sequence[RankComms], fit: Fit, pairs: Pairs, grown: Tree, drifting: Bool) -> Shared:
-    """Each rank joins the first that it agrees with, among those of its host first. Errors are those along the tree: never too small.
+    Each rank joins the first that it agrees with, among those of its host first. Errors are those along the tree: never too small.
 
     O(ranks x clocks), and the length of the tree's path for each pair that may agree.
     """
@@ -211,7 +196,7 @@ def shared(ranks: Sequence[RankComms], fit: Fit, pairs: Pairs, grown: Tree, drif
             known.append(rank)
         else:
             like[rank] = found
-    return Shared(like, tuple(_split_hosts(ranks, like, grown.root, at)))
+    return like, _split_hosts(ranks, like, grown.root, at)
 
 
 class _Moments:
@@ -227,7 +212,7 @@ class _Moments:
         moment = np.stack([first[root], last[root]])
         self.offset_ns = (middle[root] - middle) + (clock.shift_ns + clock.drift * moment) / (1 + clock.drift)
         tilted = drifting[pairs.hub] | drifting[pairs.other]
-        self.of_pair = np.stack([fit.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment])
+        self.of_pair = np.stack([fit.sums.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment])
         self.variance = np.stack([summed(grown, v) for v in self.of_pair])
         self.depth = summed(grown, np.ones(len(pairs.count)))
         names = {"": 0}

@@ -25,6 +25,10 @@ from graphlink.ranks.records import Meetings, RankComms
 F64 = NDArray[np.float64]
 MOST: Final = 512
 ROOTED: Final = (CollectiveType.REDUCE, CollectiveType.GATHER, CollectiveType.SCATTER, CollectiveType.BROADCAST)
+FEW: Final = 4  # a line through fewer ends is no evidence of drift
+_NEAR_NS: Final = 10_000.0  # from the line of a pair: its ends agree
+_NO_DRIFT: Final = 1e-3  # no two oscillators differ by as much
+TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Ties:
 
 
 def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
-    """n log n in meetings, and no more than ``MOST`` of a group or pair beyond."""
+    """Collect the ties of all meetings: n log n in meetings, and no more than ``MOST`` of a group or pair beyond."""
     rooted = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
     chosen = _evenly(_keys(ranks, meetings, rooted), MOST)
     at = members(ranks, meetings, chosen)
@@ -64,17 +68,17 @@ def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
 
 
 def taken(all_ties: Ties, wanted: Bool) -> Ties:
-    """Some of the ties."""
+    """Keep the ``wanted`` ties."""
     return Ties(*(getattr(all_ties, field.name)[wanted] for field in fields(Ties)))
 
 
 def middles(ranks: Sequence[RankComms]) -> I64:
-    """The middle of each recording, on its own clock: times are counted from there before they become floats."""
+    """Return the middle of each recording, on its own clock: times are counted from there before they become floats."""
     return np.array([(r.began_ns + r.ended_ns) // 2 for r in ranks], np.int64)
 
 
 def components(count: int, a: I64, b: I64) -> I64:
-    """Of each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
+    """Return of each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
     label = np.arange(count)
     pairs = np.unique(a * count + b)
     a, b = pairs // max(count, 1), pairs % max(count, 1)
@@ -111,12 +115,6 @@ def _evenly(key: I64, most: int) -> I64:
     turn, total = np.arange(len(key)) - np.repeat(first, count), np.repeat(count, count)
     kept = (total <= most) | ((turn + 1) * most // np.maximum(total, 1) > turn * most // np.maximum(total, 1))
     return np.sort(order[kept])
-
-
-FEW: Final = 4  # a line through fewer ends is no evidence of drift
-_NEAR_NS: Final = 10_000.0  # from the line of a pair: its ends agree
-_NO_DRIFT: Final = 1e-3  # no two oscillators differ by as much
-TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +159,13 @@ class Tree:
 
 
 def pairs_of(ties: Ties, count: int) -> Pairs:
-    """n log n in ties."""
+    """Number the pairs of ranks that ties join: n log n in ties."""
     code, of, number = np.unique(ties.hub * count + ties.other, return_inverse=True, return_counts=True)
     return Pairs(code // max(count, 1), code % max(count, 1), of.reshape(-1), number)
 
 
 def medians(value: F64, group: I64, count: int) -> F64:
-    """Of each of ``count`` groups; nan for those without values."""
+    """Return the median of each of ``count`` groups; nan for those without values."""
     ordered = value[np.lexsort((value, group))]
     number = np.bincount(group, minlength=count)
     first = np.cumsum(number) - number
@@ -179,7 +177,10 @@ def medians(value: F64, group: I64, count: int) -> F64:
 
 
 def lines(ties: Ties, pairs: Pairs) -> Lines:
-    """Medians, which up to a fourth of wrong ends does not sway. The slope is the median over ends half the pair's ends apart."""
+    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway.
+
+    The slope is the median over ends half the pair's ends apart.
+    """
     total = len(pairs.count)
     level, flat = _levels(ties, pairs, np.zeros(total))
     order = np.lexsort((ties.other_ns, pairs.of))
@@ -207,7 +208,7 @@ def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
 
 
 def tree(pairs: Pairs, near: I64, count: int) -> Tree:
-    """The spanning tree whose pairs have most ends that agree (Kruskal). e log e in pairs."""
+    """Return the spanning tree whose pairs have most ends that agree (Kruskal). e log e in pairs."""
     leader = list(range(count))
 
     def lead(rank: int) -> int:
@@ -240,7 +241,7 @@ def tree(pairs: Pairs, near: I64, count: int) -> Tree:
 
 
 def along(grown: Tree, pairs: Pairs, line: Lines) -> Affine:
-    """Clocks from the roots on, by the lines of the pairs."""
+    """Put clocks together from the roots on, by the lines of the pairs."""
     shift, drift = np.zeros(len(grown.root)), np.zeros(len(grown.root))
     for rank in grown.order.tolist():
         pair, parent = int(grown.pair[rank]), int(grown.parent[rank])
@@ -257,7 +258,7 @@ def along(grown: Tree, pairs: Pairs, line: Lines) -> Affine:
 
 
 def summed(grown: Tree, of_pair: F64) -> F64:
-    """Of each rank: the sum over the pairs between it and its root."""
+    """Return of each rank the sum over the pairs between it and its root."""
     out = np.zeros(len(grown.root))
     for rank in grown.order.tolist():
         if grown.pair[rank] != NOWHERE:

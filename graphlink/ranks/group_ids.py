@@ -17,16 +17,19 @@ GroupIds = dict[GroupKey, int]
 
 NAME: Final = "comm_group.json"
 MOST: Final = 499  # ASTRA-sim keeps ids above for itself
+_ALIKE: Final = 0.5
+_DIGITS: Final = 6
+Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
 
 
 def key(group: ProcessGroup) -> GroupKey:
-    """What a communicator is known by on one rank."""
+    """Return what a communicator is known by on one rank."""
     assert group.ranks is not None
     return group.ranks, group.name
 
 
 def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple[GroupKey, ...]:
-    """The communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
+    """Return the communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
     return tuple(key(groups[i]) for i in sorted({c.group for c in comms if c.group is not None}))
 
 
@@ -56,18 +59,13 @@ def comm_group_json(ids: Mapping[int, GroupIds]) -> bytes:
 
 
 def too_many(ids: Mapping[int, GroupIds]) -> tuple[str, ...]:
-    """A warning where ASTRA-sim would not take the ids."""
+    """Warn where ASTRA-sim would not take the ids."""
     last = max((i for of_rank in ids.values() for i in of_rank.values()), default=0)
     return (f"{last} communicators: ASTRA-sim takes ids up to {MOST} only",) if last > MOST else ()
 
 
-_ALIKE: Final = 0.5
-_DIGITS: Final = 6
-Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
-
-
 def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None) -> dict[int, dict[GroupKey, GroupKey]]:
-    """For each communicator of each rank the key that it has on all ranks. ``by_rank``: in the order of first use.
+    """Return for each communicator of each rank the key that it has on all ranks. ``by_rank``: in the order of first use.
 
     Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
     on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one, as

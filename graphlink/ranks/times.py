@@ -1,4 +1,4 @@
-"""Of every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
+"""Time every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
 
 A member waits from its own start to the last start, or to its own end where that comes first. What is left of its time is transfer, as
 much as the meeting's transfer took, and a remainder: ends that lie apart by what clocks and kernels leave, or a host row that lasted until
@@ -37,6 +37,8 @@ _PARTLY: Final = (
     *(CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
     *(CollectiveType.GATHER, CollectiveType.SCATTER),
 )  # a rank's own part does not travel
+_TIMES_USUAL: Final = 3
+_FEWEST_LATER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,6 @@ class Times:
     it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.
     """
 
-    members: I32
     first_start_ns: I64
     last_start_ns: I64
     skew_ns: I64
@@ -62,14 +63,13 @@ class Times:
 
 
 def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
-    """Linear in members, about a million at a time."""
+    """Time all meetings on the run's clock. Linear in members, about a million at a time."""
     total = len(meetings.kind)
     start, end = (on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns"))
     own = _Own(start, end, column(ranks, "on_host"), column(ranks, "kind"), column(ranks, "bytes"))
     known = np.array([c.known for c in clocks.clocks], np.bool_)
     size = np.array([len(members) for members, _ in meetings.groups], np.int64)
     out = Times(
-        members=np.diff(meetings.first).astype(np.int32),
         first_start_ns=np.zeros(total, np.int64),
         last_start_ns=np.zeros(total, np.int64),
         skew_ns=np.zeros(total, np.int64),
@@ -99,7 +99,7 @@ class _Own:
 
 
 def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, out: Times) -> None:
-    """Fills in the meetings ``at``."""
+    """Fill in the meetings ``at``."""
     mine = slice(at.low, at.high)
     start, end = own.start_ns[at.op], own.end_ns[at.op]
     duration = end - start
@@ -155,10 +155,6 @@ def bus_factors(meetings: Meetings) -> F64:
     return np.where(collective & (meetings.type == CollectiveType.ALL_REDUCE), 2 * part, out)
 
 
-_TIMES_USUAL: Final = 3
-_FEWEST_LATER: Final = 3
-
-
 class Apart(IntEnum):
     """Why a meeting is in no total, the first that holds; ``words`` says it."""
 
@@ -183,7 +179,7 @@ _WORDS: Final = {
 
 
 def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found: Times) -> U8:
-    """An ``Apart`` a meeting.
+    """Judge which meetings to exclude from sums: an ``Apart`` a meeting.
 
     A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
     of it lies before the recording of the late rank began; else it counts as first where it exceeds 3 x the median of the group's later

@@ -32,7 +32,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I32, I64, Bool, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I32, I64, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.members import known_groups
 from graphlink.nccl.noted import SideFiles
@@ -73,10 +73,6 @@ def _none() -> I64:
     return np.zeros(0, np.int64)
 
 
-def _no_arrows() -> Bool:
-    return np.zeros(0, np.bool_)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Prepared(Short):
     """The graph of a rank, with all that its files are written from."""
@@ -99,8 +95,7 @@ class Joined(Short):
     """What the other ranks of a run say of one: what its files are written with.
 
     ``ids`` holds every communicator of ``Prepared.plan.groups``. Columns of nodes: ``unmatched`` have no counterpart, ``resized`` have
-    ``size_bytes`` on all ranks, ``waiting`` ran ``wait_ns`` until the last rank came, and ``arrow`` begin or end (``arrow_ends``) the
-    arrow ``arrow_id`` between ranks.
+    ``size_bytes`` on all ranks, ``waiting`` ran ``wait_ns`` until the last rank came, and ``arrows`` begin or end there.
     """
 
     ids: groups.GroupIds
@@ -111,9 +106,7 @@ class Joined(Short):
     size_bytes: I64 = field(default_factory=_none)
     waiting: I32 = field(default_factory=_no_nodes)
     wait_ns: I64 = field(default_factory=_none)
-    arrow: I32 = field(default_factory=_no_nodes)
-    arrow_id: I64 = field(default_factory=_none)
-    arrow_ends: Bool = field(default_factory=_no_arrows)
+    arrows: perfetto.Across = perfetto.NOTHING_ACROSS
     pipeline: RankPipeline | None = None
 
 
@@ -264,7 +257,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
             times=times,
             beside=times if options.timeline == "both" else None,
             clock=clock,
-            across=perfetto.Across(joined.arrow.astype(np.int64), joined.arrow_id, joined.arrow_ends),
+            across=joined.arrows,
             nccl=prepared.nccl,
         )
         with publish.writing(folder / timeline.part_name(rank)) as out:

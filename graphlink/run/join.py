@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
+from graphlink.model import I32, I64, NOWHERE, CommKind
+from graphlink.perfetto.packets import NOTHING_ACROSS, Across
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.clocks import TOLERANCE_NS
 from graphlink.pipeline.common import counted_alike, on_run_clock
@@ -108,9 +109,7 @@ def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, me
             size_bytes=largest[meetings.of_op[k][alike]],
             waiting=one.node[waited],
             wait_ns=waits[k][waited],
-            arrow=one.node[arrow.op],
-            arrow_id=arrow.id,
-            arrow_ends=arrow.ends,
+            arrows=arrow,
         )
     return ranks
 
@@ -259,19 +258,13 @@ def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrows:
-    """Where arrows of a rank begin or end, one entry each. An arrow leads from an op that waits to the one that came last."""
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Across]:
+    """Return the arrows of each rank: from a node that waits to the one that came last.
 
-    op: I64
-    id: I64
-    ends: Bool
-
-
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[_Arrows]:
-    """Of each rank. Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline."""
+    Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
+    """
     if not len(meetings.kind):
-        return [_Arrows(_NONE, _NONE, np.zeros(0, np.bool_)) for _ in comms]
+        return [NOTHING_ACROSS for _ in comms]
     start = np.zeros(len(meetings.rank), np.int64)
     for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
         start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
@@ -282,4 +275,5 @@ def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I6
     number, ends = np.append(begins, begins), np.arange(len(entry)) >= len(begins)
     order = np.argsort(meetings.rank[entry], kind="stable")
     parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
-    return [_Arrows(meetings.op[entry[part]].astype(np.int64), number[part], ends[part]) for part in parts]
+    nodes = (one.node[meetings.op[entry[part]]].astype(np.int64) for one, part in zip(comms, parts, strict=True))
+    return [Across(of_rank, number[part], ends[part]) for of_rank, part in zip(nodes, parts, strict=True)]

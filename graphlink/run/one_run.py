@@ -1,4 +1,4 @@
-"""Whether recordings are of one run: they have the same number of ranks and job, began within 10 minutes, and overlap in time.
+"""Check that recordings are of one run: they have the same number of ranks and job, began within 10 minutes, and overlap in time.
 
 Several hosts are no reason against it, nor are starts some seconds apart: ranks that communicate overlap once their clocks are aligned.
 """
