@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.matching.match import match
+from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.match import match
 from graphlink.ranks.records import Clock, Matching, RankComms
 from graphlink.testing import (
     ClusterRun,

@@ -11,9 +11,9 @@ import numpy as np
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.records import Pipeline
-from graphlink.ranks.clocks.align import onto_run
-from graphlink.ranks.figures.apart import Apart
-from graphlink.run.join import Run, join, told_conflict
+from graphlink.ranks.clocks import onto_run
+from graphlink.ranks.times import Apart
+from graphlink.run.join import Run, join
 from graphlink.run.state import RankRows
 
 _LISTED: Final = 8  # ranks, groups or conflicts that a text names
@@ -145,7 +145,7 @@ def _together(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
         ranks = tuple(sorted({left.rank for left in matching.unmatched}))
         yield Finding(UNMATCHED, ops / all_ops, {"ops": ops}, ranks=ranks)
     if matching.conflicts:
-        told = tuple(told_conflict(conflict, run.group_ids) for conflict in matching.conflicts[:_LISTED])
+        told = tuple(run.summary.matched.conflicts[:_LISTED])
         yield Finding(DIFFER, figures={"conflicts": len(matching.conflicts)}, told=told)
     yield from _clocks(run, rows)
     apart = run.figures.apart

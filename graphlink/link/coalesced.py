@@ -17,7 +17,7 @@ RECORD_OP = "record_param_comms"
 
 
 def waiting_calls(linked: Linked, calls: Mapping[int, Comm], op: I32, kernels: list[int]) -> dict[int, list[Comm]]:
-    """Kernel (device row) -> the recorded calls that it stands for, in their order; kernels that stand for none are left out.
+    """Map each kernel (device row) to the recorded calls that it stands for, in their order; kernels that stand for none are left out.
 
     ``op`` is the host row that launched each device row, ``kernels`` the device rows without parameters. O(n log n) in calls.
     """
@@ -48,7 +48,7 @@ def waiting_calls(linked: Linked, calls: Mapping[int, Comm], op: I32, kernels: l
 
 
 def as_one(comms: list[Comm]) -> Comm | None:
-    """The call that does what these do together: the only one, or collectives of one type and group with their elements added."""
+    """Return the call that does what these do together: the only one, or collectives of one type and group with their elements added."""
     first = comms[0]
     if len(comms) == 1:
         return first

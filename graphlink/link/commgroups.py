@@ -1,4 +1,4 @@
-"""Which ranks a communication call's group has."""
+"""Resolve the groups of communication calls to ranks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Groups:
 
     In this order: the ranks that the call lists, Kineto's ``pg_config``, the ET's ``process_group:init``, all ranks where the group
     has as many members as the world (size recorded, or told by the number of splits of an all_to_all), and all ranks where a
-    recording without sizes names this one group only. Kineto holds where both describe a group, and both before what other files
-    ``told``.
+    recording without sizes names this one group only. Kineto holds where both describe a group, and both before ``others``,
+    which other files describe.
     """
 
-    def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], told: tuple[ProcessGroup, ...] = ()) -> None:
-        described = (*told, *(et.process_groups if et else ()), *trace.process_groups)
+    def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], others: tuple[ProcessGroup, ...] = ()) -> None:
+        described = (*others, *(et.process_groups if et else ()), *trace.process_groups)
         self.found: list[ProcessGroup] = []
         self.assumed: set[str] = set()
         self._index: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -36,15 +36,15 @@ class Groups:
             if size:
                 self._sizes.setdefault(self._name(comm), size)
         self._only = next(iter(names)) if len(names) == 1 else None
-        world = trace.world_size or self._told_world()
+        world = trace.world_size or self._described_world()
         self._everyone = None if world is None else tuple(range(world))
 
-    def _told_world(self) -> int | None:
+    def _described_world(self) -> int | None:
         sizes = [g.size or len(g.ranks or ()) for g in self._described.values() if g.desc in DEFAULT_GROUP]
         return max(sizes, default=0) or None
 
     def index(self, comm: Comm) -> int | None:
-        """Position of the call's group in ``found``; None where its ranks cannot be told."""
+        """Return the position of the call's group in ``found``; None where its ranks are not known."""
         name = self._name(comm)
         ranks = self._ranks(comm, name)
         if not ranks:
@@ -65,7 +65,7 @@ class Groups:
         return self._index[key]
 
     def size(self, comm: Comm) -> int | None:
-        """Members of the call's group, known at times where the ranks are not."""
+        """Return the number of members of the call's group, known at times where the ranks are not."""
         return comm.group_size or len(comm.in_split) or len(comm.out_split) or self._sizes.get(self._name(comm))
 
     def _name(self, comm: Comm) -> str:

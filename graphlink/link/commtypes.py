@@ -61,7 +61,7 @@ def _bare(name: str) -> str:
 
 
 def kind_of(name: str) -> CommKind:
-    """What a recorded name is; UNKNOWN for all but collectives, sends and receives (``wait``, ``coalesced``)."""
+    """Return the kind of a recorded name; UNKNOWN for all but collectives, sends and receives (``wait``, ``coalesced``)."""
     bare = _bare(name)
     if bare.startswith(("send", "isend")):
         return CommKind.SEND
@@ -71,7 +71,7 @@ def kind_of(name: str) -> CommKind:
 
 
 def collective_type(name: str) -> CollectiveType | None:
-    """The type of a recorded collective (``allreduce``, ``nccl:_all_gather_base``, ``c10d::alltoall_base_``, ...)."""
+    """Return the type of a recorded collective (``allreduce``, ``nccl:_all_gather_base``, ``c10d::alltoall_base_``, ...)."""
     bare = _bare(name)
     return next((kind for start, kind in _TYPES if bare.startswith(start)), None)
 
@@ -83,7 +83,7 @@ def sizes_may_differ(comm: Comm) -> bool:
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Bytes of an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``, ``GenericList[Tensor(float)]``."""
+    """Size an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``, ``GenericList[Tensor(float)]``."""
     inner = re.search(r"Tensor\(([^()]*)\)", dtype)
     bare = (inner.group(1) if inner else dtype).rsplit(":", 1)[-1].lower().replace(" ", "")
     generic = {"c10::complex<float>": 8, "c10::complex<double>": 16, "c10::complex<c10::half>": 4}
@@ -93,7 +93,7 @@ def element_bytes(dtype: str) -> int | None:
 
 
 def size_bytes(comm: Comm, group_size: int | None) -> int | None:
-    """Bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded, or make no int64.
+    """Return the bytes of a call as ASTRA-sim counts them; None where counts or element size are not recorded, or make no int64.
 
     ALL_GATHER and GATHER count the input shard, SCATTER the output shard, all others the whole input of a rank. For a side that is
     not recorded the other one stands in, multiplied or divided by the group size where they differ by that.

@@ -31,7 +31,7 @@ from graphlink.model import (
     Trace,
 )
 from graphlink.read.columns import loose
-from graphlink.read.commnames import Told, kernel_path, kernel_tells, op_tells, range_tells, told
+from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
 
 HOST_RANGES = "gloo:"
@@ -61,8 +61,8 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(linked.trace, groups)
     evidence = _evidence(linked, calls)
-    device_row, device_node = _device_nodes(linked, calls, evidence, typed)
-    host_row, host_node = _host_nodes(linked, calls, typed)
+    device, host = _device_rows(linked, calls, evidence), _host_rows(linked, calls)
+    device_node, host_node = (tuple(typed.of(one) for one in rows) for rows in (device, host))
     warnings = [
         f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
     ]
@@ -76,9 +76,9 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     doubtful = _doubtful(linked.trace, evidence.doubtful)
     warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
     return Communication(
-        device_row,
+        np.array([one.row for one in device], np.int32),
         device_node,
-        host_row,
+        np.array([one.row for one in host], np.int32),
         host_node,
         tuple(groups.found),
         tuple(warnings),
@@ -154,6 +154,19 @@ class _Typing:
         self.unlisted: dict[str, int] = {}
         self.doubled: dict[str, int] = {}
 
+    def of(self, row: CommRow) -> CommNode:
+        """Return the node of a row; UNKNOWN, with what its calls are, where one node cannot say it."""
+        if not row.calls:
+            return self._left(self.unknown, row.name)
+        if row.further:
+            return self._left(self.doubled, row.calls[0].name)
+        one = as_one(list(row.calls))
+        return (
+            self.node(one)
+            if one is not None
+            else self._left(self.unknown, "coalesced " + ", ".join(_chakra_name(c.name) for c in row.calls))
+        )
+
     def node(self, comm: Comm) -> CommNode:
         kind, group = kind_of(comm.name), self.groups.index(comm)
         size = size_bytes(comm, self.groups.size(comm))
@@ -161,7 +174,7 @@ class _Typing:
             name = comm.pg_desc or comm.pg_name or "(unnamed)"
             self.unlisted[name] = self.unlisted.get(name, 0) + 1
         if kind is CommKind.UNKNOWN or group is None or size is None:
-            return self.leave(comm.name)
+            return self._left(self.unknown, comm.name)
         if kind is CommKind.COLLECTIVE:
             type_ = collective_type(comm.name)
             assert type_ is not None, comm.name
@@ -171,25 +184,14 @@ class _Typing:
         sends = kind is CommKind.SEND
         peer = self._peer(comm, group, sends)
         if peer is None:
-            return self.leave(comm.name)
+            return self._left(self.unknown, comm.name)
         src, dst = (self.rank, peer) if sends else (peer, self.rank)
         return CommNode(kind, kind.name, size_bytes=size, group=group, src=src, dst=dst, tag=comm.tag or 0, seq=comm.seq)
 
-    def leave(self, name: str) -> CommNode:
-        """A node of which only the name is known."""
+    def _left(self, counts: dict[str, int], name: str) -> CommNode:
+        """Return a node of which only the name is known, and count it."""
         recorded = _chakra_name(name)
-        self.unknown[recorded] = self.unknown.get(recorded, 0) + 1
-        return CommNode(CommKind.UNKNOWN, recorded)
-
-    def coalesced(self, comms: list[Comm]) -> CommNode:
-        """A kernel that stands for these calls; UNKNOWN, with what they are, where one node cannot say it."""
-        one = as_one(comms)
-        return self.node(one) if one is not None else self.leave("coalesced " + ", ".join(_chakra_name(c.name) for c in comms))
-
-    def further(self, comm: Comm) -> CommNode:
-        """A kernel of a call that an earlier kernel stands for."""
-        recorded = _chakra_name(comm.name)
-        self.doubled[recorded] = self.doubled.get(recorded, 0) + 1
+        counts[recorded] = counts.get(recorded, 0) + 1
         return CommNode(CommKind.UNKNOWN, recorded)
 
     def _peer(self, comm: Comm, group: int, sends: bool) -> int | None:
@@ -211,42 +213,21 @@ def _chakra_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommRow:
-    """What was recorded of a communication kernel or host row. ``comms``: the calls that it stands for, none where nothing tells.
+    """A communication kernel or host row as recorded. ``calls``: those that it stands for, none where nothing tells.
 
-    ``told``: the name of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for the same call.
+    ``name``: that of the ``nccl:*`` range around its launch, else its own. ``further``: an earlier kernel stands for the same call.
     """
 
     row: int
-    comms: tuple[Comm, ...]
-    told: str
+    calls: tuple[Comm, ...]
+    name: str
     further: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommRows:
-    """All communication of a rank by row."""
-
-    device: tuple[CommRow, ...]
-    host: tuple[CommRow, ...]
-
-
-def comm_rows(linked: Linked) -> CommRows:
-    """As ``communication`` takes it, before it is typed; O(n log n) in rows."""
+def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
+    """Return the device rows and the host rows that ``communication`` types; O(n log n) in rows."""
     calls = _recorded_calls(linked)
-    return CommRows(tuple(_device_rows(linked, calls, _evidence(linked, calls))), tuple(_host_rows(linked, calls)))
-
-
-def _device_nodes(linked: Linked, calls: _Calls, evidence: _Evidence, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
-    found = _device_rows(linked, calls, evidence)
-    nodes = []
-    for one in found:
-        if not one.comms:
-            nodes.append(typed.leave(one.told))
-        elif one.further:
-            nodes.append(typed.further(one.comms[0]))
-        else:
-            nodes.append(typed.node(one.comms[0]) if len(one.comms) == 1 else typed.coalesced(list(one.comms)))
-    return np.array([one.row for one in found], np.int32), tuple(nodes)
+    return _device_rows(linked, calls, _evidence(linked, calls)), _host_rows(linked, calls)
 
 
 def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
@@ -290,16 +271,16 @@ def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
     own, in_call = np.zeros(len(op), np.bool_), np.zeros(len(host.tid) + 1, np.bool_)  # the last entry stands for NOWHERE
     own[list(calls.device)] = True
     in_call[list(calls.host)] = True
-    named = told(trace.strings, device.name, kernel_tells)
+    named = meanings(trace.strings, device.name, kernel_meaning)
     around = np.zeros(len(op), np.uint8)
     launched = np.flatnonzero(op != NOWHERE)
     name, annotation = host.name[op[launched]], host.annotation[op[launched]]
-    around[launched] = np.where(annotation, told(trace.strings, name, range_tells), told(trace.strings, name, op_tells))
-    open_ = (named == Told.NOTHING) | (named == Told.DOUBTFUL)
+    around[launched] = np.where(annotation, meanings(trace.strings, name, range_meaning), meanings(trace.strings, name, op_meaning))
+    open_ = (named == Meaning.NOTHING) | (named == Meaning.DOUBTFUL)
     kernel = device.kind == DeviceKind.KERNEL
-    comm = kernel & (own | (named >= Told.COMMUNICATION) | (open_ & (in_call[op] | (around == Told.COMMUNICATION))))
-    doubtful = kernel & ~comm & open_ & ((named == Told.DOUBTFUL) | (around == Told.DOUBTFUL))
-    return _Evidence(comm, doubtful, (named == Told.BACKEND) & ~own & ~in_call[op])
+    comm = kernel & (own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION))))
+    doubtful = kernel & ~comm & open_ & ((named == Meaning.DOUBTFUL) | (around == Meaning.DOUBTFUL))
+    return _Evidence(comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op])
 
 
 def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
@@ -325,7 +306,7 @@ def _launching_ops(linked: Linked) -> I32:
 def _range_names(linked: Linked, rows: I64) -> list[str]:
     """The name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is none."""
     trace, host = linked.trace, linked.trace.host
-    wanted = host.annotation & (told(trace.strings, host.name, range_tells) == Told.COMMUNICATION)
+    wanted = host.annotation & (meanings(trace.strings, host.name, range_meaning) == Meaning.COMMUNICATION)
     call = linked.device_call[rows]
     launched = np.flatnonzero(call != NOWHERE)
     at_ns = trace.calls.start_ns[call[launched]]
@@ -338,15 +319,10 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
     return names
 
 
-def _host_nodes(linked: Linked, calls: _Calls, typed: _Typing) -> tuple[I32, tuple[CommNode, ...]]:
-    found = _host_rows(linked, calls)
-    return np.array([one.row for one in found], np.int32), tuple(typed.node(one.comms[0]) for one in found)
-
-
 def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     """Gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
     trace, host = linked.trace, linked.trace.host
-    gloo = told(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
+    gloo = meanings(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
     rows = np.flatnonzero(gloo & host.annotation & linked.crossing)
     wanted = np.zeros(len(host.tid), np.bool_)
     wanted[list(calls.host)] = True

@@ -57,8 +57,8 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
     A kernel of several calls has the function and counts of one call that does the same, else none; so have further kernels of a call,
     which an earlier one stands for.
     """
-    rows = comm_rows(linked)
-    recorded, nodes = (*rows.device, *rows.host), (*comm.device_node, *comm.host_node)
+    of_device, of_host = comm_rows(linked)
+    recorded, nodes = (*of_device, *of_host), (*comm.device_node, *comm.host_node)
     device, host = linked.trace.device, linked.trace.host
     at, on = comm.device_row, comm.host_row
     on_host = np.repeat([False, True], [len(at), len(on)])
@@ -72,8 +72,8 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
     order = np.lexsort((row, on_host, end_ns, start_ns))
     one_call = [_one_call(one) for one in recorded]
     groups = [comm.groups[node.group] if node.group is not None else None for node in nodes]
-    names = [group.name if group else one.comms[0].pg_name or "" if one.comms else "" for one, group in zip(recorded, groups, strict=True)]
-    ranks = [group.ranks if group else one.comms[0].ranks if one.comms else None for one, group in zip(recorded, groups, strict=True)]
+    names = [group.name if group else one.calls[0].pg_name or "" if one.calls else "" for one, group in zip(recorded, groups, strict=True)]
+    ranks = [group.ranks if group else one.calls[0].ranks if one.calls else None for one, group in zip(recorded, groups, strict=True)]
     strings = Strings()
 
     def texts(values: Iterable[str]) -> I32:
@@ -106,13 +106,13 @@ def ops_of(linked: Linked, comm: Communication) -> Ops:
 
 def _one_call(one: CommRow) -> Comm:
     """Return the call that a row stands for, or one that does what its calls do together."""
-    if not one.comms or one.further:
+    if not one.calls or one.further:
         return _UNKNOWN
-    return as_one(list(one.comms)) or _UNKNOWN
+    return as_one(list(one.calls)) or _UNKNOWN
 
 
 def _function(one: CommRow, call: Comm) -> str:
-    return function_of(call.name) if one.comms else function_of(one.told) or function_of_kernel(one.told)
+    return function_of(call.name) if one.calls else function_of(one.name) or function_of_kernel(one.name)
 
 
 def _peer(call: Comm, node: CommNode) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, CommKind
 from graphlink.pipeline.records import UNTOLD, Exchanges, Holds, Spans, StageRun, StepSpans, Witness
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock, Meetings, RankComms
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, NodeKind
 from graphlink.pipeline.records import Cause, Idle, StageRun
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
 
 

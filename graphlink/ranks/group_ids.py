@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from graphlink.graph.target import WrittenComm
-from graphlink.model import ProcessGroup
-from graphlink.ranks.matching.groups import common
+from graphlink.model import I64, ProcessGroup
 from graphlink.ranks.records import GroupKey
 
 GroupIds = dict[GroupKey, int]
 
 NAME: Final = "comm_group.json"
 MOST: Final = 499  # ASTRA-sim keeps ids above for itself
+_ALIKE: Final = 0.5
+_DIGITS: Final = 6
+Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
 
 
 def key(group: ProcessGroup) -> GroupKey:
-    """What a communicator is known by on one rank."""
+    """Return what a communicator is known by on one rank."""
     assert group.ranks is not None
     return group.ranks, group.name
 
 
 def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple[GroupKey, ...]:
-    """The communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
+    """Return the communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
     return tuple(key(groups[i]) for i in sorted({c.group for c in comms if c.group is not None}))
 
 
@@ -56,6 +59,82 @@ def comm_group_json(ids: Mapping[int, GroupIds]) -> bytes:
 
 
 def too_many(ids: Mapping[int, GroupIds]) -> tuple[str, ...]:
-    """A warning where ASTRA-sim would not take the ids."""
+    """Warn where ASTRA-sim would not take the ids."""
     last = max((i for of_rank in ids.values() for i in of_rank.values()), default=0)
     return (f"{last} communicators: ASTRA-sim takes ids up to {MOST} only",) if last > MOST else ()
+
+
+def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None) -> dict[int, dict[GroupKey, GroupKey]]:
+    """Return for each communicator of each rank the key that it has on all ranks. ``by_rank``: in the order of first use.
+
+    Two ranks mean the same communicator if members and name are the same. Old recordings name communicators by address, differently
+    on each rank: of names with the same members that one rank of several has alone, the k-th of every rank are taken as one, as
+    ``#k``. PyTorch's own numbers are no addresses: they are the same on all ranks. With ``calls``, names whose calls are most alike are
+    one where ranks have different numbers of such names, in order, or where the order pairs names that have little in common: a
+    recording that began late may see another one first.
+    """
+    shared = Counter(k for keys in by_rank.values() for k in set(keys))
+    found: dict[int, dict[GroupKey, GroupKey]] = {rank: {} for rank in by_rank}
+    alone: dict[tuple[int, ...], dict[int, list[GroupKey]]] = defaultdict(lambda: defaultdict(list))
+    for rank, keys in by_rank.items():
+        for k in dict.fromkeys(keys):
+            if shared[k] > 1 or len(by_rank) == 1 or _is_number(k[1]):
+                found[rank][k] = k
+            else:
+                alone[k[0]][rank].append(k)
+    for members, of_rank in alone.items():
+        model = max(of_rank, key=lambda rank: len(of_rank[rank]))
+        for rank, keys in of_rank.items():
+            places: Sequence[int] = range(len(keys))
+            if calls is not None and len(of_rank[model]) > 1 and rank != model:
+                places = _most_alike([calls(model, k) for k in of_rank[model]], [calls(rank, k) for k in keys])
+            found[rank].update({k: (members, f"#{place}") for k, place in zip(keys, places, strict=True)})
+    return found
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name is one that PyTorch counts process groups by, since mid 2024; addresses are far longer."""
+    return name.isdecimal() and len(name) <= _DIGITS
+
+
+def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
+    """For each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and others have more in common."""
+    if len(longer) == len(shorter) and all(_likeness(*pair) >= _ALIKE for pair in zip(shorter, longer, strict=True)):
+        return list(range(len(longer)))
+    likeness = [[_likeness(one, other) for other in longer] for one in shorter]
+    ordered = _ascending(likeness, len(longer) - len(shorter))
+    if all(likeness[k][place] >= _ALIKE for k, place in enumerate(ordered)):
+        return ordered
+    free = _greedy(likeness)
+    common, more = (sum(likeness[k][place] for k, place in enumerate(places)) for places in (ordered, free))
+    return free if more > common else ordered
+
+
+def _greedy(likeness: Sequence[Sequence[float]]) -> list[int]:
+    """The pair that is most alike, then the most alike of what is left, and so on; of equals the first."""
+    pairs = sorted((-value, k, place) for k, row in enumerate(likeness) for place, value in enumerate(row))
+    found: dict[int, int] = {}
+    for _, k, place in pairs:
+        if k not in found and place not in found.values():
+            found[k] = place
+    return [found[k] for k in range(len(likeness))]
+
+
+def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
+    """For each row a column, ascending, so that the sum is greatest; the first of equals. ``spare``: columns that stay free."""
+    best: list[tuple[float, list[int]]] = [(0.0, [])] * (spare + 1)  # by how many places were passed over
+    for k, row in enumerate(likeness):
+        options = [(total + row[k + skipped], [*places, k + skipped]) for skipped, (total, places) in enumerate(best)]
+        for skipped in range(1, spare + 1):  # passing over more is worth it only where it is more alike
+            if options[skipped - 1][0] >= options[skipped][0]:
+                options[skipped] = options[skipped - 1]
+        best = options
+    return best[-1][1]
+
+
+def _likeness(one: I64, other: I64) -> float:
+    """Share of calls that both have, 0 to 1, whatever their order: late starts and lost calls cost little."""
+    calls, counts = np.unique(np.concatenate([one, other]), return_counts=True)
+    in_one = np.zeros(len(calls), np.int64)
+    np.add.at(in_one, np.searchsorted(calls, one), 1)
+    return float(np.minimum(in_one, counts - in_one).sum()) / max(len(one), len(other), 1)

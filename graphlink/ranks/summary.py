@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
+from graphlink.ranks.records import GroupKey
 from graphlink.records import Short
 
+NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
 PLACES: Final = {
@@ -186,6 +189,11 @@ class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclRun | UnsetType = UNSET  # absent where no rank has side files of NCCL
 
 
+def group_name(key: GroupKey, ids: Mapping[GroupKey, int]) -> str:
+    """Name a group by its id, or by its recorded name where no graph names it."""
+    return f"group {ids.get(key, key[1] or '(unnamed)')}"
+
+
 def run_table(run: Run) -> str:
     """The block of the run in the printed summary."""
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
@@ -201,7 +209,7 @@ def run_table(run: Run) -> str:
     )
     if run.groups:
         stands_out = run.straggler or run.suspect
-        rows.append(("straggler", stands_out.evidence if stands_out else "no rank stands out"))
+        rows.append(("straggler", stands_out.evidence if stands_out else NOBODY))
     if run.nccl is not UNSET:
         rows += run_rows(run.nccl)
     if run.replay:

@@ -18,8 +18,8 @@ from graphlink.model import I32, U8
 _BACKENDS: Final = r"(?!cccl)[a-z]{1,3}ccl"  # CCCL is CUDA's library of scans and sorts
 
 
-class Told(IntEnum):
-    """What a name tells. BACKEND: communication, by the library of a process group, whose calls PyTorch records."""
+class Meaning(IntEnum):
+    """Meaning of a name. BACKEND: communication, by the library of a process group, whose calls PyTorch records."""
 
     NOTHING = 0
     COMPUTATION = 1
@@ -108,11 +108,11 @@ _MANGLED: Final = re.compile(r"_ZN?K?")
 _LENGTH: Final = re.compile(r"\d+")
 
 
-def told(strings: Sequence[str], names: I32, tell: Callable[[str], int]) -> U8:
-    """Return what ``tell`` says of each of ``names`` (indices into ``strings``); it is asked once for each that occurs."""
+def meanings(strings: Sequence[str], names: I32, meaning: Callable[[str], int]) -> U8:
+    """Return the ``meaning`` of each of ``names`` (indices into ``strings``); it is asked once for each that occurs."""
     out = np.zeros(len(strings), np.uint8)
     for code in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
-        out[code] = tell(strings[code])
+        out[code] = meaning(strings[code])
     return out[names]
 
 
@@ -142,40 +142,40 @@ def _demangled(name: str) -> str:
     return "::".join(parts)
 
 
-def kernel_tells(name: str) -> Told:
+def kernel_meaning(name: str) -> Meaning:
     """Tell a kernel by its name; a collective among its template arguments or parameters alone leaves doubt."""
     path = kernel_path(name)
     if _BACKEND.search(path):
-        return Told.BACKEND
+        return Meaning.BACKEND
     if _LIBRARY.search(path):
-        return Told.COMMUNICATION
+        return Meaning.COMMUNICATION
     plain = _plain(path)
     computes = _COMPUTES.search(plain) is not None
     if _names_collective(plain):
         if computes:
-            return Told.COMPUTATION
-        return Told.DOUBTFUL if _BESIDE.search(plain) else Told.COMMUNICATION
+            return Meaning.COMPUTATION
+        return Meaning.DOUBTFUL if _BESIDE.search(plain) else Meaning.COMMUNICATION
     if _names_collective(_plain(name)):
-        return Told.DOUBTFUL
+        return Meaning.DOUBTFUL
     if not computes and _EITHER.search(plain) and not _ATTENTION.search(plain):
-        return Told.DOUBTFUL
-    return Told.COMPUTATION if computes or _COMPUTATION.search(plain) else Told.NOTHING
+        return Meaning.DOUBTFUL
+    return Meaning.COMPUTATION if computes or _COMPUTATION.search(plain) else Meaning.NOTHING
 
 
-def op_tells(name: str) -> Told:
+def op_meaning(name: str) -> Meaning:
     """Tell a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
     library, _, op = name.partition("::")
     plain = _plain(name)
     if not (_CALL.match(name) or (op and "::" not in op and library not in _OTHER_OPS and _names_collective(plain))):
-        return range_tells(name)
-    return Told.DOUBTFUL if _BESIDE.search(plain) or "fused" in plain else Told.COMMUNICATION
+        return range_meaning(name)
+    return Meaning.DOUBTFUL if _BESIDE.search(plain) or "fused" in plain else Meaning.COMMUNICATION
 
 
-def range_tells(name: str) -> Told:
+def range_meaning(name: str) -> Meaning:
     """Tell a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
     if _RANGE.match(name):
-        return Told.COMMUNICATION
-    return Told.DOUBTFUL if _names_collective(_plain(name)) else Told.NOTHING
+        return Meaning.COMMUNICATION
+    return Meaning.DOUBTFUL if _names_collective(_plain(name)) else Meaning.NOTHING
 
 
 def _names_collective(plain: str) -> bool:

@@ -37,7 +37,7 @@ P2P_OPS = {"c10d::send": ("send", True), "c10d::recv_": ("recv", True), "c10d::r
 
 
 def int_list(value: object) -> tuple[int, ...]:
-    """A list of ints, or its JSON text; () where it is none or was cut with "..."."""
+    """Read a list of ints, or its JSON text; () where it is none or was cut with "..."."""
     if isinstance(value, str):
         try:
             return tuple(msgspec.json.decode(value, type=list[int]))
@@ -49,7 +49,7 @@ def int_list(value: object) -> tuple[int, ...]:
 
 
 def rank_list(value: object) -> tuple[int, ...]:
-    """As ``int_list``, of different ranks; () where one is none."""
+    """Read as ``int_list`` does, of different ranks; () where one is none."""
     ranks = int_list(value)
     return ranks if all(0 <= rank < MAX_RANKS for rank in ranks) and len(set(ranks)) == len(ranks) else ()
 
@@ -66,17 +66,17 @@ def count_or_none(value: object) -> int | None:
 
 
 def job_of(around: Mapping[str, Any]) -> str:
-    """The job that a recording says it is of, in itself or in its ``distributedInfo``; "" where it says none."""
+    """Return the job that a recording says it is of, in itself or in its ``distributedInfo``; "" where it says none."""
     info = around.get("distributedInfo")
-    for told in (around, info if isinstance(info, dict) else {}):
-        for key, value in told.items():
+    for source in (around, info if isinstance(info, dict) else {}):
+        for key, value in source.items():
             if JOB_KEY.search(key) and isinstance(value, (str, int)) and str(value):
                 return str(value)
     return ""
 
 
 def spread_ranks(start: object, stride: object, size: object) -> tuple[int, ...] | None:
-    """The ranks of an evenly spread group, which PyTorch records as start, stride and size; stride <= 0 where it is not even."""
+    """Return the ranks of an evenly spread group, which PyTorch records as start, stride and size; stride <= 0 where it is not even."""
     first, step, count = rank_or_none(start), to_int_or_none(stride), count_or_none(size)
     if first is None or step is None or count is None or step <= 0 or first + step * (count - 1) >= MAX_RANKS:
         return None
@@ -88,7 +88,7 @@ def text_or_none(value: object) -> str | None:
 
 
 def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
-    """Kineto's ``pg_config`` and the text of an ET's ``## process_group:init ##``: a list of objects, or its JSON text.
+    """Read Kineto's ``pg_config`` and the text of an ET's ``## process_group:init ##``: a list of objects, or its JSON text.
 
     Entries that are no objects with a name are passed over. An empty rank list means the whole world: None.
     """
@@ -114,7 +114,7 @@ def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
 
 
 def backend_ids(text: object) -> dict[int, str]:
-    """``backend_id`` (a pointer that stands for the group in early ETs) -> group name, where the init node records it."""
+    """Map ``backend_id`` (a pointer that stands for the group in early ETs) -> group name, where the init node records it."""
     try:
         entries = msgspec.json.decode(text) if isinstance(text, str) else None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -125,7 +125,10 @@ def backend_ids(text: object) -> dict[int, str]:
 
 
 def peer_comm(op: str, peer: object, tag: object, in_nelems: int | None, elem_bytes: int | None, dtype: str) -> Comm:
-    """Of a ``c10d`` send or receive. The peer is as recorded: a rank of the op's group, which in the default group is global."""
+    """Make the ``Comm`` of a ``c10d`` send or receive.
+
+    The peer is as recorded: a rank of the op's group, which in the default group is global.
+    """
     name, has_peer = P2P_OPS[op]
     rank = to_int_or_none(peer) if has_peer else None
     return Comm(
@@ -147,7 +150,7 @@ def _is_tensor(value: object) -> TypeGuard[list[Any]]:
 
 
 def tensors_in(value: object) -> list[list[Any]]:
-    """The tensors ``[id, storage, offset, elements, bytes an element, device]`` in a recorded value: itself, a list of them, none."""
+    """List the tensors ``[id, storage, offset, elements, bytes an element, device]`` in a recorded value: itself, a list of them, none."""
     if _is_tensor(value):
         return [value]
     return [item for item in value if _is_tensor(item)] if isinstance(value, list) else []
@@ -162,13 +165,13 @@ def element_bytes(tensors: Sequence[Sequence[int]]) -> int | None:
 
 
 def dtype_in(types: str) -> str:
-    """Kineto's name of the first tensor type in an ET's type text: ``GenericList[Tensor(c10::Half)]`` -> ``Half``."""
+    """Return Kineto's name of the first tensor type in an ET's type text: ``GenericList[Tensor(c10::Half)]`` -> ``Half``."""
     match = _TENSOR_TYPE.search(types)
     return _DTYPES.get(match[1], match[1]) if match else ""
 
 
 def shape_elements(shapes: object) -> int | None:
-    """Elements of the tensors of a shape list ``[[16, 256], ...]``; None where there is no shape."""
+    """Count the elements of the tensors of a shape list ``[[16, 256], ...]``; None where there is no shape."""
     dims = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
     if not dims or max(map(len, dims)) > _MOST_DIMS or not all(type(size) is int for shape in dims for size in shape):
         return None

@@ -46,7 +46,7 @@ class _Inputs:
 
 
 def collective(op: RecordedOp, attrs: dict[str, Any]) -> Comm | None:
-    """Of a ``record_param_comms`` node; None where neither attrs nor inputs name the collective.
+    """Return the ``Comm`` of a ``record_param_comms`` node; None where neither attrs nor inputs name the collective.
 
     ``rank`` is what the op recorded there: root of a broadcast, peer of a send or receive, else 0.
     """
@@ -80,7 +80,7 @@ def collective(op: RecordedOp, attrs: dict[str, Any]) -> Comm | None:
 
 
 def peer(op_name: str, op: RecordedOp) -> Comm:
-    """Of a ``c10d`` send or receive: inputs are tensors, group object, peer (unless any source), tag."""
+    """Return the ``Comm`` of a ``c10d`` send or receive: inputs are tensors, group object, peer (unless any source), tag."""
     tensors = tensors_in(op.inputs[0]) if op.inputs else []
     scalars = op.inputs[2:]
     has_peer = P2P_OPS[op_name][1] and len(scalars) > 1

@@ -26,7 +26,7 @@ from graphlink.perfetto.slices import Slices, flat
 from graphlink.perfetto.texts import Texts
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.records import Pipeline
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import Clock
 from graphlink.report import details

@@ -1,4 +1,4 @@
-"""Chakra graphs of the same ranks that others left beside the recordings, held against graphlink's own."""
+"""Compare Chakra graphs of the same ranks that others left among the recordings with graphlink's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST: Final = 64  # files that are read
 
 
 def compare(found: Sequence[Path], own: Mapping[int, Path]) -> tuple[list[Compared], list[str]]:
-    """Each of ``found`` against the graph of its rank in ``own``, and warnings of those that are none of these ranks or no graphs."""
+    """Compare each of ``found`` with the graph of its rank in ``own``, and warnings of those that are none of these ranks or no graphs."""
     out, warnings = [], []
     for path in found[:MOST]:
         file = Judged.of(path)

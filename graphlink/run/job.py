@@ -32,7 +32,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I32, I64, Bool, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I32, I64, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.noted import notes as nccl_notes
@@ -45,8 +45,9 @@ from graphlink.pipeline.records import Pipeline
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
+from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.read.nsys.places import number
@@ -71,10 +72,6 @@ def _none() -> I64:
     return np.zeros(0, np.int64)
 
 
-def _no_arrows() -> Bool:
-    return np.zeros(0, np.bool_)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Prepared(Short):
     """The graph of a rank, with all that its files are written from."""
@@ -97,8 +94,7 @@ class Joined(Short):
     """What the other ranks of a run say of one: what its files are written with.
 
     ``ids`` holds every communicator of ``Prepared.plan.groups``. Columns of nodes: ``unmatched`` have no counterpart, ``resized`` have
-    ``size_bytes`` on all ranks, ``waiting`` ran ``wait_ns`` until the last rank came, and ``arrow`` begin or end (``arrow_ends``) the
-    arrow ``arrow_id`` between ranks.
+    ``size_bytes`` on all ranks, ``waiting`` ran ``wait_ns`` until the last rank came, and ``arrows`` begin or end there.
     """
 
     ids: groups.GroupIds
@@ -109,9 +105,7 @@ class Joined(Short):
     size_bytes: I64 = field(default_factory=_none)
     waiting: I32 = field(default_factory=_no_nodes)
     wait_ns: I64 = field(default_factory=_none)
-    arrow: I32 = field(default_factory=_no_nodes)
-    arrow_id: I64 = field(default_factory=_none)
-    arrow_ends: Bool = field(default_factory=_no_arrows)
+    arrows: perfetto.Across = perfetto.NOTHING_ACROSS
     pipeline: RankPipeline | None = None
 
 
@@ -125,11 +119,16 @@ class RankResult(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Short):
-    """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written."""
+    """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written.
+
+    ``run`` and its ``warnings`` only where several ranks were joined.
+    """
 
     ranks: tuple[summary.Rank, ...]
     pipeline: Pipeline | None
     files: tuple[str, ...]
+    run: RunSummary | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
@@ -257,7 +256,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
             times=times,
             beside=times if options.timeline == "both" else None,
             clock=clock,
-            across=perfetto.Across(joined.arrow.astype(np.int64), joined.arrow_id, joined.arrow_ends),
+            across=joined.arrows,
             nccl=prepared.nccl,
         )
         with publish.writing(folder / timeline.part_name(rank)) as out:

@@ -1,25 +1,28 @@
-"""Joining the ranks of a run: communicators, collectives that meet, clocks, figures and the pipeline. Reads communication rows only."""
+"""Join the ranks of a run: communicators, collectives that meet, clocks, figures and the pipeline. Reads communication rows only."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
+from graphlink.model import I32, I64, NOWHERE, CommKind
+from graphlink.perfetto.packets import NOTHING_ACROSS, Across
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.clocks import TOLERANCE_NS
 from graphlink.pipeline.common import counted_alike, on_run_clock
 from graphlink.pipeline.records import Pipeline, StageRun
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.figures.measure import Figures, figures
-from graphlink.ranks.matching.match import match
-from graphlink.ranks.records import Clocks, Conflict, GroupKey, Matching, Meetings, RankComms
+from graphlink.ranks import summary
+from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.figures import Figures, figures
+from graphlink.ranks.match import match
+from graphlink.ranks.records import Clock, Clocks, Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
+from graphlink.ranks.times import Apart
 from graphlink.run.job import Joined
 from graphlink.run.state import RankRows
 
@@ -29,30 +32,26 @@ _NONE: Final = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the ranks of a run have in common. ``ranks``: of each rank what its files are written with, by rank.
+    """All that the ranks of a run have in common.
 
-    ``group_ids``: of the groups that graphs name, as all ranks know them, the id. ``host_groups``: positions in the groups of the meetings
-    of those that communicate on the host. ``silent``: ranks of whose communication nothing is known; ``matching``, ``clocks`` and
-    ``figures`` are of the others.
+    ``ranks``: of each rank what its files are written with, by rank. ``silent``: ranks of whose communication nothing is known;
+    ``matching``, ``clocks`` and ``figures`` are of the others. ``summary``: all but replay, comparisons and side files of NCCL.
     """
 
     ranks: dict[int, Joined]
     ids: dict[int, groups.GroupIds]
-    world_size: int
     matching: Matching
     clocks: Clocks
     figures: Figures
     pipeline: Pipeline | None
-    group_ids: dict[GroupKey, int]
-    host_groups: frozenset[int]
+    summary: summary.Run
     silent: tuple[int, ...]
-    hosts: dict[int, str]
     nodes: int
     warnings: tuple[str, ...]
 
 
 def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
-    """All of it, O(n log n) in communication ops.
+    """Match, align and measure the ranks of a run, O(n log n) in communication ops.
 
     Raises:
         InputError: a collective differs over ranks, and ``keep_unmatched`` is not set.
@@ -60,6 +59,7 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     every = sorted(rows, key=lambda r: r.comms.rank)
     rows = [row for row in every if len(row.comms.start_ns)] or every
     silent = [row for row in every if not len(row.comms.start_ns)] if len(rows) < len(every) else []
+    quiet = tuple(row.comms.rank for row in silent)
     comms = [r.comms for r in rows]
     log.info("matching %d communication ops of %d ranks", sum(len(c.start_ns) for c in comms), len(comms))
     matching = match(comms)
@@ -69,58 +69,125 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         raise _differs(matching.conflicts, group_ids)
     log.info("aligning clocks")
     aligned = clocks(comms, matching.meetings)
-    measured = figures(comms, matching.meetings, aligned)
+    measured = figures(comms, matching.meetings, aligned, group_ids)
     log.info("looking for a pipeline over all ranks")
     runs = {row.comms.rank: _alike(row, matching, aligned, k) for k, row in enumerate(rows)} | {r.comms.rank: r.staged for r in silent}
     pipeline = analyse([runs[rank] for rank in sorted(runs)], max(TOLERANCE_NS, aligned.residual_ns))
     world_size = max(row.comms.world_size for row in every)
-    quiet = [row.comms.rank for row in silent]
-    members = _members(len(comms), matching.meetings)
-    largest, arrows = _largest(comms, matching.meetings), _arrows(comms, matching.meetings, members, aligned)
-    waits = _by_op(matching.meetings, members, measured.times.wait_ns)
-    ranks = {}
-    for k, (row, one, clock) in enumerate(zip(rows, comms, aligned.clocks, strict=True)):
-        waited, alike = np.flatnonzero(waits[k] > 0), _uneven(one, matching.meetings.of_op[k])
-        ranks[one.rank] = Joined(
-            ids=ids[one.rank],
-            world_size=world_size,
-            clock=clock if clock.known else None,
-            unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
-            resized=one.node[alike],
-            size_bytes=largest[matching.meetings.of_op[k][alike]],
-            waiting=one.node[waited],
-            wait_ns=waits[k][waited],
-            arrow=one.node[arrows[k].op],
-            arrow_id=arrows[k].id,
-            arrow_ends=arrows[k].ends,
-            pipeline=rank_pipeline(pipeline, row.comms.rank),
-        )
-    for row in silent:
-        ids[row.comms.rank] = {}
-        ranks[row.comms.rank] = Joined({}, world_size, pipeline=rank_pipeline(pipeline, row.comms.rank))
+    ranks = _by_rank(comms, matching, aligned, measured, quiet) | {rank: Joined({}, world_size) for rank in quiet}
+    for rank, one in ranks.items():
+        ranks[rank] = replace(one, ids=ids.setdefault(rank, {}), world_size=world_size, pipeline=rank_pipeline(pipeline, rank))
     return Run(
         ranks=ranks,
         ids=ids,
-        world_size=world_size,
         matching=matching,
         clocks=aligned,
         figures=measured,
         pipeline=pipeline,
-        group_ids=group_ids,
-        host_groups=_host_groups(comms, matching.meetings),
-        silent=tuple(quiet),
-        hosts={row.comms.rank: row.comms.host for row in every},
+        summary=_summary([row.comms for row in every], matching, aligned, measured, group_ids),
+        silent=quiet,
         nodes=sum(row.nodes for row in every),
-        warnings=(*_said_silent(quiet), *aligned.warnings),
+        warnings=(*_silence(quiet), *aligned.warnings),
     )
 
 
-def _said_silent(ranks: Sequence[int]) -> list[str]:
+def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, measured: Figures, quiet: Sequence[int]) -> dict[int, Joined]:
+    """Return what the others say of the nodes of each rank."""
+    meetings = matching.meetings
+    members = _members(len(comms), meetings)
+    largest, arrows = _largest(comms, meetings), _arrows(comms, meetings, members, aligned)
+    waits = _by_op(meetings, members, measured.times.wait_ns)
+    ranks = {}
+    for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
+        waited, alike = np.flatnonzero(waits[k] > 0), _uneven(one, meetings.of_op[k])
+        ranks[one.rank] = Joined(
+            ids={},
+            world_size=one.world_size,
+            clock=clock if clock.known else None,
+            unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
+            resized=one.node[alike],
+            size_bytes=largest[meetings.of_op[k][alike]],
+            waiting=one.node[waited],
+            wait_ns=waits[k][waited],
+            arrows=arrow,
+        )
+    return ranks
+
+
+def _summary(
+    every: Sequence[RankComms], matching: Matching, aligned: Clocks, measured: Figures, ids: Mapping[GroupKey, int]
+) -> summary.Run:
+    """``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
+    meetings, unmatched = matching.meetings, matching.unmatched
+    collective = meetings.kind == CommKind.COLLECTIVE
+    host = {one.rank: one.host for one in every}
+    return summary.Run(
+        world_size=max(one.world_size for one in every),
+        ranks=len(every),
+        groups=measured.groups,
+        matched=summary.Matched(
+            collectives=int(np.count_nonzero(collective)),
+            messages=int(np.count_nonzero(~collective)),
+            complete=int(np.count_nonzero(meetings.complete)),
+            by_sequence=matching.by_sequence,
+            alone=dict(sorted(matching.alone.items())),
+            unmatched=sum(u.count for u in unmatched),
+            listed=[_listed(u, ids) for u in unmatched[: summary.LISTED]],
+            conflicts=[_conflict(c, ids) for c in matching.conflicts[: summary.LISTED]],
+        ),
+        clocks=summary.Clocks(residual_ns=aligned.residual_ns, ranks=[_clock(c, host[c.rank]) for c in aligned.clocks]),
+        waits=measured.waits,
+        set_apart=measured.set_apart,
+        straggler=measured.straggler,
+        suspect=measured.suspect,
+    )
+
+
+def _listed(u: Unmatched, ids: Mapping[GroupKey, int]) -> summary.Unmatched:
+    return summary.Unmatched(
+        rank=u.rank,
+        group=summary.group_name(u.group, ids),
+        where=u.where,
+        count=u.count,
+        first=u.first,
+        last=u.last,
+        first_told=u.first_told,
+        last_told=u.last_told,
+        lacking=list(u.lacking[: summary.LISTED]),
+    )
+
+
+def _clock(clock: Clock, host: str) -> summary.RankClock:
+    return summary.RankClock(
+        rank=clock.rank,
+        host=host,
+        offset_ns=clock.offset_ns,
+        drift_ppm=round(clock.drift * 1e6, 6),
+        from_ns=clock.from_ns,
+        residual_ns=clock.residual_ns,
+        same_as=None if clock.shares == clock.rank else clock.shares,
+        known=clock.known,
+    )
+
+
+def cut_short(run: Run) -> tuple[str, ...]:
+    """Name what the lists of ``run.summary`` leave out."""
+    unmatched = run.matching.unmatched
+    found = {
+        "findings of unmatched communication": len(unmatched),
+        "conflicts": len(run.matching.conflicts),
+        "meetings set apart": int(np.count_nonzero(run.figures.apart != Apart.NO)),
+        "ranks that lack the same communication": max((len(u.lacking) for u in unmatched), default=0),
+    }
+    return tuple(f"{summary.LISTED} of {n:,} {what} are listed in summary.json" for what, n in found.items() if n > summary.LISTED)
+
+
+def _silence(ranks: Sequence[int]) -> list[str]:
     if not ranks:
         return []
-    told = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
+    some = ", ".join(map(str, ranks[:8])) + ", ..." * (len(ranks) > 8)
     return [
-        f"of rank {told} no communication with a known group was recorded (is its execution trace missing?): the others are matched "
+        f"of rank {some} no communication with a known group was recorded (is its execution trace missing?): the others are matched "
         "without it, and what they did with it is computation in the graphs"
     ]
 
@@ -134,24 +201,15 @@ def _with(quiet: Sequence[int], comms: RankComms) -> I64:
     return np.flatnonzero((collective & np.isin(comms.group, among)) | (~collective & np.isin(comms.peer, quiet)))
 
 
-def _host_groups(comms: Sequence[RankComms], meetings: Meetings) -> frozenset[int]:
-    """Groups whose communication is rows of the host, as the first op of each says."""
-    numbers, first = np.unique(meetings.group, return_index=True)
-    member = meetings.first[first]
-    pairs = zip(numbers.tolist(), meetings.rank[member].tolist(), meetings.op[member].tolist(), strict=True)
-    return frozenset(number for number, rank, op in pairs if comms[rank].on_host[op])
-
-
-def _differs(conflicts: Sequence[Conflict], ids: groups.GroupIds) -> InputError:
+def _differs(conflicts: Sequence[Conflict], ids: Mapping[GroupKey, int]) -> InputError:
     more = f"; {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
     return InputError(
-        f"a collective is not the same on all ranks: {told_conflict(conflicts[0], ids)}{more}",
+        f"a collective is not the same on all ranks: {_conflict(conflicts[0], ids)}{more}",
         todo="give recordings of one run; --keep-unmatched writes every rank as it was recorded, which simulators hang on",
     )
 
 
-def told_conflict(conflict: Conflict, ids: groups.GroupIds) -> str:
-    """In words, with both sides."""
+def _conflict(conflict: Conflict, ids: Mapping[GroupKey, int]) -> str:
     c = conflict
     where = f"group {ids.get(c.group, c.group[1])}"
     how = "differs" if c.why == "differs" else "comes in another order"
@@ -200,19 +258,13 @@ def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrows:
-    """Where arrows of a rank begin or end, one entry each. An arrow leads from an op that waits to the one that came last."""
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Across]:
+    """Return the arrows of each rank: from a node that waits to the one that came last.
 
-    op: I64
-    id: I64
-    ends: Bool
-
-
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[_Arrows]:
-    """Of each rank. Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline."""
+    Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
+    """
     if not len(meetings.kind):
-        return [_Arrows(_NONE, _NONE, np.zeros(0, np.bool_)) for _ in comms]
+        return [NOTHING_ACROSS for _ in comms]
     start = np.zeros(len(meetings.rank), np.int64)
     for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
         start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
@@ -223,4 +275,5 @@ def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I6
     number, ends = np.append(begins, begins), np.arange(len(entry)) >= len(begins)
     order = np.argsort(meetings.rank[entry], kind="stable")
     parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
-    return [_Arrows(meetings.op[entry[part]].astype(np.int64), number[part], ends[part]) for part in parts]
+    nodes = (one.node[meetings.op[entry[part]]].astype(np.int64) for one, part in zip(comms, parts, strict=True))
+    return [Across(of_rank, number[part], ends[part]) for of_rank, part in zip(nodes, parts, strict=True)]

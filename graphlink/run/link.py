@@ -6,18 +6,18 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import UNSET
 
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, session
 from graphlink.errors import GraphlinkError, InputError, OutputError
 from graphlink.pipeline import file as bubbles
-from graphlink.ranks import summary as summary_run
 from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.compare import compare
@@ -29,7 +29,6 @@ from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
 from graphlink.run.ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
 from graphlink.run.state import State, Stored
-from graphlink.run.told import cut_short, run_told
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
@@ -100,10 +99,8 @@ def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: boo
     with out.publication(force=output.force) as publication:
         with session(runs_on):
             missing = _missing(stored, strict=strict)
-            ranks = join_ranks(stored, options, output.folder, publication.beside, runs_on, same_run=same_run)
-            told = run_told(ranks.run, ranks.path, [], ranks.result.ranks)
-            warnings = (*missing, *ranks.run.warnings, *cut_short(ranks.run))
-            whole = _summarised(ranks.result, options, told, warnings, publication.beside)
+            result = join_ranks(stored, options, output.folder, publication.beside, runs_on, same_run=same_run)
+            whole = _summarised(result, options, missing, publication.beside)
             publication.publish()
         yield Made(whole)
     state.clear()
@@ -186,7 +183,7 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
     """All files of the job into ``folder``; what their summary says, and the exit status."""
     if recordings.paddle_logs is not None:
         result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
-        return Made(_summarised(result, options, None, (), folder))
+        return Made(_summarised(result, options, (), folder))
     found = find(recordings, folder, runs_on, linked=options.linked)
     inputs, warnings = found.inputs, found.warnings
     if len(inputs) == 1:
@@ -197,22 +194,21 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
                 *warnings,
                 "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
             )
-        return Made(_summarised(result, options, None, warnings, folder))
+        return Made(_summarised(result, options, warnings, folder))
     out = output.folder
     with session(runs_on):
         jobs = rank_jobs(inputs, options, out, runs_on, resume=output.resume)
         if jobs.failed and not (jobs.done and output.partial):
             raise _failed(jobs, len(inputs), out_of(out))
-        ranks = join_ranks(jobs.done, options, out, folder, runs_on, same_run=recordings.same_run)
+        result = join_ranks(jobs.done, options, out, folder, runs_on, same_run=recordings.same_run)
     warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
     standins = Standins(folder / "graphs")
     with standins.telling():
         beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out)])  # not with outputs of our own
-    compared, others = compare(beside, {rank: folder / f"{options.name}.{rank}.et" for rank in ranks.run.ranks})
-    told = run_told(ranks.run, ranks.path, compared, ranks.result.ranks)
-    whole = _summarised(
-        ranks.result, options, told, (*warnings, *map(standins.told, others), *ranks.run.warnings, *cut_short(ranks.run)), folder
-    )
+    compared, others = compare(beside, {rank.rank: folder / f"{options.name}.{rank.rank}.et" for rank in result.ranks})
+    assert result.run is not None
+    result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
+    whole = _summarised(result, options, (*warnings, *map(standins.told, others)), folder)
     return Made(whole, SOME_FAILED if jobs.failed else 0)
 
 
@@ -227,16 +223,14 @@ def _failed(jobs: Jobs, count: int, out: Out) -> GraphlinkError:
     return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out.hidden}: go on with --resume, or publish them with --partial")
 
 
-def _summarised(
-    result: job.RunResult, options: job.Options, told: summary_run.Run | None, warnings: tuple[str, ...], folder: Path
-) -> summary.Summary:
-    """The summary of a job whose other files lie in ``folder``, written there too."""
+def _summarised(result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path) -> summary.Summary:
+    """Summarise a job whose other files lie in ``folder``, and write that there too; ``warnings`` come before those of the run."""
     whole = summary.Summary(
         options=_told(options),
         ranks=list(result.ranks),
-        run=told,
+        run=result.run,
         pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
-        warnings=list(warnings),
+        warnings=[*warnings, *result.warnings],
         files=sorted({*result.files, summary.NAME}),
     )
     publish.write(folder / summary.NAME, summary.encode(whole))

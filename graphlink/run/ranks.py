@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from graphlink import publish
 from graphlink.engine.engines import Lost, RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.nccl.summary import over_ranks
 from graphlink.ranks import group_ids as groups
+from graphlink.ranks import summary
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
@@ -25,8 +28,8 @@ from graphlink.report import timeline
 from graphlink.run import job
 from graphlink.run.fetch import here, unpacked_size
 from graphlink.run.job import RunResult
-from graphlink.run.join import Run, join
-from graphlink.run.one_run import Told, of_other_runs, of_other_times
+from graphlink.run.join import cut_short, join
+from graphlink.run.one_run import of_other_runs, of_other_times
 from graphlink.run.state import AGAIN, RankRows, Result, State, Stored, digest
 
 log: Final = logging.getLogger("graphlink")
@@ -136,19 +139,10 @@ def _rank_job(task: _Rank) -> Stored | Failed:
         return Failed(problem.text())
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedRanks:
-    """``path``: the critical path over all ranks, None where they are too many to be replayed in passing."""
-
-    run: Run
-    result: RunResult
-    path: CriticalAcross | None
-
-
 def join_ranks(
     stored: Sequence[Stored], options: job.Options, out: str, folder: Path, runs_on: RunsOn, *, same_run: bool = False
-) -> JoinedRanks:
-    """Joins ranks whose jobs are done, and writes the files of all of them, and those of the run, into ``folder``.
+) -> RunResult:
+    """Join ranks whose jobs are done, and write the files of all of them, and those of the run, into ``folder``.
 
     Raises:
         InputError: two jobs are of one rank, the ranks contradict each other or are of several runs (unless ``same_run`` insists on one),
@@ -164,15 +158,15 @@ def join_ranks(
     if other is not None:
         what = f"what an earlier job left is not of rank {other.manifest.rank}, as it says"
         raise InputError(what, path=state.where(other.key), todo="run the job of this rank again")
-    told = [Told(s.manifest.recordings[0].path, s.manifest.recorded_world_size, s.manifest.job) for s in stored]
+    manifests = [s.manifest for s in stored]
     with _fitting(state.where(""), earlier=any(s.earlier for s in stored)):
-        apart = of_other_runs(told, [row.comms for row in rows])
+        apart = of_other_runs(manifests, [row.comms for row in rows])
         if apart is None or same_run:
             joined = join(rows, keep_unmatched=options.keep_unmatched)
-            apart = apart or of_other_times(told, [row.comms for row in rows], joined.clocks)
+            apart = apart or of_other_times(manifests, [row.comms for row in rows], joined.clocks)
     if apart is not None and not same_run:
         raise apart
-    joined = replace(joined, warnings=(*joined.warnings, *([f"{apart.path}: {apart.what}"] if apart else [])))
+    warnings = (*joined.warnings, *([f"{apart.path}: {apart.what}"] if apart else []), *cut_short(joined))
     tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
     outcomes = run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored])
     results = good(naming_lost(outcomes, [s.manifest.recordings[0].path for s in stored]), len(tasks))
@@ -184,15 +178,32 @@ def join_ranks(
     if options.timeline != "none":
         files.append(timeline.join(folder, sorted(joined.ranks), joined.pipeline))
     files += job.write_pipeline(joined.pipeline, folder)
-    path = None
+    replay = None
     if len(stored) > 1 and joined.nodes <= MOST_REPLAYED:
         log.info("replaying all ranks")
         members = {number: ranks for of_rank in joined.ids.values() for (ranks, _), number in of_rank.items()}
         path = across(load({rank: folder / f"{options.name}.{rank}.et" for rank in sorted(joined.ranks)}), members)
         publish.write(folder / PATH_NAME, encode_across(path))
         files.append(PATH_NAME)
+        replay = _replay(path)
     ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
-    return JoinedRanks(joined, RunResult(ranks, joined.pipeline, tuple(files)), path)
+    side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
+    run = msgspec.structs.replace(joined.summary, replay=replay, nccl=over_ranks(side_files) if side_files else UNSET)
+    return RunResult(ranks, joined.pipeline, tuple(files), run, warnings)
+
+
+def _replay(path: CriticalAcross) -> summary.RunReplay:
+    return summary.RunReplay(
+        measured_ns=path.measured_ns,
+        replayed_ns=path.before_ns + path.length_ns,
+        path_ns=path.length_ns,
+        path_from_rank=path.nodes.rank[0] if path.nodes.rank else None,
+        error_pct=path.error_pct,
+        nodes=path.nodes_all,
+        ran=path.nodes_run,
+        path_share_ns=path.share_ns,
+        path_rank_ns={str(r.rank): r.ns for r in path.ranks if r.ns},
+    )
 
 
 def naming_lost(outcomes: Sequence[_Result | Failed | Lost], recordings: Sequence[str]) -> list[_Result | Failed]:
@@ -208,12 +219,12 @@ def _finish(task: _Finish) -> Result | Failed:
 
     def write(folder: Path) -> Result:
         result = job.finish(state.prepared(key), task.joined, task.options, folder)
-        return Result(joined=told, rank=result.summary, files=list(result.files))
+        return Result(joined=made_with, rank=result.summary, files=list(result.files))
 
-    told = digest(task.joined, task.options)
+    made_with = digest(task.joined, task.options)
     try:
         with naming_limits(task.stored.manifest.recordings[0].path), _fitting(state.where(key), earlier=task.stored.earlier):
-            return state.finish(key, told, write)
+            return state.finish(key, made_with, write)
     except GraphlinkError as problem:
         return Failed(problem.text())
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.model import CommKind, EdgeKind, Graph, NodeKind
 from graphlink.ranks.comms import rank_comms
-from graphlink.ranks.matching.match import match
+from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms
 from graphlink.run import job
 

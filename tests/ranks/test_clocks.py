@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.clocks.fit import _Sums, solved
-from graphlink.ranks.clocks.pairs import lines, pairs_of
-from graphlink.ranks.clocks.repair import rooms
-from graphlink.ranks.clocks.ties import MOST, Ties, components, ties
+from graphlink.ranks.clock_bounds import rooms
+from graphlink.ranks.clock_fit import Sums, solved
+from graphlink.ranks.clock_ties import MOST, Ties, components, lines, pairs_of, ties
+from graphlink.ranks.clocks import clocks, onto_run
 from graphlink.ranks.records import Clock
 from tests.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 
@@ -284,7 +283,7 @@ def test_conjugate_gradients_solve_what_a_dense_solver_does() -> None:
     ranks, meetings = Simulated(16, training(rng, grid(4, 4))).record()
     found = ties(ranks, meetings)
     pairs = pairs_of(found, 16)
-    sums = _Sums(found, pairs, rng.normal(0, 1e3, len(found.hub)), np.full(len(found.hub), 1e3), 1e9, tukey=False)
+    sums = Sums(found, pairs, rng.normal(0, 1e3, len(found.hub)), np.full(len(found.hub), 1e3), 1e9, tukey=False)
     free = np.ones((2, 16))
     free[:, 0] = 0
     ridge = np.full((2, 1), 1e-12)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from graphlink.ranks.matching.groups import common
+from graphlink.ranks.group_ids import common
 from graphlink.ranks.records import GroupKey
 
 ALL = (0, 1)

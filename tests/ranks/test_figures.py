@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
-from graphlink.ranks.clocks.align import clocks, onto_run
-from graphlink.ranks.figures.apart import Apart, _covered
-from graphlink.ranks.figures.measure import Figures, Totals, figures
-from graphlink.ranks.figures.quantiles import quantiles, sorted_by
-from graphlink.ranks.figures.stragglers import NOBODY, _tail
+from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.columns import quantiles, sorted_by
+from graphlink.ranks.figures import Figures, figures, rank_totals, type_name
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.ranks.stragglers import _tail
+from graphlink.ranks.summary import NOBODY, Collectives
+from graphlink.ranks.times import SHARDS, Apart, _covered
 from tests.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
 C = CollectiveType
@@ -32,7 +34,7 @@ def as_recorded(ranks: tuple[RankComms, ...], residual_ns: int = 1_000, unknown:
 
 def of(meets: list[Meet], world: int = 2, **more: Any) -> Figures:
     ranks, meetings = Simulated(world, meets, **more).record()
-    return figures(ranks, meetings, as_recorded(ranks))
+    return figures(ranks, meetings, as_recorded(ranks), {})
 
 
 def mixed(rng: np.random.Generator, count: int = 30) -> list[Meet]:
@@ -116,7 +118,7 @@ def test_times_are_what_a_loop_over_meetings_finds(seed: int, unknown: set[int],
     found_clocks = clocks(ranks, meetings)
     told = tuple(replace(c, known=c.rank not in unknown) for c in found_clocks.clocks)
     found_clocks = replace(found_clocks, clocks=told)
-    found = figures(ranks, meetings, found_clocks)
+    found = figures(ranks, meetings, found_clocks, {})
     expected = plain(ranks, meetings, found_clocks)
     t = found.times
     assert t.skew_ns.tolist() == [m["skew"] for m in expected]
@@ -127,26 +129,34 @@ def test_times_are_what_a_loop_over_meetings_finds(seed: int, unknown: set[int],
     assert t.waited_ns.tolist() == [sum(m["waits"]) for m in expected]
     assert t.transfer_part_ns.tolist() == [p for m in expected for p in m["parts"]]
     assert t.bytes.tolist() == [m["bytes"] for m in expected]
-    assert np.allclose(found.algbw, [m["algbw"] for m in expected])
-    assert np.allclose(found.busbw, [m["busbw"] for m in expected])
     assert (found.apart == Apart.UNTIMED).tolist() == [
         m["late"] == NOWHERE and not whole for m, whole in zip(expected, meetings.complete.tolist(), strict=True)
     ]
-    assert_totals(found, expected, found_clocks.residual_ns, meetings)
+    assert_totals(found, expected, ranks, meetings, found_clocks.residual_ns)
 
 
-def assert_totals(found: Figures, expected: list[dict[str, Any]], residual_ns: int, meetings: Meetings) -> None:
+def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequence[RankComms], meetings: Meetings, residual_ns: int) -> None:
     counted = [m for m, why in zip(expected, found.apart.tolist(), strict=True) if why == Apart.NO]
-    assert_entries(found.total, {(NOWHERE, NOWHERE): counted})
-    groups = range(len(meetings.groups))
-    assert_entries(found.by_group, {(g, NOWHERE): [m for m in counted if m["group"] == g] for g in groups})
-    kinds = sorted({(m["group"], m["type"]) for m in expected})
-    assert_entries(found.by_type, {k: [m for m in counted if (m["group"], m["type"]) == k] for k in kinds})
-    for totals, whole in ((found.rank_in_group, False), (found.rank_total, True)):
+    on_host: dict[int, bool] = {}  # by group, as the first op of each says
+    for m, entry in zip(expected, meetings.first.tolist(), strict=False):
+        on_host.setdefault(m["group"], bool(ranks[meetings.rank[entry]].on_host[meetings.op[entry]]))
+    for g, group in enumerate(found.groups):
+        types = sorted({m["type"] for m in expected if m["group"] == g})
+        assert [one.type for one in group.collectives] == [type_name(code) for code in types]
+        for code, one in zip(types, group.collectives, strict=True):
+            mine = [
+                (m, why == Apart.NO) for m, why in zip(expected, found.apart.tolist(), strict=True) if (m["group"], m["type"]) == (g, code)
+            ]
+            assert one.set_apart == sum(not counts for _, counts in mine)
+            whole = {bool(meetings.complete[k]) for k, m in enumerate(expected) if (m["group"], m["type"]) == (g, code)}
+            shards = len(group.ranks) if code in SHARDS else 1
+            assert_collectives(one, [m for m, counts in mine if counts], shards, measured=whole == {True} and not on_host[g])
+    totals_by = rank_totals(ranks, meetings, found.times, found.apart == Apart.NO, residual_ns)
+    for totals, whole_run in zip(totals_by, (False, True), strict=True):
         wait, transfer, count, late, met, caused = (Counter[tuple[int, int]]() for _ in range(6))
         lateness: dict[tuple[int, int], list[int]] = {}
         for m in counted:
-            g = 0 if whole else m["group"]
+            g = 0 if whole_run else m["group"]
             evident = m["late"] != NOWHERE and m["lateness"] > residual_ns
             for r, w, p in zip(m["ranks"], m["waits"], m["parts"], strict=True):
                 wait[g, r] += w
@@ -159,28 +169,33 @@ def assert_totals(found: Figures, expected: list[dict[str, Any]], residual_ns: i
                 lateness.setdefault((g, m["late"]), []).append(m["lateness"])
         keys = list(zip(totals.group.tolist(), totals.rank.tolist(), strict=True))
         assert keys == sorted(count)
-        columns = (totals.count, count), (totals.wait_ns, wait), (totals.transfer_ns, transfer), (totals.late, late)
+        columns = (totals.wait_ns, wait), (totals.transfer_ns, transfer), (totals.late, late)
         for column, by_key in (*columns, (totals.met, met), (totals.caused_ns, caused)):
             assert column.tolist() == [by_key[k] for k in keys]
         assert totals.lateness_ns.tolist() == [int(median(lateness.get(k, [0]))) for k in keys]
+        numbers = [r.rank for r in ranks]
+        if whole_run:
+            reported = [(one.rank, one.wait_ns, one.transfer_ns, one.last) for one in found.waits]
+            assert reported == [(numbers[r], wait[0, r], transfer[0, r], late[0, r]) for _, r in keys]
+        else:
+            for g, group in enumerate(found.groups):
+                assert group.last == {str(numbers[r]): late[g, r] for of, r in keys if of == g and late[g, r]}
 
 
-def assert_entries(totals: Totals, expected: dict[tuple[int, int], list[dict[str, Any]]]) -> None:
-    assert list(zip(totals.group.tolist(), totals.type.tolist(), strict=True)) == list(expected)
-    for k, mine in enumerate(expected.values()):
-        assert totals.count[k] == len(mine)
-        skew = sorted(m["skew"] for m in mine) or [0]
-        seconds = max(sum(m["transfer"] for m in mine), 1) / 1e9
-        assert totals.skew_ns.median[k] == int(median(skew))
-        assert totals.skew_ns.p95[k] == skew[-(-95 * len(skew) // 100) - 1]
-        assert totals.skew_ns.most[k] == skew[-1]
-        assert totals.bytes[k] == sum(m["bytes"] for m in mine)
-        assert totals.wait_ns[k] == sum(sum(m["waits"]) for m in mine)
-        assert totals.transfer_ns[k] == sum(m["transfer"] for m in mine)
-        assert totals.algbw[k] == pytest.approx(sum(m["bytes"] for m in mine) / seconds)
-        assert totals.busbw[k] == pytest.approx(sum(m["busbw"] * m["transfer"] for m in mine) / 1e9 / seconds)
-        for column, name in ((totals.algbw_median, "algbw"), (totals.busbw_median, "busbw")):
-            assert column[k] == pytest.approx(median([m[name] for m in mine] or [0]), rel=1e-6, abs=1)
+def assert_collectives(one: Collectives, mine: list[dict[str, Any]], shards: int, *, measured: bool) -> None:
+    skew = sorted(m["skew"] for m in mine) or [0]
+    seconds = max(sum(m["transfer"] for m in mine), 1) / 1e9
+    assert one.count == len(mine)
+    assert one.skew_median_ns == int(median(skew))
+    assert one.skew_p95_ns == skew[-(-95 * len(skew) // 100) - 1]
+    assert one.skew_max_ns == skew[-1]
+    assert one.bytes == sum(m["bytes"] for m in mine) // shards
+    assert one.wait_ns == sum(sum(m["waits"]) for m in mine)
+    assert one.transfer_ns == sum(m["transfer"] for m in mine)
+    assert (one.algorithm_bytes_per_s is not None) == (one.bus_bytes_per_s is not None) == (measured and bool(mine))
+    if one.algorithm_bytes_per_s is not None:
+        assert one.algorithm_bytes_per_s == pytest.approx(sum(m["bytes"] for m in mine) / seconds, rel=1e-6, abs=1)
+        assert one.bus_bytes_per_s == pytest.approx(sum(m["busbw"] * m["transfer"] for m in mine) / 1e9 / seconds, rel=1e-6, abs=1)
 
 
 # known truth
@@ -224,8 +239,9 @@ def test_a_host_row_that_lasts_until_somebody_waits_is_no_transfer() -> None:
 def test_bandwidths_are_those_of_nccl_tests(type_: CollectiveType, algorithm: int, bus: float) -> None:
     four = (0, 1, 2, 3)
     found = of([Meet((four, "g"), four, (0,) * 4, (1_000_000,) * 4, bytes=8_000_000, type=type_)], 4)
-    assert found.algbw[0] == pytest.approx(algorithm * 1e9)  # 8 MB (a rank's part of 32 MB for ALL_GATHER) in 1 ms
-    assert found.busbw[0] == pytest.approx(bus * 1e9)
+    (one,) = found.groups[0].collectives
+    assert one.algorithm_bytes_per_s == pytest.approx(algorithm * 1e9)  # 8 MB (a rank's part of 32 MB for ALL_GATHER) in 1 ms
+    assert one.bus_bytes_per_s == pytest.approx(bus * 1e9)
 
 
 def usual(count: int, from_ns: int = 100 * MS, skew_ns: int = 10 * US) -> list[Meet]:
@@ -237,8 +253,11 @@ def test_the_first_meeting_after_the_recordings_began_apart_is_set_apart() -> No
     first = Meet(PAIR, (0, 1), (0, 20 * MS), (20 * MS + 50 * US,) * 2)
     found = of([first, *usual(2)], began_ns={0: -MS, 1: 19 * MS})
     assert found.apart.tolist() == [Apart.BEGAN_APART, 0, 0]
-    assert (found.total.count[0], found.total.set_apart[0], found.total.skew_ns.most[0]) == (2, 1, 10 * US)
-    assert found.rank_total.wait_ns.tolist() == [20 * US, 0]
+    (one,) = found.groups[0].collectives
+    assert (one.count, one.set_apart, one.skew_max_ns) == (2, 1, 10 * US)
+    assert [(rank.rank, rank.wait_ns) for rank in found.waits] == [(0, 20 * US), (1, 0)]
+    (first_one,) = found.set_apart
+    assert (first_one.group, first_one.number, first_one.skew_ns, first_one.late_rank) == ("group g", 0, 20 * MS, 1)
     assert not of([first, *usual(2)], began_ns={0: -MS, 1: -MS}).apart.any()  # too few to say what is usual
 
 
@@ -275,18 +294,19 @@ def test_every_reason_to_set_apart_has_words() -> None:
 # stragglers
 
 
-def run(seed: int, slow: dict[int, int]) -> Figures:
+def run(seed: int, slow: dict[int, int]) -> tuple[Figures, Clocks]:
     rng = np.random.default_rng(seed)
     world = int(rng.choice([2, 4, 8, 16]))
     groups = [tuple(range(world)), *((k, k + 1) for k in range(0, world, 2))]
     true = Simulated(world, training(rng, groups, count=int(rng.choice([20, 60])), late_ns=400 * US, slow=slow), offs(rng, world))
     ranks, meetings = true.record()
-    return figures(ranks, meetings, clocks(ranks, meetings))
+    found_clocks = clocks(ranks, meetings)
+    return figures(ranks, meetings, found_clocks, {}), found_clocks
 
 
 def test_nobody_is_named_in_a_fair_run() -> None:
-    fair = [run(seed, {}) for seed in range(100)]
-    named = [[s is not None and not s.suspected for s in (f.straggler, *f.stragglers)] for f in fair]
+    fair = [run(seed, {})[0] for seed in range(100)]
+    named = [[s is not None for s in (f.straggler, *(group.straggler for group in f.groups))] for f in fair]
     assert sum(of_run for of_run, *_ in named) <= 2
     groups = [one for _, *of_groups in named for one in of_groups]
     assert sum(groups) <= 0.01 * len(groups)
@@ -296,16 +316,21 @@ def test_nobody_is_named_in_a_fair_run() -> None:
 def test_a_straggler_is_named_with_evidence() -> None:
     others = 0
     for seed in range(30):
-        found = run(seed, {1: 500 * US})
+        found, found_clocks = run(seed, {1: 500 * US})
         named = found.straggler
         assert named is not None
         assert named.rank == 1
-        assert named.times_late == named.meetings or named.times_late > 1.9 * named.fair_share * named.meetings
-        mine = found.rank_total.rank == 1
-        assert named.share == found.rank_total.caused_ns[mine][0] / found.total.wait_ns[0]
-        assert named.words.startswith(f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own")
-        assert 1 in {s.rank for s in found.stragglers if s}
-        others += sum(s is not None and s.rank != 1 for s in found.stragglers)
+        by_chance = re.search(r"by chance: (\d+) %", named.evidence)
+        assert by_chance is not None
+        assert named.times_late == named.meetings or named.times_late > 1.9 * int(by_chance[1]) / 100 * named.meetings
+        late = found.times.late == 1  # position 1
+        late &= (found.apart == Apart.NO) & (found.times.lateness_ns > found_clocks.residual_ns)
+        waited_ns = sum(of.wait_ns for group in found.groups for of in group.collectives)
+        assert named.wait_share == round(found.times.waited_ns[late].sum() / waited_ns, 6)
+        assert named.evidence.startswith(f"rank 1 is last in {named.times_late} of the {named.meetings} meetings of its own")
+        stand_out = [group.straggler.rank for group in found.groups if group.straggler]
+        assert 1 in stand_out
+        others += sum(rank != 1 for rank in stand_out)
     assert others <= 1  # of 300 groups
 
 
@@ -326,8 +351,8 @@ def test_a_rank_that_few_wait_for_but_long_is_named() -> None:
 
 def test_lateness_below_the_tolerance_of_the_clocks_is_no_evidence() -> None:
     ranks, meetings = Simulated(2, usual(50, skew_ns=3 * US)).record()
-    assert figures(ranks, meetings, as_recorded(ranks, residual_ns=3 * US)).straggler is None
-    named = figures(ranks, meetings, as_recorded(ranks, residual_ns=2 * US)).straggler
+    assert figures(ranks, meetings, as_recorded(ranks, residual_ns=3 * US), {}).straggler is None
+    named = figures(ranks, meetings, as_recorded(ranks, residual_ns=2 * US), {}).straggler
     assert named is not None
     assert named.rank == 1
 
@@ -353,7 +378,7 @@ def outcomes(late: Sequence[int], members: int) -> Figures:
         for k, who in enumerate(late, 1)
     ]
     ranks_, meetings = Simulated(members, meets).record()
-    return figures(ranks_, meetings, as_recorded(ranks_))
+    return figures(ranks_, meetings, as_recorded(ranks_), {})
 
 
 @pytest.mark.parametrize(
@@ -375,12 +400,13 @@ def outcomes(late: Sequence[int], members: int) -> Figures:
 )
 def test_who_stands_out_is_told_by_the_chance_of_any_member(late: list[int], members: int, told: str | None) -> None:
     found = outcomes(late, members)
-    for named in (found.straggler, *found.stragglers):
-        assert (named and ("suspect" if named.suspected else "straggler")) == told
-        if named is not None:
-            assert (named.rank, named.times_late, named.meetings) == (late[0], late.count(late[0]), len(late))
-            assert named.words.startswith("too few meetings to tell") == named.suspected
-            assert (named.chance < 1 / 200) != named.suspected
+    assert (found.straggler is not None, found.suspect is not None) == (told == "straggler", told == "suspect")
+    assert found.groups[0].straggler == found.straggler
+    named = found.straggler or found.suspect
+    if named is not None:
+        assert (named.rank, named.times_late, named.meetings) == (late[0], late.count(late[0]), len(late))
+        assert named.evidence.startswith("too few meetings to tell") == (told == "suspect")
+        assert (named.chance < 1 / 200) != (told == "suspect")
 
 
 # quantiles, and nothing at all
@@ -405,5 +431,5 @@ def test_quantiles_of_groups_are_those_of_each(rows: list[tuple[int, int]], grou
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_without_meetings_there_are_no_figures(ranks: int) -> None:
     recorded, meetings = Simulated(ranks, []).record()
-    found = figures(recorded, meetings, clocks(recorded, meetings))
-    assert (found.total.count.tolist(), found.straggler, found.stragglers) == ([0], None, ())
+    found = figures(recorded, meetings, clocks(recorded, meetings), {})
+    assert (found.groups, found.waits, found.straggler, found.suspect) == ([], [], None, None)

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from graphlink.ranks.matching.lines import Line, Lines
+from graphlink.ranks.aligned import Line, Lines
 
 AT = 1_700_000_000_000_000_000
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
-from graphlink.ranks.matching.aligned import Ops
-from graphlink.ranks.matching.byorder import by_order, longest_common
-from graphlink.ranks.matching.match import match
+from graphlink.ranks.aligned import Ops
+from graphlink.ranks.byorder import by_order, longest_common
+from graphlink.ranks.match import match
 from graphlink.ranks.records import Matching
 from tests.ranks.made_runs import Run, Step, recorded, resized, swapped, without
 
@@ -305,6 +305,12 @@ def plain_longest(a: list[int], b: list[int]) -> int:
     return row[-1]
 
 
+def tokens_only(tokens: list[int]) -> Ops:
+    (comms, *_) = recorded([], 2).comms()
+    nothing = np.zeros(len(tokens), np.int64)
+    return Ops(comms, nothing.astype(np.int32), np.array(tokens, np.int64), nothing, nothing, timed=False)
+
+
 TOKENS = st.lists(st.integers(0, 3), max_size=24)
 
 
@@ -319,7 +325,7 @@ def test_the_longest_common_subsequence_is_as_long_as_the_plain_one(a: list[int]
 
 @given(TOKENS, TOKENS)
 def test_by_order_matches_as_many_as_can_be(a: list[int], b: list[int]) -> None:
-    ops = [Ops(0, np.array(x, np.int64), np.zeros(len(x), np.int64), np.zeros(len(x), np.int64), False) for x in (a, b)]
+    ops = [tokens_only(x) for x in (a, b)]
     right = by_order(*ops).right
     i = np.flatnonzero(right != NOWHERE)
     assert len(i) == plain_longest(a, b)
@@ -328,11 +334,11 @@ def test_by_order_matches_as_many_as_can_be(a: list[int], b: list[int]) -> None:
 
 
 def test_sequences_too_long_for_one_table_are_cut_at_common_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphlink.ranks.matching.byorder.LARGEST", 200)
+    monkeypatch.setattr("graphlink.ranks.byorder.LARGEST", 200)
     rng = random.Random(1)
     a = [rng.randrange(6) for _ in range(500)]
     b = [x for k, x in enumerate(a) if k % 97 != 3 and k > 30]
-    ops = [Ops(0, np.array(x, np.int64), np.zeros(len(x), np.int64), np.zeros(len(x), np.int64), False) for x in (a, b)]
+    ops = [tokens_only(x) for x in (a, b)]
     assert np.count_nonzero(by_order(*ops).right != NOWHERE) == len(b)
 
 

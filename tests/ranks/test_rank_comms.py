@@ -15,7 +15,7 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Comm, CommKind
 from graphlink.ranks.comms import rank_comms
-from graphlink.ranks.matching.match import match
+from graphlink.ranks.match import match
 from graphlink.ranks.records import RankComms
 from graphlink.run import job
 from tests.build import Call, Device, Host, build_trace

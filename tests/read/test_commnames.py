@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graphlink.read.commnames import LIBRARIES, Told, kernel_path, kernel_tells, op_tells, range_tells, told
+from graphlink.read.commnames import LIBRARIES, Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 
 BACKEND_KERNELS = """
 ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)
@@ -245,22 +245,22 @@ def test_the_tables_are_large_and_each_name_stands_once() -> None:
 
 @pytest.mark.parametrize("name", BACKEND_KERNELS)
 def test_kernels_of_process_groups_are_told(name: str) -> None:
-    assert kernel_tells(name) is Told.BACKEND
+    assert kernel_meaning(name) is Meaning.BACKEND
 
 
 @pytest.mark.parametrize("name", COMM_KERNELS)
 def test_kernels_that_communicate_are_told(name: str) -> None:
-    assert kernel_tells(name) is Told.COMMUNICATION
+    assert kernel_meaning(name) is Meaning.COMMUNICATION
 
 
 @pytest.mark.parametrize("name", COMPUTE_KERNELS)
 def test_kernels_that_compute_are_no_communication_and_raise_no_doubt(name: str) -> None:
-    assert kernel_tells(name) in (Told.COMPUTATION, Told.NOTHING)
+    assert kernel_meaning(name) in (Meaning.COMPUTATION, Meaning.NOTHING)
 
 
 @pytest.mark.parametrize("name", DOUBTFUL_KERNELS)
 def test_kernels_that_may_be_either_are_doubtful(name: str) -> None:
-    assert kernel_tells(name) is Told.DOUBTFUL
+    assert kernel_meaning(name) is Meaning.DOUBTFUL
 
 
 def test_every_library_of_the_table_has_a_kernel_among_the_examples_and_none_of_those_that_compute() -> None:
@@ -293,35 +293,35 @@ def test_the_path_of_a_kernel_is_its_name_without_templates_and_parameters(name:
 @pytest.mark.parametrize(
     ("tell", "name", "expected"),
     [
-        (op_tells, "record_param_comms", Told.COMMUNICATION),
-        (op_tells, "c10d::allreduce_", Told.COMMUNICATION),
-        (op_tells, "c10d::send", Told.COMMUNICATION),
-        (op_tells, "_c10d_functional::all_gather_into_tensor", Told.COMMUNICATION),
-        (op_tells, "symm_mem::multimem_all_reduce_", Told.COMMUNICATION),
-        (op_tells, "symm_mem::fused_all_gather_matmul", Told.DOUBTFUL),
-        (op_tells, "vllm::all_reduce", Told.COMMUNICATION),
-        (op_tells, "_C_custom_ar::all_reduce", Told.COMMUNICATION),
-        (op_tells, "sglang::outplace_all_reduce", Told.COMMUNICATION),
-        (op_tells, "sglang::reg_reduce_scatter_tensor", Told.COMMUNICATION),
-        (op_tells, "trtllm::allreduce", Told.COMMUNICATION),
-        (op_tells, "vllm::fused_allreduce_rmsnorm", Told.DOUBTFUL),
-        (op_tells, "nccl:all_reduce", Told.COMMUNICATION),
-        (op_tells, "fsdp::all_gather_copy_in", Told.DOUBTFUL),
-        (op_tells, "autograd::engine::evaluate_function: _AllToAllBackward", Told.DOUBTFUL),
-        (op_tells, "_AllToAllBackward", Told.DOUBTFUL),
-        (op_tells, "aten::all", Told.NOTHING),
-        (op_tells, "aten::scatter_reduce", Told.NOTHING),
-        (op_tells, "vllm::unified_attention", Told.NOTHING),
-        (range_tells, "nccl:all_to_all", Told.COMMUNICATION),
-        (range_tells, "xccl:all_reduce", Told.COMMUNICATION),
-        (range_tells, "FSDP::all_gather", Told.DOUBTFUL),
-        (range_tells, "## alltoall_fwd_single ##", Told.DOUBTFUL),
-        (range_tells, "dispatch(F)", Told.NOTHING),
-        (range_tells, "DistributedDataParallel.forward", Told.NOTHING),
-        (range_tells, "ncclx::helper", Told.NOTHING),
+        (op_meaning, "record_param_comms", Meaning.COMMUNICATION),
+        (op_meaning, "c10d::allreduce_", Meaning.COMMUNICATION),
+        (op_meaning, "c10d::send", Meaning.COMMUNICATION),
+        (op_meaning, "_c10d_functional::all_gather_into_tensor", Meaning.COMMUNICATION),
+        (op_meaning, "symm_mem::multimem_all_reduce_", Meaning.COMMUNICATION),
+        (op_meaning, "symm_mem::fused_all_gather_matmul", Meaning.DOUBTFUL),
+        (op_meaning, "vllm::all_reduce", Meaning.COMMUNICATION),
+        (op_meaning, "_C_custom_ar::all_reduce", Meaning.COMMUNICATION),
+        (op_meaning, "sglang::outplace_all_reduce", Meaning.COMMUNICATION),
+        (op_meaning, "sglang::reg_reduce_scatter_tensor", Meaning.COMMUNICATION),
+        (op_meaning, "trtllm::allreduce", Meaning.COMMUNICATION),
+        (op_meaning, "vllm::fused_allreduce_rmsnorm", Meaning.DOUBTFUL),
+        (op_meaning, "nccl:all_reduce", Meaning.COMMUNICATION),
+        (op_meaning, "fsdp::all_gather_copy_in", Meaning.DOUBTFUL),
+        (op_meaning, "autograd::engine::evaluate_function: _AllToAllBackward", Meaning.DOUBTFUL),
+        (op_meaning, "_AllToAllBackward", Meaning.DOUBTFUL),
+        (op_meaning, "aten::all", Meaning.NOTHING),
+        (op_meaning, "aten::scatter_reduce", Meaning.NOTHING),
+        (op_meaning, "vllm::unified_attention", Meaning.NOTHING),
+        (range_meaning, "nccl:all_to_all", Meaning.COMMUNICATION),
+        (range_meaning, "xccl:all_reduce", Meaning.COMMUNICATION),
+        (range_meaning, "FSDP::all_gather", Meaning.DOUBTFUL),
+        (range_meaning, "## alltoall_fwd_single ##", Meaning.DOUBTFUL),
+        (range_meaning, "dispatch(F)", Meaning.NOTHING),
+        (range_meaning, "DistributedDataParallel.forward", Meaning.NOTHING),
+        (range_meaning, "ncclx::helper", Meaning.NOTHING),
     ],
 )
-def test_ops_and_ranges_tell_of_what_they_launch(tell: Callable[[str], Told], name: str, expected: Told) -> None:
+def test_ops_and_ranges_tell_of_what_they_launch(tell: Callable[[str], Meaning], name: str, expected: Meaning) -> None:
     assert tell(name) is expected
 
 
@@ -332,6 +332,6 @@ def test_each_name_that_occurs_is_asked_for_once() -> None:
         asked.append(name)
         return len(name)
 
-    assert told(("a", "bb", "ccc"), np.array([2, 0, 2, 2], np.int32), tell).tolist() == [3, 1, 3, 3]
+    assert meanings(("a", "bb", "ccc"), np.array([2, 0, 2, 2], np.int32), tell).tolist() == [3, 1, 3, 3]
     assert asked == ["a", "ccc"]
-    assert told((), np.zeros(0, np.int32), tell).tolist() == []
+    assert meanings((), np.zeros(0, np.int32), tell).tolist() == []

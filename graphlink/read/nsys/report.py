@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import Comm, Trace
 from graphlink.read import kinds
-from graphlink.read.commnames import Told, kernel_tells, told
+from graphlink.read.commnames import Meaning, kernel_meaning, meanings
 from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, Work, process_of, read_work
 from graphlink.read.nsys.file import Export, open_export
 from graphlink.read.nsys.nccl import Launch, bounds_group, comm_of, kernel_comms, members, operation
@@ -169,7 +169,7 @@ def _kernel_comms(names: Names, work: Work, calls: Calls, ranges: RangeRows, ran
     if not range_comm:
         return {}
     spelled = list(names)
-    kernels = np.flatnonzero(told(names.strings(), work.name, kernel_tells) == Told.BACKEND)
+    kernels = np.flatnonzero(meanings(names.strings(), work.name, kernel_meaning) == Meaning.BACKEND)
     call = calls_of(work.process[kernels], work.correlation[kernels], calls)
     launches = [
         Launch(int(calls.thread[c]), int(calls.start_ns[c]), k) for k, c in zip(kernels.tolist(), call.tolist(), strict=True) if c >= 0

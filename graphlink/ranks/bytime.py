@@ -1,4 +1,4 @@
-"""Lays the ops of two ranks beside each other by when they ended: all members of a collective end within microseconds of each other.
+"""Align the ops of two ranks by when they ended: all members of a collective end within microseconds of each other.
 
 The clocks of the two may differ by any offset and by some drift, so differences between the ends of neighbours are compared first. In a
 training loop every layer looks alike, and a shift by one layer makes as many equal pairs; but only under the right one do the times
@@ -15,15 +15,13 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
-from graphlink.ranks.matching.lines import Line
-from graphlink.ranks.matching.shifts import likely_shifts
+from graphlink.ranks.aligned import Clash, Line, Ops, Pairs, clash, holes, likely_shifts, pairs
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
 FEWEST: Final = 2  # matches that tell a clock
 TELLING: Final = 4  # matches that tell it for other groups too
-FEW: Final = 8  # ops that are better laid by a clock that others told
+FEW: Final = 8  # ops that are better aligned by a clock known from others
 MOSTLY: Final = 0.9  # share of neighbours that must agree before two equal sequences are taken as they stand
 LONG_NS: Final = 100_000_000  # over less than this a drift is lost in how far ends lie apart
 WIDE: Final = 5  # times as far as ends lie apart, while the drift is not known
@@ -44,7 +42,7 @@ def as_they_stand(left: Ops, right: Ops) -> bool:
 
 
 def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | None:
-    """Counterparts by time and token; None where the times do not tell: fewer than half of what both sides recorded end together.
+    """Match by time and token; return None where the times do not tell: fewer than half of what both sides recorded end together.
 
     Ops that stand at the same time and are not the same are a clash; whatever else has no counterpart is one side's alone. ``near``: how
     far apart ends may lie, tried in turn.
@@ -59,7 +57,7 @@ def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | Non
 
 
 def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
-    """As ``by_time``, with the left side's clock by the right side's known from elsewhere."""
+    """Match as ``by_time`` does, with the left side's clock by the right side's known from elsewhere."""
     if not len(left) or not len(right):
         return None
     there = _on_clock(right, line)
@@ -70,7 +68,7 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
 
 
 def clock(left: Ops, right: Ops, found: Pairs, least: int = TELLING) -> Line | None:
-    """The left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
+    """Estimate the left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
     a = np.flatnonzero(found.right != NOWHERE)
     if len(a) < least:
         return None
@@ -207,9 +205,9 @@ def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:
     """With what stands at the same time in the holes: a match where the token is the same, else a clash."""
     more: list[tuple[int, int]] = []
     clashes: list[Clash] = []
-    for hole in holes(a, b, len(left), len(right)):
-        if hole.left_low < hole.left_high and hole.right_low < hole.right_high:
-            met = _at_the_same_time(left, right, hole)
+    for ones, others in holes(a, b, len(left), len(right)):
+        if ones and others:
+            met = _at_the_same_time(left, right, ones, others)
             equal = [left.token[i] == right.token[j] for i, j in met]
             more += [pair for pair, same in zip(met, equal, strict=True) if same]
             clashes += _clashes(left, right, [pair for pair, same in zip(met, equal, strict=True) if not same])
@@ -217,11 +215,11 @@ def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:
     return pairs(np.sort(i), np.sort(j), len(left), tuple(clashes))
 
 
-def _at_the_same_time(left: Ops, right: Ops, hole: Hole) -> list[tuple[int, int]]:
-    """One sweep over the ops of a hole."""
+def _at_the_same_time(left: Ops, right: Ops, ones: range, others: range) -> list[tuple[int, int]]:
+    """Pair the ops of a hole that run at the same time, in one sweep."""
     out = []
-    i, j = hole.left_low, hole.right_low
-    while i < hole.left_high and j < hole.right_high:
+    i, j = ones.start, others.start
+    while i < ones.stop and j < others.stop:
         one, other = slice(i, i + 1), slice(j, j + 1)
         if _together(left.start_ns[one], left.end_ns[one], right.start_ns[other], right.end_ns[other])[0]:
             out.append((i, j))
@@ -239,8 +237,4 @@ def _clashes(left: Ops, right: Ops, met: list[tuple[int, int]]) -> list[Clash]:
         return []
     a, b = (np.array(x, np.int64) for x in zip(*met, strict=True))
     cut = np.flatnonzero((np.diff(a) > 1) | (np.diff(b) > 1)) + 1
-    out = []
-    for i, j in zip(np.split(a, cut), np.split(b, cut), strict=True):
-        why = OTHER_ORDER if same_elsewhere(left.token[i], right.token[j]) else DIFFERS
-        out.append(Clash(i, j, why))
-    return out
+    return [clash(left, right, i, j) for i, j in zip(np.split(a, cut), np.split(b, cut), strict=True)]

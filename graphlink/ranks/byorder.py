@@ -1,4 +1,4 @@
-"""Lays two sequences of calls beside each other by what they are: as many equal as can be, the latest where several ways match as many."""
+"""Align two sequences of calls by what they are: as many equal as can be, the latest where several ways match as many."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64
-from graphlink.ranks.matching.aligned import DIFFERS, OTHER_ORDER, Clash, Hole, Ops, Pairs, holes, pairs, same_elsewhere
-from graphlink.ranks.matching.shifts import likely_shifts
+from graphlink.ranks.aligned import OTHER_ORDER, Clash, Ops, Pairs, clash, holes, likely_shifts, pairs
 
 LARGEST: Final = 1 << 28  # product of lengths up to which the longest common subsequence is sought as a whole: bits kept
 NEAR: Final = 4  # matches between the two places of an op that stands in another order
 
 
 def by_order(left: Ops, right: Ops) -> Pairs:
-    """Counterparts by function and size alone.
+    """Match by function and size alone.
 
     One shift for all is preferred to an alignment with holes that matches no more. Ops that both sides have alone between the same
     matches are a clash: at the beginning those next to the first match, at the end those next to the last.
     """
     a, b = _common(left.token, right.token)
     found = holes(a, b, len(left), len(right)) if len(a) else []
-    clashes = [clash for hole in found if (clash := _clash(hole, left, right)) is not None]
-    return pairs(a, b, len(left), (*clashes, *_moved(found, left, right)))
+    return pairs(a, b, len(left), (*_clashes(found, left, right), *_moved(found, left, right)))
 
 
 def _common(a: I64, b: I64) -> tuple[I64, I64]:
@@ -117,30 +115,35 @@ def longest_common(a: I64, b: I64) -> tuple[I64, I64]:
     return np.array(left[::-1], np.int64), np.array(right[::-1], np.int64)
 
 
-def _clash(hole: Hole, left: Ops, right: Ops) -> Clash | None:
-    count = min(hole.left_high - hole.left_low, hole.right_high - hole.right_low)
-    if not count:
-        return None
-    a, b = np.arange(hole.left_low, hole.left_high), np.arange(hole.right_low, hole.right_high)
-    if hole.left_low == 0 and hole.right_low == 0:
-        a, b = a[-count:], b[-count:]
-    elif hole.left_high == len(left) and hole.right_high == len(right):
-        a, b = a[:count], b[:count]
-    return Clash(a, b, OTHER_ORDER if same_elsewhere(left.token[a], right.token[b]) else DIFFERS)
+def _clashes(found: list[tuple[range, range]], left: Ops, right: Ops) -> list[Clash]:
+    out = []
+    for ones, others in found:
+        count = min(len(ones), len(others))
+        if not count:
+            continue
+        a, b = np.arange(ones.start, ones.stop), np.arange(others.start, others.stop)
+        if ones.start == 0 and others.start == 0:
+            a, b = a[-count:], b[-count:]
+        elif ones.stop == len(left) and others.stop == len(right):
+            a, b = a[:count], b[:count]
+        out.append(clash(left, right, a, b))
+    return out
 
 
-def _moved(found: list[Hole], left: Ops, right: Ops) -> list[Clash]:
-    """Ops that one side has before, the other after a few matches: A B against B A. Each hole counts once."""
+def _moved(found: list[tuple[range, range]], left: Ops, right: Ops) -> list[Clash]:
+    """Return ops that one side has before, the other after a few matches: A B against B A. Each hole counts once."""
     out: list[Clash] = []
     k = 0
     while k + 1 < len(found):
-        one, other = found[k], found[k + 1]
-        ends = one.left_low == one.right_low == 0 and other.left_high == len(left) and other.right_high == len(right)
-        for swapped in (False, True):
-            a_hole, b_hole = (other, one) if swapped else (one, other)
-            a, b = np.arange(a_hole.left_low, a_hole.left_high), np.arange(b_hole.right_low, b_hole.right_high)
-            alone = a_hole.right_low == a_hole.right_high and b_hole.left_low == b_hole.left_high
-            if alone and not ends and other.left_low - one.left_high <= NEAR and np.array_equal(left.token[a], right.token[b]):
+        (ones, others), (later_ones, later_others) = found[k], found[k + 1]
+        ends = ones.start == others.start == 0 and later_ones.stop == len(left) and later_others.stop == len(right)
+        near = not ends and later_ones.start - ones.stop <= NEAR
+        for mine, theirs, alone in (
+            (ones, later_others, not others and not later_ones),
+            (later_ones, others, not later_others and not ones),
+        ):
+            a, b = np.arange(mine.start, mine.stop), np.arange(theirs.start, theirs.stop)
+            if alone and near and np.array_equal(left.token[a], right.token[b]):
                 out.append(Clash(a, b, OTHER_ORDER))
                 k += 1
                 break

@@ -1,4 +1,4 @@
-"""Of every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
+"""Time every meeting: who came last, who waited how long, and how long the transfer itself took, on the run's clock.
 
 A member waits from its own start to the last start, or to its own end where that comes first. What is left of its time is transfer, as
 much as the meeting's transfer took, and a remainder: ends that lie apart by what clocks and kernels leave, or a host row that lasted until
@@ -20,22 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.clocks.align import on_run
-from graphlink.ranks.clocks.ties import F64
-from graphlink.ranks.flat import Members, any_of, blocks, column
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
+from graphlink.ranks.clock_ties import F64
+from graphlink.ranks.clocks import on_run, onto_run
+from graphlink.ranks.columns import Members, any_of, blocks, column, quantiles
 from graphlink.ranks.records import Clocks, Meetings, RankComms
 
-_SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
+SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
 _PARTLY: Final = (
     *(CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.REDUCE_SCATTER_BLOCK, CollectiveType.ALL_TO_ALL),
     *(CollectiveType.GATHER, CollectiveType.SCATTER),
 )  # a rank's own part does not travel
+_TIMES_USUAL: Final = 3
+_FEWEST_LATER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,6 @@ class Times:
     it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.
     """
 
-    members: I32
     first_start_ns: I64
     last_start_ns: I64
     skew_ns: I64
@@ -61,14 +63,13 @@ class Times:
 
 
 def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
-    """Linear in members, about a million at a time."""
+    """Time all meetings on the run's clock. Linear in members, about a million at a time."""
     total = len(meetings.kind)
     start, end = (on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns"))
     own = _Own(start, end, column(ranks, "on_host"), column(ranks, "kind"), column(ranks, "bytes"))
     known = np.array([c.known for c in clocks.clocks], np.bool_)
     size = np.array([len(members) for members, _ in meetings.groups], np.int64)
     out = Times(
-        members=np.diff(meetings.first).astype(np.int32),
         first_start_ns=np.zeros(total, np.int64),
         last_start_ns=np.zeros(total, np.int64),
         skew_ns=np.zeros(total, np.int64),
@@ -98,7 +99,7 @@ class _Own:
 
 
 def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, out: Times) -> None:
-    """Fills in the meetings ``at``."""
+    """Fill in the meetings ``at``."""
     mine = slice(at.low, at.high)
     start, end = own.start_ns[at.op], own.end_ns[at.op]
     duration = end - start
@@ -121,7 +122,7 @@ def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, o
     out.waited_ns[mine] = np.add.reduceat(wait, at.first)
     out.transfer_ns[mine] = transfer
     mean = np.add.reduceat(own.bytes[at.op], at.first) // at.count
-    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], _SHARDS)
+    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], SHARDS)
     out.bytes[mine] = mean * np.where(shards, size[meetings.group[mine]], 1)
     out.timed[mine] = timed
     entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
@@ -152,3 +153,86 @@ def bus_factors(meetings: Meetings) -> F64:
     part = (n - 1) / np.maximum(n, 1)
     out = np.where(collective & np.isin(meetings.type, _PARTLY), part, 1.0)
     return np.where(collective & (meetings.type == CollectiveType.ALL_REDUCE), 2 * part, out)
+
+
+class Apart(IntEnum):
+    """Why a meeting is in no total, the first that holds; ``words`` says it."""
+
+    NO = 0
+    BEGAN_APART = 1
+    FIRST = 2
+    OVERHEAD = 3
+    UNTIMED = 4
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self]
+
+
+_WORDS: Final = {
+    Apart.NO: "",
+    Apart.BEGAN_APART: "first after the profiler started: others waited before the recording of the late rank began",
+    Apart.FIRST: "first after the profiler started: more than 3 x the median skew of the later ones of its group",
+    Apart.OVERHEAD: "profiler overhead on the late rank for at least half of the wait",
+    Apart.UNTIMED: "clocks unknown and not all members recorded",
+}
+
+
+def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found: Times) -> U8:
+    """Judge which meetings to exclude from sums: an ``Apart`` a meeting.
+
+    A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
+    of it lies before the recording of the late rank began; else it counts as first where it exceeds 3 x the median of the group's later
+    ones (3 of them at least). What is below the clocks' tolerance is not set apart. n log n in meetings.
+    """
+    out = np.zeros(len(meetings.kind), np.uint8)
+    out[~found.timed & ~meetings.complete] = Apart.UNTIMED
+    wide = found.timed & (found.skew_ns > clocks.residual_ns)
+    out[wide & _overhead(ranks, clocks, found, wide)] = Apart.OVERHEAD
+    first, first_of_late = _first(meetings, found)
+    later = ~first & found.timed
+    count = np.bincount(meetings.group[later], minlength=len(meetings.groups))
+    usual = quantiles(meetings.group[later], found.skew_ns[later], len(meetings.groups)).median
+    slow = (count[meetings.group] >= _FEWEST_LATER) & (found.skew_ns > _TIMES_USUAL * usual[meetings.group])
+    out[wide & first & slow] = Apart.FIRST
+    began = np.array([int(onto_run(c, np.array(r.began_ns))) for r, c in zip(ranks, clocks.clocks, strict=True)], np.int64)
+    unseen = np.minimum(began[found.late], found.last_start_ns) - found.first_start_ns
+    out[wide & first_of_late & (2 * unseen >= found.skew_ns)] = Apart.BEGAN_APART
+    return out
+
+
+def _first(meetings: Meetings, found: Times) -> tuple[Bool, Bool]:
+    """Is it the first of any member's recording, and of the late rank's?"""
+    first, of_late = np.zeros(len(meetings.kind), np.bool_), np.zeros(len(meetings.kind), np.bool_)
+    for rank, of_op in enumerate(meetings.of_op):
+        met = of_op != NOWHERE
+        if met.any():
+            meeting = int(of_op[int(met.argmax())])
+            first[meeting] = True
+            of_late[meeting] |= found.late[meeting] == rank
+    return first, of_late
+
+
+def _overhead(ranks: Sequence[RankComms], clocks: Clocks, found: Times, wide: Bool) -> Bool:
+    """Did the profiler work on the late rank for at least half of the time between the first and the last start?"""
+    out = np.zeros(len(wide), np.bool_)
+    order = np.flatnonzero(wide)
+    order = order[np.argsort(found.late[order], kind="stable")]
+    cuts = np.searchsorted(found.late[order], np.arange(len(ranks) + 1))
+    for rank, clock, low, high in zip(ranks, clocks.clocks, cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        if low == high or not len(rank.overhead_start_ns):
+            continue
+        mine = order[low:high]
+        start, end = onto_run(clock, rank.overhead_start_ns), onto_run(clock, rank.overhead_end_ns)
+        worked = _covered(start, end, found.last_start_ns[mine]) - _covered(start, end, found.first_start_ns[mine])
+        out[mine] = 2 * worked >= found.skew_ns[mine]
+    return out
+
+
+def _covered(start: I64, end: I64, until: I64) -> I64:
+    """How much of the time before ``until`` rows, sorted by start, cover; where they overlap it counts once."""
+    end = np.maximum.accumulate(end)
+    fresh = np.maximum(start, np.append(start[0], end[:-1]))
+    before = np.cumsum(np.maximum(end - fresh, 0))
+    row = np.searchsorted(start, until, side="right") - 1
+    return np.where(row >= 0, before[row] - np.maximum(end[row] - until, 0), 0)

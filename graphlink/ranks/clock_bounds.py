@@ -1,4 +1,4 @@
-"""What cannot be on one clock: a collective that a member ends before all have begun, a receive that ends before its send began.
+"""Find what cannot be on one clock: a collective that a member ends before all have begun, a receive that ends before its send began.
 
 Where device work ties clocks, such cases are counted. Where only host rows meet (gloo: their ends say nothing else), they are all that
 tells of the clocks: those stand as recorded until something cannot be, then are shifted so that all can.
@@ -14,8 +14,8 @@ import numpy as np
 
 from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I32, I64, Bool, CommKind
-from graphlink.ranks.clocks.ties import ROOTED
-from graphlink.ranks.flat import blocks, column, members
+from graphlink.ranks.clock_ties import ROOTED
+from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Meetings, RankComms
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -45,7 +45,7 @@ class Shifts:
 
 
 def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64) -> Room:
-    """Times on a common clock, of all ranks' ops one after the other. Linear in members.
+    """Return the room of each meeting from times on a common clock, of all ranks' ops one after the other. Linear in members.
 
     Rooted collectives hold nothing: which rank must wait is not recorded.
     """
@@ -74,7 +74,7 @@ def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
 
 
 def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
-    """Shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
+    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
 
     Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
     before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.

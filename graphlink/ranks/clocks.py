@@ -1,4 +1,4 @@
-"""One clock for all ranks: offset and drift of each, from what they did together.
+"""Estimate one clock for all ranks: offset and drift of each, from what they did together.
 
 Kernels of a meeting end together, so ends tie clocks (``ties``); all are fitted at once (``fit``). A drift is fitted only where its
 standard error is below 1 ppm, against a rank that it is tied to, or below half the drift. Ranks that then agree share one clock
@@ -17,13 +17,26 @@ import numpy as np
 
 from graphlink.graph.bounds import OPEN
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.clocks.fit import Fit, Known, fitted
-from graphlink.ranks.clocks.pairs import FEW, Affine, Pairs, Tree, along, lines, medians, pairs_of, summed, tree
-from graphlink.ranks.clocks.repair import Room, Shifts, rooms, shifts
-from graphlink.ranks.clocks.shared import named, shared
-from graphlink.ranks.clocks.ties import F64, Ties, components, middles, taken, ties
-from graphlink.ranks.figures.quantiles import added
-from graphlink.ranks.flat import any_of, blocks, column
+from graphlink.ranks.clock_bounds import Room, Shifts, rooms, shifts
+from graphlink.ranks.clock_fit import Fit, fitted, named, shared
+from graphlink.ranks.clock_ties import (
+    F64,
+    FEW,
+    Affine,
+    Ties,
+    Tree,
+    along,
+    components,
+    lines,
+    medians,
+    middles,
+    pairs_of,
+    summed,
+    taken,
+    ties,
+    tree,
+)
+from graphlink.ranks.columns import added, any_of, blocks, column
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
 
 _SURE_DRIFT: Final = 1e-6
@@ -34,7 +47,7 @@ _UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machin
 
 
 def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
-    """How the clock of each rank maps onto the run's. ``ranks`` ascending.
+    """Estimate how the clock of each rank maps onto the run's. ``ranks`` ascending.
 
     n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some twenty times.
     """
@@ -62,7 +75,7 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
 
 
 def onto_run(clock: Clock, own_ns: I64) -> I64:
-    """Times of a rank on the run's clock, rounded to ns. What does not come later stays so."""
+    """Map times of a rank onto the run's clock, rounded to ns. What does not come later stays so."""
     out: I64 = own_ns + clock.offset_ns
     if clock.drift:
         out += np.rint(clock.drift * (own_ns - clock.from_ns)).astype(np.int64)
@@ -70,7 +83,7 @@ def onto_run(clock: Clock, own_ns: I64) -> I64:
 
 
 def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
-    """A column of times of all ranks, one rank after the other, on the run's clock."""
+    """Map a column of times of all ranks, one rank after the other, onto the run's clock."""
     out = np.empty(sum(len(r.node) for r in ranks), np.int64)
     low = 0
     for rank, clock in zip(ranks, run, strict=True):
@@ -109,41 +122,41 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> _Foun
     line = lines(found, pairs)
     grown = tree(pairs, line.near, count)
     pinned = grown.pair == NOWHERE
-    fit = fitted(found, pairs, along(grown, pairs, line), Known(pinned, ~pinned), line.deviation, resolution_ns)
-    drifting = ~pinned & _told(fit, pairs, grown)
+    fit = fitted(found, pairs, along(grown, pairs, line), np.stack([~pinned, ~pinned]), line.deviation, resolution_ns)
+    drifting = ~pinned & _drifts(fit, grown)
     if (drifting != ~pinned).any():
-        fit = fitted(found, pairs, fit.clock, Known(pinned, drifting), line.deviation, resolution_ns)
-    one = shared(ranks, fit, pairs, grown, drifting)
+        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), line.deviation, resolution_ns)
+    like, warnings = shared(ranks, fit, pairs, grown, drifting)
     clock = fit.clock
-    if (one.like != np.arange(count)).any():
+    if (like != np.arange(count)).any():
         any_drifting = np.zeros(count, np.bool_)
-        np.logical_or.at(any_drifting, one.like, drifting)
-        clock = _together(found, middles(ranks), one.like, fit, Known(pinned, any_drifting & ~pinned), resolution_ns)
-    all_clocks, residual = _spread(found, middles(ranks), one.like, clock)
-    counted = fit.weight > 0
+        np.logical_or.at(any_drifting, like, drifting)
+        clock = _together(found, middles(ranks), like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
+    all_clocks, residual = _spread(found, middles(ranks), like, clock)
+    counted = fit.sums.weight > 0
     off = np.abs(residual[counted])
     tolerance = round(float(np.percentile(off, 95))) if len(off) else 0
     if (pairs.count[grown.pair[~pinned]] < FEW).any():
         tolerance = max(tolerance, _UNSEEN_NS)
-    return _Found(grown.root, one.like, all_clocks, _residuals(found, residual, fit.weight, count), tolerance, one.warnings)
+    return _Found(grown.root, like, all_clocks, _residuals(found, residual, fit.sums.weight, count), tolerance, tuple(warnings))
 
 
-def _told(fit: Fit, pairs: Pairs, grown: Tree) -> Bool:
-    """Where the data tell a drift: against the rank next to it in the tree, or by its size against the root."""
-    variance = fit.drift_variance(pairs)
+def _drifts(fit: Fit, grown: Tree) -> Bool:
+    """Return where the data tell a drift: against the rank next to it in the tree, or by its size against the root."""
+    variance = fit.sums.drift_variance()
     near = np.full(len(grown.pair), np.inf)
     hung = grown.pair != NOWHERE
     near[hung] = np.sqrt(variance[grown.pair[hung]])
-    told: Bool = (near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance)))
-    return told
+    out: Bool = (near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance)))
+    return out
 
 
-def _together(found: Ties, middle: I64, like: I64, fit: Fit, known: Known, resolution_ns: int) -> Affine:
+def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolution_ns: int) -> Affine:
     """The fit of ``like`` only: ties of all that share a clock are its ties."""
     mine = taken(_onto(found, middle, like), like[found.hub] != like[found.other])
     pairs = pairs_of(mine, len(like))
     deviation = medians(np.abs(fit.residual_ns[like[found.hub] != like[found.other]]), pairs.of, len(pairs.count))
-    return fitted(mine, pairs, fit.clock, known, deviation, resolution_ns).clock
+    return fitted(mine, pairs, fit.clock, free, deviation, resolution_ns).clock
 
 
 def _onto(found: Ties, middle: I64, like: I64) -> Ties:

@@ -1,0 +1,211 @@
+"""Communication cost over all ranks: transfer against wait, bandwidth, and the ranks that others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graphlink.link.commtypes import CollectiveType
+from graphlink.model import I64, NOWHERE, U8, Bool
+from graphlink.ranks import summary
+from graphlink.ranks.clock_ties import F64
+from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
+from graphlink.ranks.records import Clocks, GroupKey, Meetings, RankComms
+from graphlink.ranks.stragglers import RankTotals, stragglers
+from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
+from graphlink.ranks.times import SHARDS, Apart, Times, apart, bus_factors, times
+
+_MESSAGE: Final = "SEND"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Times of all meetings, an ``Apart`` for each, and what ``summary.json`` reports of them.
+
+    ``groups`` as in ``Meetings``. ``set_apart``: the first ``summary.LISTED`` of them.
+    """
+
+    times: Times
+    apart: U8
+    groups: list[Group]
+    waits: list[RankWait]
+    set_apart: list[SetApart]
+    straggler: Straggler | None
+    suspect: Straggler | None
+
+
+def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, ids: Mapping[GroupKey, int]) -> Figures:
+    """Measure all meetings; ``clocks`` and ``meetings`` are of ``ranks``, ``ids`` those of ``comm_group.json``.
+
+    n log n in meetings, linear in their members.
+    """
+    found = times(ranks, meetings, clocks)
+    why = apart(ranks, meetings, clocks, found)
+    counted = why == Apart.NO
+    in_group, overall = rank_totals(ranks, meetings, found, counted, clocks.residual_ns)
+    numbers = [r.rank for r in ranks]
+    waited_ns = found.waited_ns[counted]
+    by_group = added(meetings.group[counted], waited_ns, len(meetings.groups))
+    named, _ = stragglers(in_group, by_group.astype(np.int64), numbers)
+    straggler, suspect = (one.get(0) for one in stragglers(overall, waited_ns.sum(keepdims=True), numbers))
+    late = np.split(np.arange(len(in_group.group)), np.searchsorted(in_group.group, np.arange(1, len(meetings.groups))))
+    collectives = collectives_of(ranks, meetings, found, counted)
+    return Figures(
+        found,
+        why,
+        [
+            Group(
+                id=ids.get(key),
+                name=key[1],
+                ranks=list(key[0]),
+                recorded=len(set(numbers).intersection(key[0])),
+                collectives=collectives[k],
+                last={str(numbers[in_group.rank[row]]): int(in_group.late[row]) for row in late[k].tolist() if in_group.late[row]},
+                straggler=named.get(k),
+            )
+            for k, key in enumerate(meetings.groups)
+        ],
+        _waits(overall, numbers),
+        _set_apart(meetings, found, why, numbers, ids),
+        straggler,
+        suspect,
+    )
+
+
+def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool) -> list[list[Collectives]]:
+    """Sum the meetings of each group by function; ``counted``: those that are not set apart."""
+    types = meetings.group.astype(np.int64) * 16 + meetings.type + 1  # types of Chakra are 0 to 9, of messages -1
+    there = np.bincount(types, minlength=1) > 0
+    keys, key = np.flatnonzero(there), (np.cumsum(there) - 1)[types]
+    size, mine = len(keys), key[counted]
+
+    def total(value: I64 | F64) -> F64:
+        return added(mine, value[counted], size)
+
+    count = np.bincount(mine, minlength=size)
+    set_apart = np.bincount(key, minlength=size) - count
+    skew = quantiles(mine, found.skew_ns[counted], size)
+    bytes_, wait_ns, transfer_ns = (total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns))
+    seconds = np.maximum(transfer_ns, 1) / 1e9
+    on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings)
+    algorithm, bus = bytes_ / seconds, total(on_bus * found.transfer_ns) / 1e9 / seconds
+    measured = transfer_ns > 0
+    measured[key[~meetings.complete]] = False
+    measured &= ~_on_host(ranks, meetings)[keys // 16]
+    out: list[list[Collectives]] = [[] for _ in meetings.groups]
+    for k, (group, code) in enumerate(zip((keys // 16).tolist(), (keys % 16 - 1).tolist(), strict=True)):
+        out[group].append(
+            Collectives(
+                type=type_name(code),
+                count=int(count[k]),
+                set_apart=int(set_apart[k]),
+                bytes=int(bytes_[k]) // (len(meetings.groups[group][0]) if code in SHARDS else 1),
+                skew_median_ns=int(skew.median[k]),
+                skew_p95_ns=int(skew.p95[k]),
+                skew_max_ns=int(skew.most[k]),
+                wait_ns=int(wait_ns[k]),
+                transfer_ns=int(transfer_ns[k]),
+                algorithm_bytes_per_s=round(float(algorithm[k])) if measured[k] else None,
+                bus_bytes_per_s=round(float(bus[k])) if measured[k] else None,
+            )
+        )
+    return out
+
+
+def type_name(code: int) -> str:
+    """Name the type of a meeting, a ``CollectiveType`` or ``NOWHERE`` for a message."""
+    return _MESSAGE if code == NOWHERE else CollectiveType(code).name
+
+
+def _on_host(ranks: Sequence[RankComms], meetings: Meetings) -> Bool:
+    """Return which groups communicate on the host, as the first op of each says."""
+    _, first = np.unique(meetings.group, return_index=True)
+    entry = meetings.first[first]
+    out: Bool = column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]]
+    return out
+
+
+def rank_totals(
+    ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool, tolerance_ns: int
+) -> tuple[RankTotals, RankTotals]:
+    """Sum the ``counted`` meetings by group and rank, and by rank alone. Members are taken in blocks.
+
+    A rank is late where it came last by more than ``tolerance_ns``.
+    """
+    evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
+    codes, sums = [np.zeros(0, np.int64)], [np.zeros((6, 0))]
+    for at in blocks(ranks, meetings):
+        mine = slice(at.low, at.high)
+        entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
+        use = at.spread(counted[mine])
+        met = evident[mine].astype(np.float64)
+        waited = met * found.waited_ns[mine]
+        columns = [found.wait_ns[entries][use], found.transfer_part_ns[entries][use]]
+        columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
+        code, of_code = _summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
+        codes.append(code)
+        sums.append(of_code)
+    code, of_code = _summed(np.concatenate(codes), np.concatenate(sums, axis=1))
+    late = np.flatnonzero(evident)
+    count = max(len(ranks), 1)
+    overall = _summed(code % count, of_code)
+    return (
+        _rank_totals(code, of_code, meetings.group[late].astype(np.int64) * count + found.late[late], found, late, count),
+        _rank_totals(*overall, found.late[late].astype(np.int64), found, late, count),
+    )
+
+
+def _summed(code: I64, columns: Sequence[I64 | F64] | F64) -> tuple[I64, F64]:
+    """Return the distinct codes, and the sum of each column over the entries of each: (columns, codes)."""
+    key, of = np.unique(code, return_inverse=True)
+    return key, np.stack([added(of.reshape(-1), column, len(key)) for column in columns])
+
+
+def _rank_totals(code: I64, sums: F64, late_code: I64, found: Times, late: I64, count: int) -> RankTotals:
+    """Add to the sums of each code what its rank was late for: the meetings ``late``, whose codes are ``late_code``."""
+    wait_ns, transfer_ns, met = (column.astype(np.int64) for column in sums[:3])
+    at = np.searchsorted(code, late_code)
+    caused_ns = np.zeros(len(code), np.int64)
+    np.add.at(caused_ns, at, found.waited_ns[late])
+    return RankTotals(
+        group=code // count,
+        rank=code % count,
+        wait_ns=wait_ns,
+        transfer_ns=transfer_ns,
+        met=met,
+        fair=sums[3],
+        fair_ns=sums[4],
+        square=sums[5],
+        late=np.bincount(at, minlength=len(code)),
+        caused_ns=caused_ns,
+        lateness_ns=quantiles(at, found.lateness_ns[late], len(code)).median,
+    )
+
+
+def _waits(totals: RankTotals, numbers: Sequence[int]) -> list[RankWait]:
+    columns = (totals.rank, totals.wait_ns, totals.transfer_ns, totals.late)
+    return [
+        RankWait(rank=numbers[rank], wait_ns=wait_ns, transfer_ns=transfer_ns, last=last)
+        for rank, wait_ns, transfer_ns, last in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+def _set_apart(meetings: Meetings, found: Times, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]) -> list[SetApart]:
+    out = []
+    for m in np.flatnonzero(why != Apart.NO)[: summary.LISTED].tolist():
+        late, code = int(found.late[m]), int(meetings.type[m])
+        members = [str(numbers[position]) for position in meetings.rank[meetings.first[m] : meetings.first[m + 1]].tolist()]
+        out.append(
+            SetApart(
+                group=f"ranks {' and '.join(members)}" if code == NOWHERE else group_name(meetings.groups[int(meetings.group[m])], ids),
+                type=type_name(code),
+                number=int(meetings.turn[m]),
+                skew_ns=int(found.skew_ns[m]),
+                late_rank=None if late == NOWHERE else numbers[late],
+                why=Apart(int(why[m])).words,
+            )
+        )
+    return out

@@ -1,1 +1,0 @@
-"""What the communication of all ranks cost, and who is waited for."""

@@ -1,0 +1,259 @@
+"""Match the communication of several ranks, and name what has no counterpart.
+
+Collectives of a group meet by sequence number where every op has one, else by function, size, order and time; messages likewise
+between their two ends (``lineup``). A rank that was not recorded is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphlink.link.commtypes import CollectiveType
+from graphlink.model import I32, I64, NOWHERE, CommKind
+from graphlink.ranks.aligned import Lines, Ops
+from graphlink.ranks.group_ids import common
+from graphlink.ranks.lineup import leftovers, line_up, usable
+from graphlink.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
+
+TYPES = 16  # more than there are, so that size and type make one number
+_Labels = Sequence[Mapping[GroupKey, GroupKey]]
+_Rows = tuple[int, I32]  # position of a rank, and some of its ops in order
+_Channel = tuple[int, int, int]  # source, target, tag
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """All collectives of a group, or all messages of a channel: what one rank sends another in one group with one tag.
+
+    ``members``: the recorded ranks of the group, or both ends of the channel, by rank. ``in_step``: sequence numbers mean the same on all.
+    """
+
+    group: GroupKey
+    kind: CommKind  # SEND for messages
+    members: Sequence[_Rows]
+    complete: bool = True
+    in_step: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The meetings of one group or channel, and what has none. ``ops``: (members, meetings)."""
+
+    calls: _Calls
+    ops: I32
+    type: I32
+    start_ns: I64
+    by_sequence: bool
+    unmatched: list[Unmatched]
+    conflicts: list[Conflict]
+
+
+def match(ranks: Sequence[RankComms]) -> Matching:
+    """Match a run from what each of its ranks recorded, one entry a rank.
+
+    n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
+    """
+    labels, lines = _labels(ranks), Lines()
+    alone: Counter[str] = Counter()
+    collectives = list(_collectives(ranks, labels, alone))
+    collectives.sort(key=lambda one: -max(len(rows) for _, rows in one.members))  # many ops tell the clocks for few
+    found = [_block(ranks, calls, lines) for calls in (*collectives, *_channels(ranks, labels, alone))]
+    return Matching(
+        meetings=_meetings(ranks, [block for block in found if len(block.type)]),
+        unmatched=tuple(one for block in found for one in block.unmatched),
+        conflicts=tuple(one for block in found for one in block.conflicts),
+        alone={why: count for why, count in alone.items() if count},
+        by_sequence=sum(len(block.type) for block in found if block.by_sequence),
+        shared={one.rank: label for one, label in zip(ranks, labels, strict=True)},
+    )
+
+
+def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
+    """Return of each rank its groups, as all ranks know them."""
+    at = {one.rank: one for one in ranks}
+    used: dict[int, list[GroupKey]] = {}
+    for one in ranks:
+        groups, first = np.unique(one.group, return_index=True)
+        used[one.rank] = [one.groups[g] for g in groups[np.argsort(first)].tolist()]
+
+    def calls(rank: int, group: GroupKey) -> I64:
+        one = at[rank]
+        rows = np.flatnonzero(one.group == one.groups.index(group))
+        return one.bytes[rows] * TYPES + one.type[rows]
+
+    found = common(used, calls)
+    users = Counter(shared for labels in found.values() for shared in labels.values())
+    return [{own: shared if users[shared] > 1 else own for own, shared in found[one.rank].items()} for one in ranks]
+
+
+def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_Calls]:
+    """Yield each group that has several recorded members; what needs nobody else is counted in ``alone``."""
+    own: dict[GroupKey, dict[int, I32]] = defaultdict(dict)
+    position = {one.rank: k for k, one in enumerate(ranks)}
+    for one, label in zip(ranks, labels, strict=True):
+        rows = np.flatnonzero(one.kind == CommKind.COLLECTIVE).astype(np.int32)
+        for mine in _alike([one.group[rows]]):
+            own[label[one.groups[one.group[rows[mine[0]]]]]][one.rank] = rows[mine]
+    nothing = np.zeros(0, np.int32)
+    for group, of_rank in own.items():
+        here = sorted(r for r in group[0] if r in position)
+        alone["rank outside its group"] += sum(len(rows) for r, rows in of_rank.items() if r not in group[0])
+        if len(here) < 2:
+            why = "group of one" if len(group[0]) == 1 else "no other member recorded"
+            alone[why] += sum(len(of_rank[r]) for r in here if r in of_rank)
+        elif any(r in of_rank for r in here):
+            members = [(position[r], of_rank.get(r, nothing)) for r in here]
+            yield _Calls(group, CommKind.COLLECTIVE, members, complete=len(here) == len(group[0]))
+
+
+def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_Calls]:
+    """Yield every channel whose two ranks were recorded; messages to or from others are counted in ``alone``.
+
+    Where the ends of a channel name different groups, source, target and tag decide. n log n in messages.
+    """
+    position = {one.rank: k for k, one in enumerate(ranks)}
+    found: dict[GroupKey, dict[_Channel, list[I32]]] = defaultdict(dict)  # positions of sends, then of receives
+    for one, label in zip(ranks, labels, strict=True):
+        rows = np.flatnonzero(one.kind != CommKind.COLLECTIVE).astype(np.int32)
+        for mine in _alike([one.kind[rows], one.group[rows], one.peer[rows], one.tag[rows]]):
+            ops = rows[mine]
+            first, sends = ops[0], one.kind[ops[0]] == CommKind.SEND
+            peer = int(one.peer[first])
+            if peer not in position:
+                alone["peer not recorded"] += len(ops)
+                continue
+            channel = (*((one.rank, peer) if sends else (peer, one.rank)), int(one.tag[first]))
+            nothing = np.zeros(0, np.int32)
+            ends = found[label[one.groups[one.group[first]]]].setdefault(channel, [nothing, nothing])
+            ends[0 if sends else 1] = ops
+    _join_halves(found)
+    for group, channels in found.items():
+        of_channel = [[(position[way[side]], ends[side]) for side in (0, 1)] for way, ends in channels.items()]
+        in_step = _in_step(ranks, of_channel)
+        for members in of_channel:
+            by_rank = sorted(members, key=lambda one: ranks[one[0]].rank)
+            yield _Calls(group, CommKind.SEND, by_rank, in_step=in_step)
+
+
+def _alike(columns: Sequence[NDArray[np.integer[Any]]]) -> list[I64]:
+    """Return the rows that are equal in all columns, in order."""
+    if not len(columns[0]):
+        return []
+    order = np.lexsort(columns)
+    new = np.zeros(len(order) - 1, np.bool_)
+    for column in columns:
+        new |= column[order][1:] != column[order][:-1]
+    return np.split(order, np.flatnonzero(new) + 1)
+
+
+def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
+    """Make sends without receives in one group and receives without sends in another one channel, in the group of the sends."""
+    halves: dict[_Channel, list[GroupKey]] = defaultdict(list)
+    for group, channels in found.items():
+        for channel, ends in channels.items():
+            if not len(ends[0]) or not len(ends[1]):
+                halves[channel].append(group)
+    for channel, groups in halves.items():
+        sending = [group for group in groups if len(found[group][channel][0])]
+        receiving = [group for group in groups if len(found[group][channel][1])]
+        if sending and receiving:
+            ends = [np.sort(np.concatenate([found[g][channel][side] for g in of])) for side, of in enumerate((sending, receiving))]
+            for group in groups:
+                del found[group][channel]
+            found[sending[0]][channel] = ends
+
+
+def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) -> bool:
+    """Whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
+
+    Ends without a common range count against it: they were hardly ever recorded one after the other.
+
+    PyTorch counts the messages of a rank in a group, not those of a pair (``seqP2P_`` of ProcessGroupNCCL), so often they do not.
+    """
+    shared = expected = 0
+    for (sender, sends), (receiver, receives) in channels:
+        if not len(sends) or not len(receives):
+            continue
+        sent, got = ranks[sender].seq[sends], ranks[receiver].seq[receives]
+        if not usable(sent) or not usable(got):
+            return False
+        low, high = max(sent[0], got[0]), min(sent[-1], got[-1])
+        both = max(int(np.count_nonzero((seq >= low) & (seq <= high))) for seq in (sent, got))
+        expected += both if low <= high else min(len(sent), len(got))
+        _, i, j = np.intersect1d(sent, got, assume_unique=True, return_indices=True)
+        shared += int(np.count_nonzero(ranks[sender].bytes[sends[i]] == ranks[receiver].bytes[receives[j]]))
+    return shared > 0 and 10 * shared >= 9 * expected
+
+
+def _block(ranks: Sequence[RankComms], calls: _Calls, lines: Lines) -> _Block:
+    members = _ops(ranks, calls)
+    lineup = line_up(members, lines, in_step=calls.in_step)
+    met = lineup.met()
+    ops = np.stack([one.rows[at[met]] for one, at in zip(members, lineup.at, strict=True)])
+    start_ns = np.min([one.comms.start_ns[rows] for one, rows in zip(members, ops, strict=True)], axis=0)
+    type_ = members[0].comms.type[ops[0]]
+    return _Block(calls, ops, type_, start_ns, lineup.reference is None, *leftovers(calls.group, members, lineup, met))
+
+
+def _ops(ranks: Sequence[RankComms], calls: _Calls) -> list[Ops]:
+    """Return the ops of each member; sizes are not compared of types that may differ in size in this group."""
+    free = {int(CollectiveType.ALL_TO_ALL)}
+    for position, rows in calls.members:
+        one = ranks[position]
+        free.update(np.unique(one.type[rows[one.uneven[rows]]]).tolist())
+    out = []
+    for position, rows in calls.members:
+        one = ranks[position]
+        type_ = one.type[rows].astype(np.int64)
+        token = np.where(np.isin(type_, list(free)), 0, one.bytes[rows] * TYPES) + type_
+        timed, eager = not one.on_host[rows].any(), bool((type_ == NOWHERE).any())
+        out.append(Ops(one, rows, token, one.start_ns[rows], one.end_ns[rows], timed=timed, eager=eager))
+    return out
+
+
+def _meetings(ranks: Sequence[RankComms], blocks: Sequence[_Block]) -> Meetings:
+    counts = [len(block.type) for block in blocks]
+    members = [len(block.ops) for block in blocks]
+    order = np.argsort(_joined([block.start_ns for block in blocks], np.int64), kind="stable")
+    meeting = np.empty(len(order), np.int32)  # of each op of the blocks, one after the other
+    meeting[order] = np.arange(len(order))
+    group_of: dict[GroupKey, int] = {}
+    codes = [group_of.setdefault(block.calls.group, len(group_of)) for block in blocks]
+    first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
+    of_op = tuple(np.full(len(one.node), NOWHERE, np.int32) for one in ranks)
+    rank, op = np.empty(int(first[-1]), np.int32), np.empty(int(first[-1]), np.int32)
+    at = 0
+    for block, count in zip(blocks, counts, strict=True):
+        mine = meeting[at : at + count]
+        at += count
+        for k, ((position, _), ops) in enumerate(zip(block.calls.members, block.ops, strict=True)):
+            row = first[mine] + k
+            rank[row], op[row] = position, ops
+            of_op[position][ops] = mine
+
+    def spread(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
+        """A value a block -> a value a meeting."""
+        return np.repeat(np.array(values, dtype), counts)[order]
+
+    return Meetings(
+        groups=tuple(group_of),
+        of_op=of_op,
+        kind=spread([block.calls.kind for block in blocks], np.uint8),
+        type=_joined([block.type for block in blocks], np.int32)[order],
+        group=spread(codes, np.int32),
+        turn=_joined([np.arange(count) for count in counts], np.int64)[order],
+        complete=spread([block.calls.complete for block in blocks], np.bool_),
+        first=first,
+        rank=rank,
+        op=op,
+    )
+
+
+def _joined(parts: Sequence[I64 | I32], dtype: type[np.int64] | type[np.int32]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype, copy=False)

@@ -1,1 +1,0 @@
-"""Which communication of several ranks belongs together."""
