@@ -13,9 +13,8 @@ from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import DumpClock, NcclJoin
 from graphlink.pairs import numbered_pairs
-from graphlink.perfetto.packets import Arg, Track
+from graphlink.perfetto.packets import Arg, Texts, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
-from graphlink.perfetto.texts import Texts
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}
 KERNEL: Final = "kernel"  # of a call that the file does not tell

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from graphlink.graph.target import WrittenComm
-from graphlink.model import ProcessGroup
 from graphlink.ranks.matching.groups import common
 from graphlink.ranks.records import GroupKey
 
@@ -19,21 +17,10 @@ NAME: Final = "comm_group.json"
 MOST: Final = 499  # ASTRA-sim keeps ids above for itself
 
 
-def key(group: ProcessGroup) -> GroupKey:
-    """What a communicator is known by on one rank."""
-    assert group.ranks is not None
-    return group.ranks, group.name
-
-
-def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple[GroupKey, ...]:
-    """The communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
-    return tuple(key(groups[i]) for i in sorted({c.group for c in comms if c.group is not None}))
-
-
 def assign(
     by_rank: Mapping[int, Sequence[GroupKey]], shared: Mapping[int, Mapping[GroupKey, GroupKey]] | None = None
 ) -> dict[int, GroupIds]:
-    """Give the communicators of each rank ids from 1, from what ``named`` says of all of them.
+    """Give the communicators of each rank ids from 1, from those that its graph names (``CommPlan.groups``).
 
     ``shared``: of each rank, which of them are the same on all ranks, by the key that they share; None where only names and members
     tell (``ranks.matching.groups.common``). Ids go by size, largest first, then by members, then by name (numbers by value).

@@ -7,9 +7,8 @@ import numpy as np
 from graphlink.graph.critical import CriticalPath, Share
 from graphlink.graph.waits import WaitSlices
 from graphlink.model import I64, NOWHERE, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
-from graphlink.perfetto.packets import Arg
-from graphlink.perfetto.texts import Texts
-from graphlink.ranks.group_ids import GroupIds, key
+from graphlink.perfetto.packets import Arg, Texts
+from graphlink.ranks.group_ids import GroupIds
 
 
 def node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
@@ -43,7 +42,7 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
 def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
     def group(one: CommNode) -> int | None:
         named = None if one.group is None else comm.groups[one.group]
-        return None if named is None or named.ranks is None else ids.get(key(named))
+        return None if named is None or named.ranks is None else ids.get(named.key)
 
     def known(name: str, values: list[int | None]) -> Arg:
         there = [i for i, value in enumerate(values) if value is not None]

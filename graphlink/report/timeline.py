@@ -14,21 +14,22 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import publish
-from graphlink.graph.critical import CriticalPath
-from graphlink.graph.names import Names
+from graphlink.graph.path_file import Explained
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Column, Communication, EdgeKind, Graph, Linked, NodeKind
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.tracks import channel_rows
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NOTHING_ACROSS, Across, Arg, Flows, Process, Track
+from graphlink.perfetto.packets import NOTHING_ACROSS, Across, Arg, Flows, Process, Texts, Track
 from graphlink.perfetto.slices import Slices, flat
-from graphlink.perfetto.texts import Texts
 from graphlink.pipeline import tracks as pipeline_tracks
+from graphlink.pipeline.analyse import RankPipeline
 from graphlink.pipeline.records import Pipeline
 from graphlink.ranks.clocks.align import onto_run
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import Clock
+from graphlink.records import Short
+from graphlink.replay.ideal import Replay
 from graphlink.report import details
 from graphlink.report.tracks import Lanes, lanes_of
 
@@ -36,35 +37,40 @@ NAME: Final = "timeline.perfetto-trace"
 PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
+NO_COLUMN: Final = Column(np.zeros(0, np.int64), np.zeros(0, np.int64))
 DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When each node of a graph starts and ends in a replay of it, ns from its start; one entry a node."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Joined(Short):
+    """The part of a run's analysis that the files of one rank are written with.
 
-    start_ns: I64
-    end_ns: I64
+    ``ids`` holds every communicator of ``Prepared.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
+    all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
+    """
+
+    ids: GroupIds
+    world_size: int
+    clock: Clock | None = None
+    unmatched: I32 | None = None
+    size_bytes: Column = NO_COLUMN
+    wait_ns: Column = NO_COLUMN
+    across: Across = NOTHING_ACROSS
+    pipeline: RankPipeline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown of a rank. ``critical`` was found in the replay ``times``; ``beside``: these times too, as rows of their own.
-
-    ``clock``: how the rank's times become the run's. ``across``: arrows to other ranks, ``slice`` being nodes.
-    """
+    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, and that replay ``beside`` in rows of its own."""
 
     rank: int
     graph: Graph
     linked: Linked
     comm: Communication
-    ids: GroupIds
-    names: Names
-    critical: CriticalPath
-    times: Times
-    beside: Times | None = None
-    clock: Clock | None = None
-    across: Across = NOTHING_ACROSS
+    joined: Joined
+    found: Explained
+    played: Replay
+    beside: bool = False
     nccl: SideFiles | None = None
 
 
@@ -116,7 +122,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
     channels."""
     graph, linked = shown.graph, shown.linked
-    n, code, names = len(graph.kind), shown.names.code, (*shown.names.texts, WAIT)
+    n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
     end_ns = np.where(device_op, graph.start_ns + graph.duration_ns, graph.end_ns)  # without what overlaps the next op
     recorded = lanes_of(graph, graph.start_ns, end_ns, process=0, threads=True)
@@ -131,29 +137,31 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
     texts = Texts()
     args = [
-        *details.node_args(graph, linked, shown.comm, shown.ids, texts),
+        *details.node_args(graph, linked, shown.comm, shown.joined.ids, texts),
         *details.wait_args(waits, linked, at[1], texts),
-        *details.path_args(shown.critical, at[2], texts),
+        *details.path_args(shown.found.path, at[2], texts),
     ]
     pid = "" if linked.trace.pid is None else f"pid {linked.trace.pid}"
     processes = [Process(f"rank {shown.rank}", pid)]
     tracks = [*recorded.tracks, Track(0, PATH)]
-    if shown.beside is not None:
-        start_ns = shown.beside.start_ns + np.minimum(graph.start_delay_ns, shown.beside.end_ns - shown.beside.start_ns)
-        replayed = lanes_of(graph, start_ns, shown.beside.end_ns, process=1, threads=False)
-        parts.append(_replayed_slices(replayed, start_ns, shown.beside.end_ns, code, len(tracks)))
+    if shown.beside:
+        played = shown.played
+        start_ns = played.start_ns + np.minimum(graph.start_delay_ns, played.end_ns - played.start_ns)
+        replayed = lanes_of(graph, start_ns, played.end_ns, process=1, threads=False)
+        parts.append(flat(len(tracks) + replayed.track, start_ns, played.end_ns, code))
         processes.append(Process(f"rank {shown.rank} replayed", number=1))
         tracks += replayed.tracks
     count = sum(len(p.track) for p in parts)
     if shown.nccl is not None:
         ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
         channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks), texts)
-        parts.append(_moved(channels.slices, len(tracks), len(names)))
+        slices = channels.slices
+        parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
         args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
         tracks += channels.tracks
         names = (*names, *channels.names)
-    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.clock)
-    node = np.concatenate([np.arange(n), shown.critical.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
+    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.joined.clock)
+    node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
     return perfetto.Trace(
         rank=shown.rank,
@@ -165,7 +173,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         slices=slices,
         args=(Arg("node", has, node), *args),
         flows=_flows(graph),
-        across=shown.across,
+        across=shown.joined.across,
     )
 
 
@@ -199,17 +207,8 @@ def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end
 
 
 def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
-    node, end_ns = shown.critical.node, shown.times.end_ns[shown.critical.node]
-    return flat(np.full(len(node), track, np.int32), end_ns - shown.critical.cost_ns, end_ns, code[node])
-
-
-def _moved(slices: Slices, tracks: int, names: int) -> Slices:
-    """``slices`` behind so many tracks and names."""
-    return replace(slices, track=slices.track + np.int32(tracks), name=slices.name + np.int32(names))
-
-
-def _replayed_slices(lanes: Lanes, start_ns: I64, end_ns: I64, code: I32, first_track: int) -> Slices:
-    return flat(first_track + lanes.track, start_ns, end_ns, code)
+    node, end_ns = shown.found.path.node, shown.played.end_ns[shown.found.path.node]
+    return flat(np.full(len(node), track, np.int32), end_ns - shown.found.path.cost_ns, end_ns, code[node])
 
 
 def _flows(graph: Graph) -> Flows:

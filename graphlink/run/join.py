@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
+from graphlink.model import I32, I64, NOWHERE, Column, CommKind
+from graphlink.perfetto.packets import NOTHING_ACROSS, Across
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.clocks import TOLERANCE_NS
 from graphlink.pipeline.common import counted_alike, on_run_clock
@@ -80,19 +81,15 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     waits = _by_op(matching.meetings, members, measured.times.wait_ns)
     ranks = {}
     for k, (row, one, clock) in enumerate(zip(rows, comms, aligned.clocks, strict=True)):
-        waited, alike = np.flatnonzero(waits[k] > 0), _uneven(one, matching.meetings.of_op[k])
+        alike = _uneven(one, matching.meetings.of_op[k])
         ranks[one.rank] = Joined(
             ids=ids[one.rank],
             world_size=world_size,
             clock=clock if clock.known else None,
             unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
-            resized=one.node[alike],
-            size_bytes=largest[matching.meetings.of_op[k][alike]],
-            waiting=one.node[waited],
-            wait_ns=waits[k][waited],
-            arrow=one.node[arrows[k].op],
-            arrow_id=arrows[k].id,
-            arrow_ends=arrows[k].ends,
+            size_bytes=Column.of(one.node[alike], largest[matching.meetings.of_op[k][alike]]),
+            wait_ns=Column.of(one.node, waits[k], waits[k] > 0),
+            across=replace(arrows[k], slice=one.node[arrows[k].slice].astype(np.int64)),
             pipeline=rank_pipeline(pipeline, row.comms.rank),
         )
     for row in silent:
@@ -200,19 +197,13 @@ def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrows:
-    """Where arrows of a rank begin or end, one entry each. An arrow leads from an op that waits to the one that came last."""
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Across]:
+    """Return the arrows of each rank by op, from each op that waits to the one that came last.
 
-    op: I64
-    id: I64
-    ends: Bool
-
-
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[_Arrows]:
-    """Of each rank. Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline."""
+    Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
+    """
     if not len(meetings.kind):
-        return [_Arrows(_NONE, _NONE, np.zeros(0, np.bool_)) for _ in comms]
+        return [NOTHING_ACROSS for _ in comms]
     start = np.zeros(len(meetings.rank), np.int64)
     for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
         start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
@@ -223,4 +214,4 @@ def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I6
     number, ends = np.append(begins, begins), np.arange(len(entry)) >= len(begins)
     order = np.argsort(meetings.rank[entry], kind="stable")
     parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
-    return [_Arrows(meetings.op[entry[part]].astype(np.int64), number[part], ends[part]) for part in parts]
+    return [Across(meetings.op[entry[part]].astype(np.int64), number[part], ends[part]) for part in parts]
