@@ -132,7 +132,7 @@ class _Tails:
         which = self._host[i], self._kinds[first:end]
         known = self._known.get(which)
         if known is None:
-            known = attr.is_cpu_op(which[0]) + attr.dep_kinds([KINDS[k] for k in which[1]])
+            known = attr.attribute("is_cpu_op", bool_val=which[0]) + attr.texts("dep_kinds", [KINDS[k] for k in which[1]])
             if end - first <= FEW:
                 self._known[which] = known
         return known
@@ -166,11 +166,11 @@ class _HostTexts:
 
     def _encode(self, which: tuple[int, ...], strings: tuple[str, ...]) -> tuple[bytes, bytes]:
         words = [strings[k] for k in which]
-        io = attr.inputs(words[0], words[1]) if words[0] or words[1] else b""
+        io = attr.serialised(pb.Node(inputs=pb.IOInfo(shapes=words[0], types=words[1]))) if words[0] or words[1] else b""
         if len(words) == 2:  # Kineto's: inputs only, no schema
             return io, b""
         if words[2] or words[3]:
-            io += attr.outputs(words[2], words[3])
+            io += attr.serialised(pb.Node(outputs=pb.IOInfo(shapes=words[2], types=words[3])))
         return io, attr.text("op_schema", words[4])
 
 
@@ -283,20 +283,11 @@ def _comm_bytes(comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]
 
 
 def _encode_comm(written: WrittenComm, comm: Communication, ids: Mapping[GroupKey, int]) -> bytes:
-    parts = []
-    if written.comm_type is not None:
-        parts.append(attr.int64("comm_type", written.comm_type))
-    if written.size_bytes is not None:
-        parts.append(attr.int64("comm_size", written.size_bytes))
-    if written.size_recorded is not None:
-        parts.append(attr.int64("comm_size_recorded", written.size_recorded))
+    numbers = (("comm_type", written.comm_type), ("comm_size", written.size_bytes), ("comm_size_recorded", written.size_recorded))
+    out = b"".join(attr.attribute(name, int64_val=value) for name, value in numbers if value is not None)
     if written.group is not None:
         group = comm.groups[written.group]
-        parts.append(attr.text("pg_name", str(ids[group.key])))
-        parts.append(attr.text("pg_desc", group.name))
-    for name, value in (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag)):
-        if value is not None:
-            parts.append(attr.int32(name, value))
-    if written.recorded is not None:
-        parts.append(attr.text("comm_type_recorded", written.recorded))
-    return b"".join(parts)
+        out += attr.text("pg_name", str(ids[group.key])) + attr.text("pg_desc", group.name)
+    ends = (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag))
+    out += b"".join(attr.attribute(name, int32_val=value) for name, value in ends if value is not None)
+    return out if written.recorded is None else out + attr.text("comm_type_recorded", written.recorded)

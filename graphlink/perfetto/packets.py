@@ -18,7 +18,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import varint, varints
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.perfetto.slices import Events, Slices, events, nested
+from graphlink.perfetto.slices import Events, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
@@ -120,10 +120,8 @@ class Trace:
 
 def encode(trace: Trace) -> Iterator[bytes]:
     """The packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
-    nest = nested(trace.slices)
-    order = events(trace.slices, nest)
     yield b"".join(_heads(trace))
-    yield from _packets(trace, order)
+    yield from _packets(trace, events(trace.slices))
 
 
 def sequence(rank: int, track: int) -> int:

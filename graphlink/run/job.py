@@ -209,7 +209,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
     if options.linked:
         files.append(f"linked.{rank}.json")
         log.info("writing %s", files[-1])
-        merged = linked_file.merge(graph, prepared.linked, prepared.comm)
+        merged = linked_file.Merged(graph, prepared.linked, prepared.comm)
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)

@@ -65,7 +65,7 @@ def written(*ranks: Shown) -> bytes:
     out = io.BytesIO()
     for one in ranks:
         before = len(out.getvalue())
-        assert timeline.write(out, one).size_bytes == len(out.getvalue()) - before
+        assert timeline.write(out, one) == len(out.getvalue()) - before
     return out.getvalue()
 
 
@@ -236,7 +236,7 @@ def test_the_replay_stands_beside(two: list[Shown], answers: list[list[Row]]) ->
 def waited(drawn: Trace, g: Graph) -> Counter[int]:
     """Length of the ``wait`` slices of each thread, as they are shown."""
     out: Counter[int] = Counter()
-    end_ns, track = nested(drawn.slices).end_ns, drawn.slices.track
+    end_ns, track = nested(drawn.slices)[0], drawn.slices.track
     thread = dict(zip(track.tolist(), np.where(g.kind == NodeKind.HOST_ASYNC, -1, g.tid).tolist(), strict=False))
     for i in range(len(g.kind), len(end_ns)):
         if drawn.names[drawn.slices.name[i]] == timeline.WAIT:
@@ -315,7 +315,7 @@ def test_real_recordings_nest_and_keep_their_waits(files: str) -> None:
     g, n = whole.graph, len(whole.graph.kind)
     assert g.wait_ns.any()
     assert waited(drawn, g) == waits_of(g)
-    cut = drawn.slices.end_ns - nested(drawn.slices).end_ns
+    cut = drawn.slices.end_ns - nested(drawn.slices)[0]
     odd = cut[:n][~np.isin(g.kind, (NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     assert (odd <= 1000).all()  # rounding of the recording at most
     assert not cut[n:].any()
