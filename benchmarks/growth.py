@@ -29,7 +29,7 @@ from scale import exponent, floor_s, run
 
 from graphlink.graph.chakra import read_chakra
 from graphlink.graph.durations import cost_ns
-from graphlink.graph.explain import explain
+from graphlink.graph.path_file import explain
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.slots import play_slots

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from graphlink.graph.critical import critical_path, shares
     from graphlink.graph.durations import cost_ns
     from graphlink.graph.networkx import to_networkx
-    from graphlink.graph.write_et import Heading, plan, write_et
+    from graphlink.graph.target import plan
+    from graphlink.graph.write_et import Heading, write_et
     from graphlink.link.communication import communication
     from graphlink.link.launch import link as link_rows
     from graphlink.link.match import match_hosts
@@ -90,7 +91,8 @@ _HOME = {
     "graph.critical": ("critical_path", "shares"),
     "graph.check": ("check_graph",),
     "depend.build": ("BuildOptions", "build"),
-    "graph.write_et": ("Heading", "plan", "write_et"),
+    "graph.target": ("plan",),
+    "graph.write_et": ("Heading", "write_et"),
     "graph.durations": ("cost_ns",),
     "ranks.group_ids": ("assign", "comm_group_json"),
     "graph.networkx": ("to_networkx",),

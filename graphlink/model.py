@@ -14,7 +14,8 @@ Text is dictionary-encoded: a ``name`` column holds int32 positions in a ``strin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import msgspec
@@ -27,6 +28,8 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 Bool = NDArray[np.bool_]
+
+GroupKey = tuple[tuple[int, ...], str]  # of a communicator: members in ring order (global ranks), recorded name
 
 NOWHERE = -1  # of index columns only
 
@@ -63,6 +66,12 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     backend: str = ""
     size: int | None = None
     ranks: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> GroupKey:
+        """Return what the communicator is known by on one rank; its members must be known."""
+        assert self.ranks is not None
+        return self.ranks, self.name
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -310,10 +319,7 @@ class FoundBy(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Waits(Short):
-    """Synchronisation findings, one a row: device row ``source`` was waited for by a call (GPU -> CPU) or by a device op (GPU -> GPU).
-
-    Of ``call`` and ``device_op`` exactly one is not ``NOWHERE``.
-    """
+    """Synchronisation findings: device row ``source`` was waited for by ``call`` or by ``device_op``; the other is ``NOWHERE``."""
 
     source: I32
     call: I32
@@ -390,13 +396,28 @@ class EdgeKind(IntEnum):
 class SyncCalls(Short):
     """Which synchronisation calls the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
 
-    An edge may stand for several calls. Where a wait ended in a part of its own, its edge to that part is here, and the one to the next
-    operator is not.
+    An edge may stand for several calls. Of a wait that ended in a part of its own, only the edge to that part is here.
     """
 
     source: I32
     target: I32
     call: I32
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Column(Short):
+    """A named column of a graph, sparse: the ``value`` of each of ``node`` (ascending), a position in ``texts`` where there are any."""
+
+    node: I64
+    value: I64
+    texts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, node: I64 | I32, value: I64 | I32 | U8, known: Bool | None = None, texts: tuple[str, ...] = ()) -> Column:
+        """Return the column of nodes that are given in any order; with ``known`` only of those."""
+        at = np.arange(len(node)) if known is None else np.flatnonzero(known)
+        at = at[np.argsort(node[at], kind="stable")]
+        return cls(node[at].astype(np.int64), value[at].astype(np.int64), texts)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -406,6 +427,7 @@ class Graph(Short):
     Node columns have one entry a node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
     ascending and unique. ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
     HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
+    ``columns``: what features know of nodes, by the name of the attribute in the ``.et``.
     """
 
     epoch_ns: int  # of start_ns 0
@@ -429,6 +451,11 @@ class Graph(Short):
     edge_kind: U8
     found_by: U8  # FoundBy bits of sync and event edges; 0 else
     sync_calls: SyncCalls
+    columns: dict[str, Column] = field(default_factory=dict)
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Graph:
+        """Return the graph with these columns added behind its own; one of the same name takes the place of the old."""
+        return replace(self, columns={**self.columns, **columns})
 
     def _shown(self) -> list[tuple[str, str]]:
         kinds = [(f"nodes: {k.name.lower()}", np.count_nonzero(self.kind == k)) for k in NodeKind]
@@ -471,26 +498,3 @@ class Built(Short):
     rejected: Waits  # that rows name exactly
     warnings: tuple[str, ...]
     untold: Untold = Untold()
-
-
-@dataclass(frozen=True, slots=True)
-class JobLog:
-    """The jobs of one Paddle worker, sorted by start, then end; one entry a job in each column.
-
-    ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
-    ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.
-    What concerns the whole folder is in the warnings of its first log.
-    """
-
-    path: str
-    rank: int
-    machine: int  # 0 for a folder of one machine
-    strings: tuple[str, ...]
-    type: I32  # forward, backward, optimizer, lr, default, forward0, ...
-    microbatch: I64
-    start_ns: I64
-    end_ns: I64
-    first_step: int | None  # of "Schedule Profiler start at step N and end at step M"
-    stop_step: int | None  # M: the first step that is not in the log
-    left_out: dict[str, int]
-    warnings: tuple[str, ...]

@@ -12,7 +12,6 @@ PACKAGE = Path(__file__).parents[1] / "graphlink"
 BASE = ("errors", "model", "pairs", "patterns", "publish", "records", "version")
 STAGES = ("read", "link", "depend", "graph", "replay", "standstill", "perfetto", "nccl", "ranks", "pipeline", "astra", "report")
 STAGES += ("engine", "run", "doctor", "cli")
-WRITER = {"nccl", "pipeline", "ranks"}  # what the writer of graphs still knows of features
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -71,7 +70,6 @@ def test_a_module_imports_only_from_stages_before_it(path: Path) -> None:
     else:
         assert stage in ("__init__", "__main__"), f"{label(path)} belongs to no stage"
         allowed = {*BASE, "cli"}
-    allowed |= WRITER if label(path) == "graph/write_et.py" else set()
     assert not set(own(path)) - allowed
 
 
@@ -95,7 +93,7 @@ def test_a_heavy_library_is_imported_in_one_place(library: str, allowed: set[str
 
 def test_only_who_reads_or_writes_graphs_knows_the_chakra_messages() -> None:
     users = {label(path) for path in MODULES if any(name.split(".")[0] == "chakra" for name in imported(path))}
-    assert {user for user in users if not user.startswith(("graph/", "astra/", "pipeline/notes", "nccl/"))} == set()
+    assert {user for user in users if not user.startswith(("graph/", "astra/"))} == set()
 
 
 def test_only_the_command_line_prints_or_exits() -> None:

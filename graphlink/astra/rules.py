@@ -1,4 +1,4 @@
-"""Judges one rank's Chakra graph, whoever wrote it, against what ASTRA-sim takes (``graphlink.graph.rules``)."""
+"""Judges one rank's Chakra graph, whoever wrote it, against what ASTRA-sim takes (``graphlink.graph.findings``)."""
 
 from __future__ import annotations
 

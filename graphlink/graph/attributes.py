@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from chakra.schema.protobuf.et_def_pb2 import AttributeProto, IOInfo, Node, StringList
+from chakra.schema.protobuf.et_def_pb2 import AttributeProto, Node, StringList
 from google.protobuf.message import Message
 
 from graphlink.model import I64, U8, Bool
@@ -95,33 +95,16 @@ def serialised(message: Message) -> bytes:
     return data
 
 
+def attribute(name: str, **value: object) -> bytes:
+    """Return an attribute as bytes of a ``Node``; ``value``: one field of ``AttributeProto``, as ``int64_val=1``."""
+    return serialised(Node(attr=[AttributeProto(name=name, **value)]))
+
+
 def text(name: str, value: str) -> bytes:
-    return serialised(Node(attr=[AttributeProto(name=name, string_val=value)]))
+    """Return an attribute of text."""
+    return attribute(name, string_val=value)
 
 
 def texts(name: str, values: Sequence[str]) -> bytes:
-    return serialised(Node(attr=[AttributeProto(name=name, string_list=StringList(values=values))]))
-
-
-def int64(name: str, value: int) -> bytes:
-    return serialised(Node(attr=[AttributeProto(name=name, int64_val=value)]))
-
-
-def int32(name: str, value: int) -> bytes:
-    return serialised(Node(attr=[AttributeProto(name=name, int32_val=value)]))
-
-
-def is_cpu_op(value: bool) -> bytes:
-    return serialised(Node(attr=[AttributeProto(name="is_cpu_op", bool_val=value)]))
-
-
-def dep_kinds(kinds: Sequence[str]) -> bytes:
-    return texts("dep_kinds", kinds)
-
-
-def inputs(shapes: str, types: str) -> bytes:
-    return serialised(Node(inputs=IOInfo(shapes=shapes, types=types)))
-
-
-def outputs(shapes: str, types: str) -> bytes:
-    return serialised(Node(outputs=IOInfo(shapes=shapes, types=types)))
+    """Return an attribute that is a list of texts."""
+    return attribute(name, string_list=StringList(values=values))

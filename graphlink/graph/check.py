@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.graph.durations import on_host
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind
 
 ERROR, WARNING = "error", "warning"
 
-_HOST = [NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.HOST_ASYNC, NodeKind.END]
 # kind -> (source is a host node, target is a host node)
 _ENDS = {
     EdgeKind.HOST: (True, True),
@@ -47,7 +47,7 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
     """
     target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
     source = graph.source.astype(np.int64)
-    host = np.isin(graph.kind, _HOST)
+    host = on_host(graph)
     out: list[Finding] = []
 
     def rule(name: str, broken: Bool, nodes: I64, grade: str = ERROR) -> None:

@@ -8,7 +8,7 @@ device op's name, category, times and stream. Times are us. Unlike there, ``fw_p
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from graphlink.model import (
     I32,
     I64,
     NOWHERE,
+    Bool,
     Communication,
     DeviceKind,
     EdgeKind,
@@ -71,103 +72,70 @@ class LinkedFile(msgspec.Struct, kw_only=True):
     nodes: list[AddedKeys]
 
 
-@dataclass(frozen=True, slots=True)
 class Merged:
-    """What ``write`` needs: host nodes by ET row, device rows by the ET row of their host op, and dependencies between both."""
+    """Device ops joined with the ET nodes that launched them, and dependencies of a graph with both, all with new numbers. Linear."""
 
-    linked: Linked
-    comm: Communication
-    device_rows: dict[int, list[int]]  # ET row -> device rows, in start order
-    awaited: dict[int, list[int]]  # ET row -> device rows that a synchronisation before it waited for
-    device_awaited: dict[int, list[int]]  # device row -> device rows that an event wait made it wait for
-    other_thread: dict[int, int]  # ET row -> ET row on another thread that it follows
-    without_host: int  # device ops that no ET node launched
+    def __init__(self, graph: Graph, linked: Linked, comm: Communication) -> None:
+        self.linked, self.comm, self.et = linked, comm, _et(linked)
+        self.device_rows: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows, in start order
+        self.awaited: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows that a synchronisation before it waited for
+        self.device_awaited: dict[int, list[int]] = defaultdict(list)  # device row -> device rows that an event wait made it wait for
+        self.other_thread: dict[int, int] = {}  # ET row -> ET row on another thread that it follows
+        self._join(graph)
+        order = np.argsort(self.et.id, kind="stable")
+        self.et_order = order.tolist()
+        self.host_id: dict[int, int] = {}  # old -> new
+        self.device_id: dict[int, int] = {}  # device row -> new
+        self.last = 0
+        for row, old in zip(self.et_order, self.et.id[order].tolist(), strict=True):
+            self.last += 1
+            self.host_id[old] = self.last
+            for device in self.device_rows.get(row, ()):
+                self.last += 1
+                self.device_id[device] = self.last
+        self.host_rows = _host_row_of_et(linked)
+        self.own_ns = _own_ns(linked)
+        self.groups = dict(zip(comm.device_row.tolist(), comm.device_node, strict=True))
+        self.without_host = int(np.count_nonzero(graph.kind == NodeKind.DEVICE_OP)) - len(self.device_id)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         told = []
         if self.without_host:
             told.append(f"{self.without_host} device ops are not in the merged trace: no op of the ET launched them")
-        if self.linked.et is not None and "chakra" not in self.linked.et.schema:
-            told.append(f"Chakra's converter does not take the merged trace: it knows no ET schema {self.linked.et.schema}")
+        if "chakra" not in self.et.schema:
+            told.append(f"Chakra's converter does not take the merged trace: it knows no ET schema {self.et.schema}")
         return tuple(told)
 
+    def _join(self, graph: Graph) -> None:
+        ops = graph.kind == NodeKind.DEVICE_OP
+        et_row = _et_row_of_node(graph, self.linked)
+        callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
+        for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
+            if host != NOWHERE:
+                self.device_rows[host].append(row)
+        target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+        whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
 
-def merge(graph: Graph, linked: Linked, comm: Communication) -> Merged:
-    """Joins device ops with the ET nodes that launched them, and dependencies of the graph with both. Linear."""
-    ops = graph.kind == NodeKind.DEVICE_OP
-    et_row = _et_row_of_node(graph, linked)
-    launched: dict[int, list[int]] = defaultdict(list)
-    callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
-    for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
-        if host != NOWHERE:
-            launched[host].append(row)
-    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
-    awaited: dict[int, list[int]] = defaultdict(list)
-    device_awaited: dict[int, list[int]] = defaultdict(list)
-    other_thread: dict[int, int] = {}
-    whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
+        def edges(kind: EdgeKind, usable: Bool) -> list[tuple[int, int]]:
+            chosen = np.flatnonzero((graph.edge_kind == kind) & usable)
+            return list(zip(graph.source[chosen].tolist(), target[chosen].tolist(), strict=True))
 
-    def edges(kind: EdgeKind, usable: np.ndarray[Any, np.dtype[np.bool_]]) -> list[tuple[int, int]]:
-        chosen = np.flatnonzero((graph.edge_kind == kind) & usable)
-        return list(zip(graph.source[chosen].tolist(), target[chosen].tolist(), strict=True))
+        for source, at in edges(EdgeKind.SYNC, ops[graph.source] & whole[target]):
+            self.awaited[int(et_row[at])].append(int(graph.row[source]))
+        for source, at in edges(EdgeKind.EVENT, ops[graph.source] & ops[target]):
+            self.device_awaited[int(graph.row[at])].append(int(graph.row[source]))
+        for source, at in edges(EdgeKind.THREAD, (et_row[graph.source] != NOWHERE) & whole[target]):
+            self.other_thread[int(et_row[at])] = int(et_row[source])
 
-    for source, at in edges(EdgeKind.SYNC, ops[graph.source] & whole[target]):
-        awaited[int(et_row[at])].append(int(graph.row[source]))
-    for source, at in edges(EdgeKind.EVENT, ops[graph.source] & ops[target]):
-        device_awaited[int(graph.row[at])].append(int(graph.row[source]))
-    for source, at in edges(EdgeKind.THREAD, (et_row[graph.source] != NOWHERE) & whole[target]):
-        other_thread[int(et_row[at])] = int(et_row[source])
-    return Merged(
-        linked,
-        comm,
-        dict(launched),
-        dict(awaited),
-        dict(device_awaited),
-        other_thread,
-        int(np.count_nonzero(ops)) - sum(map(len, launched.values())),
-    )
-
-
-def write(out: BinaryIO, merged: Merged) -> None:
-    """Writes the merged trace, one node a line."""
-    et = _et(merged.linked)
-    frame = _frame(et)
-    head = {k: getattr(frame, k) for k in ("schema", "pid", "time", "start_ts")}
-    out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
-    between = b"\n"
-    for node in _Nodes(merged).all():
-        out.write(between + msgspec.json.encode(node))
-        between = b",\n"
-    out.write(b'\n],"finish_ts":' + bytes(frame.finish_ts) + b"}\n")
-
-
-class _Nodes:
-    def __init__(self, merged: Merged) -> None:
-        self.merged, self.et = merged, _et(merged.linked)
-        self.et_order = np.argsort(self.et.id, kind="stable").tolist()
-        self.host_id: dict[int, int] = {}  # old -> new
-        self.device_id: dict[int, int] = {}  # device row -> new
-        number = 0
-        old_ids = self.et.id.tolist()
-        for row in self.et_order:
-            number += 1
-            self.host_id[old_ids[row]] = number
-            for device in merged.device_rows.get(row, ()):
-                number += 1
-                self.device_id[device] = number
-        self.last = number
-        self.host_rows = _host_row_of_et(merged.linked)
-        self.own_ns = _own_ns(merged.linked)
-        self.groups = dict(zip(merged.comm.device_row.tolist(), merged.comm.device_node, strict=True))
-
-    def all(self) -> Any:
+    def nodes(self) -> Iterator[Node]:
+        """Yield host nodes in ET order, the device ops that each launched right behind it."""
         nodes_json = self.et.nodes_json
         assert nodes_json is not None
         for row in self.et_order:
             node: Node = msgspec.json.decode(nodes_json[row], type=dict[str, msgspec.Raw])
             self._renumber(node, int(self.et.id[row]))
-            devices = [self._device(node, d) for d in self.merged.device_rows.get(row, ())]
+            devices = [self._device(node, d) for d in self.device_rows.get(row, ())]
             self._add_times(node, row)
             yield node
             yield from devices
@@ -197,16 +165,16 @@ class _Nodes:
         host = self.host_rows[et_row]
         if host == NOWHERE:
             return
-        rows = self.merged.linked.trace.host
+        rows = self.linked.trace.host
         node["inclusive_dur"] = _us(int(rows.end_ns[host] - rows.start_ns[host]))
         node["exclusive_dur"] = _us(int(self.own_ns[host]))
         node["ts"] = _us(int(rows.start_ns[host]))
-        other = self.merged.other_thread.get(et_row)
+        other = self.other_thread.get(et_row)
         node["inter_thread_dep"] = None if other is None else self.host_id[int(self.et.id[other])]
-        self._add_sync(node, self.merged.awaited.get(et_row, ()))
+        self._add_sync(node, self.awaited.get(et_row, ()))
 
     def _device(self, host: Node, row: int) -> Node:
-        rows, strings = self.merged.linked.trace.device, self.merged.linked.trace.strings
+        rows, strings = self.linked.trace.device, self.linked.trace.strings
         took = _us(int(rows.end_ns[row] - rows.start_ns[row]))
         node = {
             **host,
@@ -222,14 +190,26 @@ class _Nodes:
         }
         comm = self.groups.get(row)
         if comm is not None and comm.group is not None:
-            node["pg_name"] = self.merged.comm.groups[comm.group].name
-        self._add_sync(node, self.merged.device_awaited.get(row, ()))
+            node["pg_name"] = self.comm.groups[comm.group].name
+        self._add_sync(node, self.device_awaited.get(row, ()))
         return node
 
     def _add_sync(self, node: Node, awaited: Any) -> None:
         ids = [self.device_id[d] for d in awaited if d in self.device_id]
         if ids:
             node["sync_dep"] = ids
+
+
+def write(out: BinaryIO, merged: Merged) -> None:
+    """Write the merged trace, one node a line."""
+    frame = _frame(merged.et)
+    head = {k: getattr(frame, k) for k in ("schema", "pid", "time", "start_ts")}
+    out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
+    between = b"\n"
+    for node in merged.nodes():
+        out.write(between + msgspec.json.encode(node))
+        between = b",\n"
+    out.write(b'\n],"finish_ts":' + bytes(frame.finish_ts) + b"}\n")
 
 
 def _us(ns: int) -> float:

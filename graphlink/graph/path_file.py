@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,10 +11,12 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.graph.critical import Share, ShareNs
-from graphlink.graph.explain import Explained
-from graphlink.graph.gains import Gain
-from graphlink.model import EdgeKind, Graph
+from graphlink.graph import gains as find
+from graphlink.graph.critical import CriticalPath, Share, ShareNs, path_by_lags, shares
+from graphlink.graph.names import Names, names
+from graphlink.graph.slack import slack, spans
+from graphlink.graph.syncpoints import SyncGain, calls_of, sync_gains, sync_points
+from graphlink.model import I64, Communication, EdgeKind, Graph, Linked
 from graphlink.read import document
 from graphlink.records import Short
 
@@ -113,6 +116,33 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """``slack_ns`` has one entry a node. ``syncs`` are the ``top`` sync points that gain most, ``calls`` the names of their calls."""
+
+    path: CriticalPath
+    slack_ns: I64
+    names: Names
+    gains: find.Gains
+    syncs: tuple[SyncGain, ...]
+    calls: tuple[str, ...]
+    syncs_others_at_most_ns: int
+
+
+def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100) -> Explained:
+    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry a node). O(n log n)."""
+    share = shares(graph, linked, comm)
+    late = slack(graph, end_ns, cost_ns)
+    path = path_by_lags(graph, end_ns, late.lag_ns, share)
+    ways = spans(graph, late)
+    named = names(graph, linked)
+    gains = find.top_gains(find.Replayed(graph, late, ways, path, share, named.code), top)
+    syncs = sync_gains(graph, sync_points(graph), late, ways, path)
+    listed = syncs[:top]
+    others = max((s.gain_ns for s in syncs[top : top + 1]), default=0)
+    return Explained(path, late.node_ns, named, gains, listed, calls_of(graph, linked, listed), others)
+
+
 def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:
     """The file's bytes."""
     path, code = found.path, found.names.code
@@ -147,7 +177,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
 def _gains(graph: Graph, found: Explained) -> Gains:
     ops, families, texts, code = found.gains.ops, found.gains.families, found.names.texts, found.names.code
 
-    def common(gain: Gain) -> dict[str, int]:
+    def common(gain: find.Gain) -> dict[str, int]:
         return {"gain_ns": gain.gain_ns, "on_path_ns": gain.path_ns, "work_ns": gain.work_ns}
 
     def ends(edge: int) -> list[int]:

@@ -156,22 +156,15 @@ def _contracted(edges: _Edges) -> _Chains:
     return _Chains(of_node, np.searchsorted(target, np.arange(chains + 1)), source, gap[order], last_use, end_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class _ByRows:
-    """Entries of a ``Relief`` by ``_ROWS`` chains: those of rows k are ``order[first[k] : first[k + 1]]``."""
-
-    order: I64
-    first: I64
-
-
-def _by_rows(chains: _Chains, relief: Relief) -> _ByRows:
+def _by_rows(chains: _Chains, relief: Relief) -> tuple[I64, I64]:
+    """Order the entries of ``relief`` by ``_ROWS`` chains: those of rows k are ``order[first[k] : first[k + 1]]``."""
     rows = -(-len(chains.end_ns) // _ROWS)
     row = np.empty(len(relief.node), np.uint16 if rows < 1 << 16 else np.int64)  # numpy sorts 16 bits by radix
     for low in range(0, len(row), BLOCK):
         chain = chains.of_node[relief.node[low : low + BLOCK]]
         row[low : low + BLOCK] = np.where(chain == NOWHERE, rows, chain // _ROWS)  # what is in no chain comes last
     counts = np.bincount(row, minlength=rows + 1)
-    return _ByRows(np.argsort(row, kind="stable"), np.append(0, np.cumsum(counts[:rows])))
+    return np.argsort(row, kind="stable"), np.append(0, np.cumsum(counts[:rows]))
 
 
 def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
@@ -185,9 +178,9 @@ def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
     spread = np.zeros((_ROWS, sets), np.int64)
     flat = spread.reshape(-1)
     add, minimum = np.add, np.minimum
-    by_rows = _by_rows(graph, relief)
-    for start, low, high in zip(range(0, chains, _ROWS), by_rows.first, by_rows.first[1:], strict=False):
-        mine = by_rows.order[low:high]
+    order, first = _by_rows(graph, relief)
+    for start, low, high in zip(range(0, chains, _ROWS), first, first[1:], strict=False):
+        mine = order[low:high]
         at = (graph.of_node[relief.node[mine]].astype(np.int64) - start) * sets + relief.column[mine]
         np.add.at(flat, at, relief.less_ns[mine])
         here = slice(start, start + _ROWS)

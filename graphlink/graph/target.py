@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.model import CommKind, CommNode, Communication
+from graphlink.model import CommKind, CommNode, Communication, Graph, GroupKey, NodeKind
+from graphlink.records import Short
 
 ASTRA_SIM: Final = "astra-sim"
 CHAKRA: Final = "chakra"
@@ -38,26 +43,74 @@ class WrittenComm(msgspec.Struct, frozen=True):
     replaced: str | None = None
 
 
-def written(node: CommNode, comm: Communication, rank: int, target: str) -> WrittenComm:
-    """The node type and attributes of ``node`` on ``rank`` for ``target``."""
+@dataclass(frozen=True, slots=True, repr=False)
+class CommPlan(Short):
+    """How the communication nodes of one rank are written; the communicators that they name, first named first."""
+
+    by_node: dict[int, WrittenComm]
+    groups: tuple[GroupKey, ...]
+
+    @property
+    def replaced(self) -> dict[str, int]:
+        """Return how many nodes are not as recorded, by reason."""
+        return dict(sorted(Counter(c.replaced for c in self.by_node.values() if c.replaced).items()))
+
+
+def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
+    """Decide node type, size in bytes and group of every communication node. Linear in nodes and communication ops."""
+    by_node: dict[int, WrittenComm] = {}
+    for kind, rows, nodes in (
+        (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
+        (NodeKind.HOST_COMM, comm.host_row, comm.host_node),
+    ):
+        by_row = dict(zip(rows.tolist(), written_all(nodes, comm, rank, target), strict=True))
+        for i in np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows)).tolist():
+            by_node[i] = by_row[int(graph.row[i])]
+    named = sorted({c.group for c in by_node.values() if c.group is not None})
+    return CommPlan(by_node, tuple(comm.groups[i].key for i in named))
+
+
+def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, int]) -> CommPlan:
+    """Return ``plan`` as the other ranks make it: nodes without counterpart are computation, uneven collectives have one size on all."""
+    by_node = dict(plan.by_node)
+    for node in unmatched:
+        written = by_node.get(node)
+        if written is not None and written.node_type != pb.COMP_NODE:
+            by_node[node] = WrittenComm(pb.COMP_NODE, recorded=written.recorded or _word(written), replaced="unmatched on other ranks")
+    for node, size in size_bytes.items():
+        written = by_node.get(node)
+        if written is not None and written.node_type != pb.COMP_NODE and written.size_bytes != size:
+            by_node[node] = msgspec.structs.replace(
+                written, size_bytes=size, size_recorded=written.size_bytes, replaced="uneven sizes as the largest rank's"
+            )
+    return CommPlan(by_node, plan.groups)
+
+
+def _word(written: WrittenComm) -> str:
+    """Return what a node was recorded as, where it was not replaced by something else already."""
+    if written.node_type != pb.COMM_COLL_NODE:
+        return "SEND" if written.node_type == pb.COMM_SEND_NODE else "RECV"
+    return str(pb.CollectiveCommType.Name(written.comm_type))
+
+
+def written_all(nodes: tuple[CommNode, ...], comm: Communication, rank: int, target: str) -> list[WrittenComm]:
+    """Return a ``WrittenComm`` a node; nodes that are equal but for what is not written (``seq``, ``uneven``) share one."""
+    seen: dict[tuple[object, ...], WrittenComm] = {}
+    out = []
+    for node in nodes:
+        which = node.kind, node.recorded, node.comm_type, node.size_bytes, node.group, node.src, node.dst, node.tag
+        if which not in seen:
+            seen[which] = _written(node, comm, rank, target)
+        out.append(seen[which])
+    return out
+
+
+def _written(node: CommNode, comm: Communication, rank: int, target: str) -> WrittenComm:
     if node.kind == CommKind.UNKNOWN:
         return WrittenComm(pb.COMP_NODE, recorded=node.recorded, replaced="parameters or group unknown")
     if node.kind == CommKind.COLLECTIVE:
         return _collective(node, comm, rank, target)
     return _point_to_point(node, rank, target)
-
-
-def written_all(nodes: tuple[CommNode, ...], comm: Communication, rank: int, target: str) -> list[WrittenComm]:
-    """One ``WrittenComm`` a node; nodes that are equal but for what is not written (``seq``, ``uneven``) share one."""
-    seen: dict[tuple[object, ...], WrittenComm] = {}
-    out = []
-    for node in nodes:
-        which = node.kind, node.recorded, node.comm_type, node.size_bytes, node.group, node.src, node.dst, node.tag
-        known = seen.get(which)
-        if known is None:
-            known = seen[which] = written(node, comm, rank, target)
-        out.append(known)
-    return out
 
 
 def _collective(node: CommNode, comm: Communication, rank: int, target: str) -> WrittenComm:

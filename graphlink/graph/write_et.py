@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros, on_host
 from graphlink.graph.names import names
-from graphlink.graph.target import WrittenComm, written_all
-from graphlink.model import I32, I64, NOWHERE, Bool, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
-from graphlink.nccl import attributes as nccl_attributes
-from graphlink.nccl.noted import NcclNotes
-from graphlink.pipeline.notes import Notes
-from graphlink.pipeline.records import Cause, Phase
-from graphlink.ranks.group_ids import GroupIds, key
-from graphlink.ranks.group_ids import named as named_groups
-from graphlink.ranks.records import GroupKey
-from graphlink.records import Short
+from graphlink.graph.target import CommPlan, WrittenComm
+from graphlink.model import I64, NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
 from graphlink.version import __version__
 
 SCHEMA_VERSION: Final = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
@@ -49,60 +39,9 @@ class Heading:
     clock_drift_ppb: int = 0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CommPlan(Short):
-    """How the communication nodes of one rank are written: by node, with the groups they name and what was replaced."""
-
-    by_node: dict[int, WrittenComm]
-    groups: tuple[GroupKey, ...]
-    replaced: dict[str, int]
-
-
 def type_name(node_type: int) -> str:
-    """COMP_NODE, COMM_COLL_NODE, ...; the number in words where the schema has no such type."""
+    """Return COMP_NODE, COMM_COLL_NODE, ...; the number in words where the schema has no such type."""
     return str(pb.NodeType.Name(node_type)) if node_type in pb.NodeType.values() else f"type {node_type}"
-
-
-def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
-    """Decide node type, size in bytes and group of every communication node. Linear in nodes and communication ops."""
-    by_node: dict[int, WrittenComm] = {}
-    for kind, rows, nodes in (
-        (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
-        (NodeKind.HOST_COMM, comm.host_row, comm.host_node),
-    ):
-        by_row = _by_row(rows, nodes, comm, rank, target)
-        for i in np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows)).tolist():
-            by_node[i] = by_row[int(graph.row[i])]
-    replaced = Counter(c.replaced for c in by_node.values() if c.replaced)
-    return CommPlan(by_node, named_groups(comm.groups, by_node.values()), dict(sorted(replaced.items())))
-
-
-def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, int]) -> CommPlan:
-    """``plan`` as the other ranks make it: nodes that have no counterpart are computation, and uneven collectives have one size on all."""
-    by_node = dict(plan.by_node)
-    for node in unmatched:
-        written = by_node.get(node)
-        if written is not None and written.node_type != pb.COMP_NODE:
-            by_node[node] = WrittenComm(pb.COMP_NODE, recorded=written.recorded or _word(written), replaced="unmatched on other ranks")
-    for node, size in size_bytes.items():
-        written = by_node.get(node)
-        if written is not None and written.node_type != pb.COMP_NODE and written.size_bytes != size:
-            by_node[node] = msgspec.structs.replace(
-                written, size_bytes=size, size_recorded=written.size_bytes, replaced="uneven sizes as the largest rank's"
-            )
-    replaced = Counter(c.replaced for c in by_node.values() if c.replaced)
-    return CommPlan(by_node, plan.groups, dict(sorted(replaced.items())))
-
-
-def _word(written: WrittenComm) -> str:
-    """What a node was recorded as, where it was not replaced by something else already."""
-    if written.node_type != pb.COMM_COLL_NODE:
-        return "SEND" if written.node_type == pb.COMM_SEND_NODE else "RECV"
-    return str(pb.CollectiveCommType.Name(written.comm_type))
-
-
-def _by_row(rows: I32, nodes: tuple[CommNode, ...], comm: Communication, rank: int, target: str) -> dict[int, WrittenComm]:
-    return dict(zip(rows.tolist(), written_all(nodes, comm, rank, target), strict=True))
 
 
 def write_et(
@@ -111,19 +50,16 @@ def write_et(
     linked: Linked,
     comm: Communication,
     plan: CommPlan,
-    ids: GroupIds,
+    ids: Mapping[GroupKey, int],
     heading: Heading,
-    notes: Notes | None = None,
-    comm_wait_ns: I64 | None = None,
-    nccl: NcclNotes | None = None,
 ) -> int:
     """Write the whole ``.et`` to ``out``, a block of nodes at a time, and return the number of bytes written.
 
-    ``notes`` only where the rank is part of a pipeline, ``comm_wait_ns`` (one entry a node, written where > 0) only where other ranks tell,
-    ``nccl`` only where side files do.
+    ``ids`` holds every communicator of ``plan.groups``. The columns of ``graph`` are written as attributes of their names, in their order,
+    integers before those of communication and texts behind.
     """
     size = out.write(attr.framed(global_metadata(heading)))
-    for block in node_blocks(graph, linked, comm, plan, ids, notes, comm_wait_ns, nccl):
+    for block in node_blocks(graph, linked, comm, plan, ids):
         size += out.write(b"".join(map(attr.framed, block)))
     return size
 
@@ -145,31 +81,17 @@ def _clock(heading: Heading) -> tuple[tuple[str, int], ...]:
     return ("clock_offset_ns", heading.clock_offset_ns), ("clock_drift_ppb", heading.clock_drift_ppb)
 
 
-def node_blocks(
-    graph: Graph,
-    linked: Linked,
-    comm: Communication,
-    plan: CommPlan,
-    ids: GroupIds,
-    notes: Notes | None = None,
-    comm_wait_ns: I64 | None = None,
-    nccl: NcclNotes | None = None,
-) -> Iterator[list[bytes]]:
-    """Serialised ``Node`` messages in id order, some thousands a list."""
+def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> Iterator[list[bytes]]:
+    """Yield serialised ``Node`` messages in id order, some thousands a list."""
     named, tails, texts = names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
-    comms, calls = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked)
+    comms, calls, noted = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked), _text_columns(graph)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
-    columns = [*_int_columns(graph, linked), *_note_columns(notes)]
-    if comm_wait_ns is not None:
-        columns.append(attr.IntColumn("comm_wait_ns", comm_wait_ns, comm_wait_ns > 0))
-    columns += nccl_attributes.int_columns(nccl, len(graph.kind))
-    noted = nccl_attributes.text_attributes(nccl)
-    noted |= {i: noted.get(i, b"") + text for i, text in _noted(notes).items()}
+    columns = _int_columns(graph, linked)
     node = pb.Node()  # one for all: to make a message takes longer than to fill it
     for low in range(0, len(graph.kind), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.kind)))
-        count = part.stop - low
-        ints = attr.int_blobs([attr.IntColumn(c.name, c.value[part], None if c.where is None else c.where[part]) for c in columns], count)
+        own = [attr.IntColumn(c.name, c.value[part], None if c.where is None else c.where[part]) for c in columns]
+        ints = attr.int_blobs([*own, *_open_columns(graph, part)], part.stop - low)
         ends = graph.first[low : part.stop + 1].tolist()
         base = ends[0]
         sources = graph.source[base : ends[-1]].tolist()
@@ -194,7 +116,7 @@ def node_blocks(
             rest = node.SerializeToString() + shapes + blob + tails.of(i, a + base, b + base) + calls.get(i, b"") + schema
             if written is not None:
                 rest += written[1]
-            block.append(rest if i not in noted else rest + noted[i])
+            block.append(rest + noted.get(i, b""))
         yield block
 
 
@@ -210,7 +132,7 @@ class _Tails:
         which = self._host[i], self._kinds[first:end]
         known = self._known.get(which)
         if known is None:
-            known = attr.is_cpu_op(which[0]) + attr.dep_kinds([KINDS[k] for k in which[1]])
+            known = attr.attribute("is_cpu_op", bool_val=which[0]) + attr.texts("dep_kinds", [KINDS[k] for k in which[1]])
             if end - first <= FEW:
                 self._known[which] = known
         return known
@@ -244,11 +166,11 @@ class _HostTexts:
 
     def _encode(self, which: tuple[int, ...], strings: tuple[str, ...]) -> tuple[bytes, bytes]:
         words = [strings[k] for k in which]
-        io = attr.inputs(words[0], words[1]) if words[0] or words[1] else b""
+        io = attr.serialised(pb.Node(inputs=pb.IOInfo(shapes=words[0], types=words[1]))) if words[0] or words[1] else b""
         if len(words) == 2:  # Kineto's: inputs only, no schema
             return io, b""
         if words[2] or words[3]:
-            io += attr.outputs(words[2], words[3])
+            io += attr.serialised(pb.Node(outputs=pb.IOInfo(shapes=words[2], types=words[3])))
         return io, attr.text("op_schema", words[4])
 
 
@@ -310,24 +232,25 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
         yield attr.IntColumn(name, values(of_et), whole)
 
 
-def _note_columns(notes: Notes | None) -> Iterable[attr.IntColumn]:
-    if notes is None:
-        return
-    for name, value in (("pipeline_stage", notes.stage), ("pipeline_microbatch", notes.microbatch), ("pipeline_chunk", notes.chunk)):
-        yield attr.IntColumn(name, value, notes.in_range & (value != NOWHERE))
-    yield attr.IntColumn("bubble_before_ns", notes.bubble_before_ns, notes.bubble_before_ns > 0)
+def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
+    """Yield the integers that features know of the nodes of ``part``."""
+    for name, column in graph.columns.items():
+        mine = slice(*np.searchsorted(column.node, (part.start, part.stop)).tolist())
+        if not column.texts and mine.start < mine.stop:
+            at = column.node[mine] - part.start
+            value, where = np.zeros(part.stop - part.start, np.int64), np.zeros(part.stop - part.start, np.bool_)
+            value[at], where[at] = column.value[mine], True
+            yield attr.IntColumn(name, value, where)
 
 
-def _noted(notes: Notes | None) -> dict[int, bytes]:
-    """The notes of text, by node."""
-    if notes is None:
-        return {}
-    phases = {p: attr.text("pipeline_phase", p.name) for p in Phase}
-    causes = {c: attr.text("bubble_cause", c.name.lower()) for c in Cause}
-    out = {i: phases[Phase(k)] for i, k in zip(np.flatnonzero(notes.in_range).tolist(), notes.phase[notes.in_range].tolist(), strict=True)}
-    late = np.flatnonzero(notes.bubble_before_ns > 0)
-    for i, k in zip(late.tolist(), notes.bubble_cause[late].tolist(), strict=True):
-        out[i] = out.get(i, b"") + causes[Cause(k)]
+def _text_columns(graph: Graph) -> dict[int, bytes]:
+    """Return the texts that features know of nodes, by node."""
+    out: dict[int, bytes] = {}
+    for name, column in graph.columns.items():
+        if column.texts:
+            encoded = {k: attr.text(name, column.texts[k]) for k in np.unique(column.value).tolist()}
+            for i, k in zip(column.node.tolist(), column.value.tolist(), strict=True):
+                out[i] = out.get(i, b"") + encoded[k]
     return out
 
 
@@ -347,7 +270,7 @@ def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
     return out
 
 
-def _comm_bytes(comm: Communication, plan: CommPlan, ids: GroupIds) -> dict[int, tuple[int, bytes]]:
+def _comm_bytes(comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> dict[int, tuple[int, bytes]]:
     """Node type and communication attributes by node."""
     known: dict[WrittenComm, tuple[int, bytes]] = {}
     out = {}
@@ -359,21 +282,12 @@ def _comm_bytes(comm: Communication, plan: CommPlan, ids: GroupIds) -> dict[int,
     return out
 
 
-def _encode_comm(written: WrittenComm, comm: Communication, ids: GroupIds) -> bytes:
-    parts = []
-    if written.comm_type is not None:
-        parts.append(attr.int64("comm_type", written.comm_type))
-    if written.size_bytes is not None:
-        parts.append(attr.int64("comm_size", written.size_bytes))
-    if written.size_recorded is not None:
-        parts.append(attr.int64("comm_size_recorded", written.size_recorded))
+def _encode_comm(written: WrittenComm, comm: Communication, ids: Mapping[GroupKey, int]) -> bytes:
+    numbers = (("comm_type", written.comm_type), ("comm_size", written.size_bytes), ("comm_size_recorded", written.size_recorded))
+    out = b"".join(attr.attribute(name, int64_val=value) for name, value in numbers if value is not None)
     if written.group is not None:
         group = comm.groups[written.group]
-        parts.append(attr.text("pg_name", str(ids[key(group)])))
-        parts.append(attr.text("pg_desc", group.name))
-    for name, value in (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag)):
-        if value is not None:
-            parts.append(attr.int32(name, value))
-    if written.recorded is not None:
-        parts.append(attr.text("comm_type_recorded", written.recorded))
-    return b"".join(parts)
+        out += attr.text("pg_name", str(ids[group.key])) + attr.text("pg_desc", group.name)
+    ends = (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag))
+    out += b"".join(attr.attribute(name, int32_val=value) for name, value in ends if value is not None)
+    return out if written.recorded is None else out + attr.text("comm_type_recorded", written.recorded)

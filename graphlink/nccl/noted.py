@@ -1,4 +1,4 @@
-"""What side files of NCCL tell of the communication nodes of a graph."""
+"""Columns of communication nodes from the side files of NCCL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Bool, Graph, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Column, Graph, NodeKind
 from graphlink.nccl.details import details
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import NcclJoin, Ops
@@ -21,63 +21,42 @@ class SideFiles(Short):
     join: NcclJoin
 
 
-@dataclass(frozen=True, slots=True)
-class NcclNotes:
-    """One entry a communication node that a side file knows, ascending by node; columns as in ``Details`` and ``Split``.
+def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
+    """Return what side files know of the communication nodes of ``graph``: texts, then integers; nothing where a rank has none.
 
-    The four times hold where ``has_split``.
+    The four times are of the ops that the join could split. O(n log n) in matched pairs, proxies and nodes.
     """
-
-    node: I32
-    seq: I64
-    algorithm: I32
-    protocol: I32
-    channels: I64
-    wire_bytes: I64
-    comm: I32
-    has_split: Bool
-    gpu_wait_ns: I64
-    peer_wait_ns: I64
-    wire_ns: I64
-    receive_ns: I64
-    strings: tuple[str, ...]
-
-
-def notes(graph: Graph, files: SideFiles) -> NcclNotes:
-    """O(n log n) in matched pairs, proxies and nodes."""
+    if files is None:
+        return {}
     join, told = files.join, details(files.join, files.dumps)
     node = _nodes_of(graph, join.ops)[told.op]
-    known = np.flatnonzero(node != NOWHERE)
-    known = known[np.argsort(node[known], kind="stable")]
     split = np.full(len(join.ops.row), NOWHERE, np.int64)
     split[join.split.op] = np.arange(len(join.split.op))
-    at = split[told.op[known]]
-    has = at != NOWHERE
+    at = split[told.op]
 
-    def times(column: I64) -> I64:
-        out = np.zeros(len(at), np.int64)
-        out[has] = column[at[has]]
-        return out
+    def known(value: I64 | I32, unknown: int, texts: tuple[str, ...] = ()) -> Column:
+        return Column.of(node, value, (node != NOWHERE) & (value != unknown), texts)
 
-    return NcclNotes(
-        node=node[known],
-        seq=told.seq[known],
-        algorithm=told.algorithm[known],
-        protocol=told.protocol[known],
-        channels=told.channels[known].astype(np.int64),
-        wire_bytes=told.wire_bytes[known],
-        comm=told.communicator[known],
-        has_split=has,
-        gpu_wait_ns=times(join.split.gpu_ns),
-        peer_wait_ns=times(join.split.peer_ns),
-        wire_ns=times(join.split.wire_ns),
-        receive_ns=times(join.split.receive_ns),
-        strings=told.strings,
-    )
+    def times(value: I64) -> Column:
+        has = at != NOWHERE
+        return Column.of(node[has], value[at[has]], node[has] != NOWHERE)
+
+    return {
+        "nccl_algorithm": known(told.algorithm, 0, told.strings),
+        "nccl_protocol": known(told.protocol, 0, told.strings),
+        "nccl_comm": known(told.communicator, 0, told.strings),
+        "nccl_seq": known(told.seq, NOWHERE),
+        "nccl_channels": known(told.channels, NOWHERE),
+        "nccl_wire_bytes": known(told.wire_bytes, NOWHERE),
+        "nccl_gpu_wait_ns": times(join.split.gpu_ns),
+        "nccl_peer_wait_ns": times(join.split.peer_ns),
+        "nccl_wire_ns": times(join.split.wire_ns),
+        "nccl_receive_ns": times(join.split.receive_ns),
+    }
 
 
 def _nodes_of(graph: Graph, ops: Ops) -> I32:
-    """The node of each op, ``NOWHERE`` where the graph has none."""
+    """Return the node of each op, ``NOWHERE`` where the graph has none."""
     out = np.full(len(ops.row), NOWHERE, np.int32)
     for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
         node = np.flatnonzero(graph.kind == kind)

@@ -13,9 +13,8 @@ from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import NcclJoin
 from graphlink.nccl.summary import NcclClock
 from graphlink.pairs import numbered_pairs
-from graphlink.perfetto.packets import Arg, Track
+from graphlink.perfetto.packets import Arg, Texts, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
-from graphlink.perfetto.texts import Texts
 from graphlink.read.columns import Parts, Strings
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}

@@ -9,7 +9,7 @@ message classes; the two of each slice, which are most of the file, a block at a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import varint, varints
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.perfetto.slices import Events, Slices, events, nested
+from graphlink.perfetto.slices import Events, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
@@ -59,6 +59,24 @@ class Arg:
     slice: I64
     value: I64
     text: bool = False
+
+
+class Texts:
+    """Texts of arguments, each once, by number."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self._number.setdefault(text, len(self._number))
+
+    def arg(self, name: str, slices: I64, words: Sequence[str], which: I64 | I32 | U8) -> Arg:
+        """Return an argument of ``slices``: of each the word that ``which`` says."""
+        numbers = np.array([self.number(w) for w in words], np.int64)
+        return Arg(name, slices, numbers[which], text=True)
+
+    def all(self) -> list[str]:
+        return list(self._number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +120,8 @@ class Trace:
 
 def encode(trace: Trace) -> Iterator[bytes]:
     """The packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
-    nest = nested(trace.slices)
-    order = events(trace.slices, nest)
     yield b"".join(_heads(trace))
-    yield from _packets(trace, order)
+    yield from _packets(trace, events(trace.slices))
 
 
 def sequence(rank: int, track: int) -> int:
@@ -197,41 +213,58 @@ def _by_track(track: I64, code: I64 | I32, count: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Details:
-    """What slices carry beside their name, in the order in which they begin: ``at`` says whose it is."""
+class _Rows:
+    """Rows of bytes, one after the other in ``flat``, with the ``size`` of each."""
 
-    at: I32
-    head: U8  # of args: the number of their name; of flows: 1 where they end
-    text: U8
+    flat: U8
+    size: I64
+
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """A repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
+
+    at: I64
     value: I64
+    encode: Callable[[I64], _Rows]
+
+    @staticmethod
+    def of(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
+        order = np.argsort(at, kind="stable")
+        return _Detail(at[order], value[order], encode)
 
 
 def _packets(trace: Trace, order: Events) -> Iterator[bytes]:
-    """Two packets a slice."""
-    n = len(trace.slices.track)
-    begins = order.begins == 1
-    begun = np.cumsum(begins, dtype=np.int32)
-    begin_of = np.empty(n, np.int32)  # which begin of all it is
-    begin_of[order.slice[begins]] = np.arange(n, dtype=np.int32)
+    """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
+    sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
+    """
+    begins, slices = order.begins == 1, trace.slices
+    begin_of = np.empty(len(slices.track), np.int64)  # the packet where each slice begins
+    begin_of[order.slice[begins]] = np.flatnonzero(begins)
     args, flows = _args(trace, begin_of), _flows(trace, begin_of)
-    track = trace.slices.track[order.slice]
+    track = slices.track[order.slice]
     since_ns = _since(track, order.time_ns + max(trace.epoch_ns, 0))
-    for low in range(0, 2 * n, BLOCK):
-        part = slice(low, min(low + BLOCK, 2 * n))
-        first, last = int(begun[low - 1]) if low else 0, int(begun[part.stop - 1])
-        rows = np.flatnonzero(begins[part])
-        in_args, in_flows = (slice(*np.searchsorted(d.at, (first, last)).tolist()) for d in (args, flows))
-        yield _block(
-            since_ns[part],
-            sequence(trace.rank, 0) + track[part].astype(np.int64),
-            np.where(begins[part], trace.slices.name[order.slice[part]] + 1, 0).astype(np.int64),
-            _scattered(_arg_bytes(args, in_args), rows[args.at[in_args] - first]),
-            _scattered(_flow_bytes(flows, in_flows), rows[flows.at[in_flows] - first]),
-        )
+    for low in range(0, len(track), BLOCK):
+        part = slice(low, min(low + BLOCK, len(track)))
+        starts = begins[part]
+        event = [
+            _in_packets(args, part),
+            _field(b"\x48", np.where(starts, pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END)),
+            _field(b"\x50", slices.name[order.slice[part]].astype(np.int64) + 1, starts),
+            _in_packets(flows, part),
+        ]
+        packet = [
+            _field(b"\x40", since_ns[part]),
+            _field(b"\x50", sequence(trace.rank, 0) + track[part].astype(np.int64)),
+            _field(b"\x5a", _sizes(event)),
+            *event,
+            _field(b"\x68", np.full(len(starts), _NEEDS_STATE)),
+        ]
+        yield _side_by_side([_field(b"\x0a", _sizes(packet)), *packet]).tobytes()
 
 
 def _since(track: I32, time_ns: I64) -> I64:
-    """From the packet before on the same track."""
+    """Return the time from the packet before on the same track."""
     order = np.argsort(track.astype(np.min_scalar_type(int(track.max(initial=0)))), kind="stable")  # numpy sorts 16 bits by radix
     before = np.zeros(len(order), np.int64)
     same = track[order][1:] == track[order][:-1]
@@ -239,127 +272,86 @@ def _since(track: I32, time_ns: I64) -> I64:
     return time_ns - before
 
 
-def _args(trace: Trace, begin_of: I32) -> _Details:
-    number = {name: i for i, name in enumerate(_arg_names(trace), start=1)}
-    at = np.concatenate([begin_of[:0], *(begin_of[a.slice] for a in trace.args)])
-    value = np.concatenate([np.zeros(0, np.int64), *(a.value + a.text for a in trace.args)])
-    sizes = [len(a.slice) for a in trace.args]
-    head = np.repeat(np.array([number[a.name] for a in trace.args], np.uint8), sizes)
-    text = np.repeat(np.array([a.text for a in trace.args], np.uint8), sizes)
-    order = np.argsort(at, kind="stable")
-    return _Details(at[order], head[order], text[order], value[order])
+def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
+    """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid, which counts from 1."""
+
+    def annotation(head: bytes) -> Callable[[I64], _Rows]:
+        def encode(value: I64) -> _Rows:
+            inner = _field(head, value)
+            size = _field(b"\x22", inner.size)
+            return _Rows(_side_by_side([size, inner]), size.size + inner.size)
+
+        return encode
+
+    number = {name: varint(i) for i, name in enumerate(_arg_names(trace), start=1)}
+    return [
+        _Detail.of(begin_of[a.slice], a.value + a.text, annotation(b"\x08" + number[a.name] + (b"\x88\x01" if a.text else b"\x20")))
+        for a in trace.args
+    ]
 
 
-def _flows(trace: Trace, begin_of: I32) -> _Details:
-    ids = flow_ids(trace.rank, trace.flows)
-    across = trace.across
-    at = np.concatenate([begin_of[trace.flows.source], begin_of[trace.flows.target], begin_of[across.slice]])
-    ends = np.concatenate([np.repeat(np.array([0, 1], np.uint8), len(ids)), across.ends.astype(np.uint8)])
-    order = np.lexsort((ends, at))
+def _flows(trace: Trace, begin_of: I64) -> list[_Detail]:
+    """Return ``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
+
+    def fixed(tag: bytes) -> Callable[[I64], _Rows]:
+        def encode(value: I64) -> _Rows:
+            digits = np.empty((len(value), len(tag) + 8), np.uint8)
+            digits[:, : len(tag)] = np.frombuffer(tag, np.uint8)
+            digits[:, len(tag) :] = value.astype("<u8").view(np.uint8).reshape(-1, 8)
+            return _Rows(digits.ravel(), np.full(len(value), digits.shape[1]))
+
+        return encode
+
+    across, ids = trace.across, flow_ids(trace.rank, trace.flows)
     far = ACROSS * KIND_OF_FLOW + across.id
-    return _Details(at[order], ends[order], ends[:0], np.concatenate([ids, ids, far])[order])
+    return [
+        _Detail.of(begin_of[np.append(near, across.slice[mine])], np.append(ids, far[mine]), fixed(tag))
+        for near, mine, tag in ((trace.flows.source, ~across.ends, b"\xf9\x02"), (trace.flows.target, across.ends, b"\x81\x03"))
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    """Rows of bytes, of which the first ``size`` count."""
-
-    digits: U8
-    size: I64
-
-    @property
-    def kept(self) -> Bool:
-        mask: Bool = np.arange(self.digits.shape[1]) < self.size[:, None]
-        return mask
-
-
-def _varints(value: I64) -> _Bytes:
-    return _Bytes(*varints(value))
+def _field(tag: bytes, value: I64, where: Bool | None = None) -> _Rows:
+    """Return rows of a tag and the varint of ``value``; with ``where`` only these have any bytes."""
+    digits, size = varints(value)
+    bytes_ = np.empty((len(value), len(tag) + digits.shape[1]), np.uint8)
+    bytes_[:, : len(tag)] = np.frombuffer(tag, np.uint8)
+    bytes_[:, len(tag) :] = digits
+    size += len(tag)
+    if where is not None:
+        size *= where
+    return _Rows(bytes_[np.arange(bytes_.shape[1]) < size[:, None]], size)
 
 
-def _fixed(data: bytes, where: I64) -> _Bytes:
-    """The same bytes in every row, none where ``where`` is 0."""
-    digits = np.empty((len(where), len(data)), np.uint8)
-    digits[:] = np.frombuffer(data, np.uint8)
-    return _Bytes(digits, np.where(where, len(data), 0))
+def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
+    """Return a row for each packet of ``part``: its details, one after the other in their order."""
+    at, rows = [np.zeros(0, np.int64)], [_Rows(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
+    for detail in details:
+        mine = slice(*np.searchsorted(detail.at, (part.start, part.stop)).tolist())
+        at.append(detail.at[mine] - part.start)
+        rows.append(detail.encode(detail.value[mine]))
+    packet, size = np.concatenate(at), np.concatenate([r.size for r in rows])
+    order = np.argsort(packet.astype(np.uint16), kind="stable")  # numpy sorts 16 bits by radix
+    begin = np.cumsum(size) - size
+    flat = np.concatenate([r.flat for r in rows])[_places(begin[order], size[order])]
+    return _Rows(flat, np.bincount(packet, size, part.stop - part.start).astype(np.int64))
 
 
-def _beside(parts: Sequence[_Bytes]) -> _Bytes:
-    """Rows of flat bytes: of each row, the parts one after the other. ``digits`` has one dimension here."""
-    digits = np.concatenate([p.digits for p in parts], axis=1)
-    return _Bytes(digits[np.concatenate([p.kept for p in parts], axis=1)], np.sum([p.size for p in parts], axis=0))
+def _sizes(parts: Sequence[_Rows]) -> I64:
+    total: I64 = np.sum([p.size for p in parts], axis=0)
+    return total
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """Bytes that stand in some rows of a block: ``flat`` in row order, ``row`` and ``size`` of each piece."""
-
-    flat: U8
-    row: I64
-    size: I64
-
-    def sizes(self, rows: int) -> I64:
-        return np.bincount(self.row, self.size, rows).astype(np.int64)
-
-
-def _scattered(pieces: _Bytes, row: I64) -> _Tail:
-    return _Tail(pieces.digits, row, pieces.size)
+def _side_by_side(parts: Sequence[_Rows]) -> U8:
+    """Return the bytes of rows that are made of one row of each part, one part after the other."""
+    size = _sizes(parts)
+    out = np.empty(int(size.sum()), np.uint8)
+    at = np.cumsum(size) - size
+    for part in parts:
+        out[_places(at, part.size)] = part.flat
+        at += part.size
+    return out
 
 
-def _arg_bytes(args: _Details, part: slice) -> _Bytes:
-    """``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
-    head, text, value = args.head[part].astype(np.int64), args.text[part].astype(np.int64), _varints(args.value[part])
-    name, always = _varints(head), np.ones(len(head), np.int64)
-    size = 2 + name.size + text + value.size
-    short = _Bytes(size[:, None].astype(np.uint8), always)  # of 26 at most
-    tag = _Bytes(np.where(text[:, None] == 1, np.array([0x88, 0x01]), np.array([0x20, 0])).astype(np.uint8), 1 + text)
-    return _beside([_fixed(b"\x22", always), short, _fixed(b"\x08", always), name, tag, value])
-
-
-def _flow_bytes(flows: _Details, part: slice) -> _Bytes:
-    """``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
-    ends, ids = flows.head[part], flows.value[part].astype("<u8")
-    tag = np.where(ends[:, None] == 1, np.array([0x81, 0x03]), np.array([0xF9, 0x02])).astype(np.uint8)
-    digits = np.concatenate([tag, ids.view(np.uint8).reshape(-1, 8)], axis=1)
-    return _Bytes(digits.ravel(), np.full(len(ids), 10))
-
-
-def _block(since_ns: I64, sequence_id: I64, name_iid: I64, args: _Tail, flows: _Tail) -> bytes:
-    """Packets: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows), sequence_flags.
-
-    ``name_iid`` is 0 where a slice ends. Fields stand in the order of their numbers, as the message classes write them.
-    """
-    n = len(since_ns)
-    always, begins = np.ones(n, np.int64), (name_iid != 0).astype(np.int64)
-    arg_size, flow_size = args.sizes(n), flows.sizes(n)
-    time, of_sequence, name = _varints(since_ns), _varints(sequence_id), _varints(name_iid)
-    name = _Bytes(name.digits, name.size * begins)
-    kind = _Bytes(np.where(begins[:, None] == 1, pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END).astype(np.uint8), always)
-    event_size = arg_size + 2 + begins + name.size + flow_size
-    event = _varints(event_size)
-    size = _varints(3 + time.size + of_sequence.size + event.size + event_size + 2)
-    front = [_fixed(b"\x0a", always), size, _fixed(b"\x40", always), time, _fixed(b"\x50", always), of_sequence]
-    front += [_fixed(b"\x5a", always), event]
-    middle = [_fixed(b"\x48", always), kind, _fixed(b"\x50", begins), name]
-    flags = _fixed(bytes([0x68, _NEEDS_STATE]), always)
-    base = _beside([*front, *middle, flags])
-    row = base.size + arg_size + flow_size
-    begin = np.cumsum(row) - row
-    args_at = begin + np.sum([p.size for p in front], axis=0)
-    flows_at = begin + row - 2 - flow_size
-    out = np.empty(int(row.sum()), np.uint8)
-    rest = np.ones(len(out), np.bool_)
-    for tail, at in ((args, args_at), (flows, flows_at)):
-        where = _places(tail, at)
-        out[where] = tail.flat
-        rest[where] = False
-    out[rest] = base.digits
-    return out.tobytes()
-
-
-def _places(tail: _Tail, at: I64) -> I64:
-    """Where each byte of ``tail.flat`` goes: pieces of a row one after the other from ``at``."""
-    ends = np.cumsum(tail.size)
-    first = np.searchsorted(tail.row, tail.row)  # of the pieces of the same row
-    within = (ends - tail.size) - (ends - tail.size)[first] if len(first) else ends
-    return np.repeat(at[tail.row] + within - (ends - tail.size), tail.size) + np.arange(len(tail.flat))
+def _places(begin: I64, size: I64) -> I64:
+    """Return where each byte goes of rows that begin at ``begin`` and have ``size`` bytes."""
+    return np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))

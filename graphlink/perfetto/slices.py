@@ -63,16 +63,11 @@ class Events:
     time_ns: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
-    """``end_ns`` of each slice, cut so that no two of a track cross. ``end_key``: the key of the last slice inside it (or its own)."""
+def nested(slices: Slices) -> tuple[I64, I64]:
+    """Return where each slice ends, cut so that no two of a track cross, and the key of the last slice inside it (or its own).
 
-    end_ns: I64
-    end_key: I64
-
-
-def nested(slices: Slices) -> Nested:
-    """A slice ends no later than its parent does, and than what follows it begins. Cost: O(n log n + n x depth) at worst."""
+    A slice ends no later than its parent does, and than what follows it begins. O(n log n + n x depth) at worst.
+    """
     n = len(slices.track)
     order = np.lexsort((slices.key, slices.track))
     position = np.empty(n, np.int64)
@@ -91,11 +86,11 @@ def nested(slices: Slices) -> Nested:
     last = np.empty(n, np.int64)
     last[order] = last_of_track
     last[known] = position[after[known]] - 1
-    return Nested(np.maximum(end_ns, slices.start_ns), slices.key[order[last]])
+    return np.maximum(end_ns, slices.start_ns), slices.key[order[last]]
 
 
 def _after(slices: Slices, order: I64) -> I64:
-    """The slice of its track that begins next outside each: its next sibling, else that of the first ancestor that has one."""
+    """Return the slice of its track that begins next outside each: its next sibling, else that of the first ancestor that has one."""
     n = len(order)
     by_parent = order[np.lexsort((slices.parent[order], slices.track[order]))]  # stable: keys ascend inside
     same = (slices.parent[by_parent][1:] == slices.parent[by_parent][:-1]) & (slices.track[by_parent][1:] == slices.track[by_parent][:-1])
@@ -111,11 +106,12 @@ def _after(slices: Slices, order: I64) -> I64:
     return out
 
 
-def events(slices: Slices, nest: Nested) -> Events:
-    """Cost: O(n log n)."""
+def events(slices: Slices) -> Events:
+    """Order begins and ends of slices, which are cut as ``nested`` says. O(n log n)."""
     n = len(slices.track)
-    time_ns = np.concatenate([slices.start_ns, nest.end_ns])
-    rank = 2 * np.concatenate([slices.key, nest.end_key])
+    end_ns, end_key = nested(slices)
+    time_ns = np.concatenate([slices.start_ns, end_ns])
+    rank = 2 * np.concatenate([slices.key, end_key])
     rank[n:] += 1
     order = np.lexsort((rank, time_ns))
     which = order % n if n else order
@@ -123,7 +119,7 @@ def events(slices: Slices, nest: Nested) -> Events:
 
 
 def lanes(start_ns: I64, end_ns: I64, group: I64) -> I64:
-    """The lowest free lane of its group for each interval, from 0, so that no two of a lane overlap. Cost: O(n log n)."""
+    """Return the lowest free lane of its group for each interval, from 0, so that no two of a lane overlap. Cost: O(n log n)."""
     out = np.zeros(len(start_ns), np.int64)
     busy: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # heaps of (until, lane)
     free: defaultdict[int, list[int]] = defaultdict(list)

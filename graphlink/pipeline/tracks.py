@@ -14,9 +14,8 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import Arg, Process, Track
+from graphlink.perfetto.packets import Arg, Process, Texts, Track
 from graphlink.perfetto.slices import flat, lanes
-from graphlink.perfetto.texts import Texts
 from graphlink.pipeline.file import CAUSES
 from graphlink.pipeline.panels import row_label
 from graphlink.pipeline.records import Idle, Phase, Pipeline, Ranges

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from graphlink.graph.target import WrittenComm
-from graphlink.model import I64, ProcessGroup
+from graphlink.model import I64
 from graphlink.ranks.records import GroupKey
 
 GroupIds = dict[GroupKey, int]
@@ -22,21 +21,10 @@ _DIGITS: Final = 6
 Calls = Callable[[int, GroupKey], I64]  # what a rank called on a communicator: equal numbers for equal calls
 
 
-def key(group: ProcessGroup) -> GroupKey:
-    """Return what a communicator is known by on one rank."""
-    assert group.ranks is not None
-    return group.ranks, group.name
-
-
-def named(groups: Sequence[ProcessGroup], comms: Iterable[WrittenComm]) -> tuple[GroupKey, ...]:
-    """Return the communicators that the nodes of a rank name, in the order of ``groups`` (first named first)."""
-    return tuple(key(groups[i]) for i in sorted({c.group for c in comms if c.group is not None}))
-
-
 def assign(
     by_rank: Mapping[int, Sequence[GroupKey]], shared: Mapping[int, Mapping[GroupKey, GroupKey]] | None = None
 ) -> dict[int, GroupIds]:
-    """Give the communicators of each rank ids from 1, from what ``named`` says of all of them.
+    """Give the communicators of each rank ids from 1, from those that its graph names (``CommPlan.groups``).
 
     ``shared``: of each rank, which of them are the same on all ranks, by the key that they share; None where only names and members
     tell (``ranks.matching.groups.common``). Ids go by size, largest first, then by members, then by name (numbers by value).

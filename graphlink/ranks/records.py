@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphlink.model import I32, I64, U8, Bool
-
-GroupKey = tuple[tuple[int, ...], str]  # members in ring order (global ranks), recorded name
+from graphlink.model import GroupKey as GroupKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,83 +14,81 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import publish
-from graphlink.graph.critical import CriticalPath
-from graphlink.graph.names import Names
+from graphlink.graph.critical import CriticalPath, Share
+from graphlink.graph.path_file import Explained
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Column, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.tracks import channel_rows
+from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NOTHING_ACROSS, Across, Arg, Flows, Process, Track
-from graphlink.perfetto.slices import Slices, flat
-from graphlink.perfetto.texts import Texts
+from graphlink.perfetto.packets import NOTHING_ACROSS, Across, Arg, Flows, Process, Texts, Track
+from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
+from graphlink.pipeline.analyse import RankPipeline
 from graphlink.pipeline.records import Pipeline
 from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import Clock
-from graphlink.report import details
-from graphlink.report.tracks import Lanes, lanes_of
+from graphlink.records import Short
+from graphlink.replay.ideal import Replay
 
 NAME: Final = "timeline.perfetto-trace"
 PIPELINE_PART: Final = "timeline.pipeline.part"
 WAIT: Final = "wait"
 PATH: Final = "critical path"
+_NESTING: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP, NodeKind.END)
+_DEVICE: Final = (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)
+_LONGEST_TID: Final = 1 << 31  # Perfetto keeps 32 bits of a thread's id; 0 is its idle thread
+NO_COLUMN: Final = Column(np.zeros(0, np.int64), np.zeros(0, np.int64))
 DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD, EdgeKind.COLLECTIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """When each node of a graph starts and ends in a replay of it, ns from its start; one entry a node."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Joined(Short):
+    """The part of a run's analysis that the files of one rank are written with.
 
-    start_ns: I64
-    end_ns: I64
+    ``ids`` holds every communicator of ``Prepared.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
+    all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
+    """
+
+    ids: GroupIds
+    world_size: int
+    clock: Clock | None = None
+    unmatched: I32 | None = None
+    size_bytes: Column = NO_COLUMN
+    wait_ns: Column = NO_COLUMN
+    across: Across = NOTHING_ACROSS
+    pipeline: RankPipeline | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown of a rank. ``critical`` was found in the replay ``times``; ``beside``: these times too, as rows of their own.
-
-    ``clock``: how the rank's times become the run's. ``across``: arrows to other ranks, ``slice`` being nodes.
-    """
+    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, and that replay ``beside`` in rows of its own."""
 
     rank: int
     graph: Graph
     linked: Linked
     comm: Communication
-    ids: GroupIds
-    names: Names
-    critical: CriticalPath
-    times: Times
-    beside: Times | None = None
-    clock: Clock | None = None
-    across: Across = NOTHING_ACROSS
+    joined: Joined
+    found: Explained
+    played: Replay
+    beside: bool = False
     nccl: SideFiles | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """How many slices and flows were written, and in how many bytes."""
-
-    slices: int
-    flows: int
-    size_bytes: int
-
-
-def write(out: BinaryIO, shown: Shown) -> Written:
-    """Writes a rank's part of the timeline to ``out``, which is a whole trace by itself. Cost: O(n log n) in nodes and edges."""
-    trace = trace_of(shown)
-    size = sum(out.write(block) for block in perfetto.encode(trace))
-    return Written(len(trace.slices.track), len(trace.flows.kind), size)
+def write(out: BinaryIO, shown: Shown) -> int:
+    """Write a rank's part of the timeline to ``out``, a whole trace by itself; return its size in bytes. O(n log n) in nodes and edges."""
+    return sum(out.write(block) for block in perfetto.encode(trace_of(shown)))
 
 
 def part_name(rank: int) -> str:
-    """Under which name the part of a rank waits for ``join``."""
+    """Return the name under which the part of a rank waits for ``join``."""
     return f"timeline.{rank}.part"
 
 
 def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -> str:
-    """Puts the parts of ``ranks`` in ``folder`` together, in this order, and removes them; returns the name of the file.
+    """Put the parts of ``ranks`` in ``folder`` together, in this order, and remove them; return the name of the file.
 
     What there is of a pipeline comes before them.
 
@@ -116,44 +114,45 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
     channels."""
     graph, linked = shown.graph, shown.linked
-    n, code, names = len(graph.kind), shown.names.code, (*shown.names.texts, WAIT)
+    n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
     end_ns = np.where(device_op, graph.start_ns + graph.duration_ns, graph.end_ns)  # without what overlaps the next op
-    recorded = lanes_of(graph, graph.start_ns, end_ns, process=0, threads=True)
+    tracks, row = _rows_of(graph, graph.start_ns, end_ns, process=0, threads=True)
     before = before_on_thread(graph)
     waits = wait_slices(graph, linked, before)
-    path_track = len(recorded.tracks)
+    tracks.append(Track(0, PATH))
     parts = [
-        _node_slices(graph, recorded, end_ns, code),
-        _wait_slices(graph, recorded, waits, before, end_ns, len(names) - 1),
-        _path_slices(shown, path_track, code),
+        _node_slices(graph, row, end_ns, code),
+        _wait_slices(graph, row, waits, before, end_ns, len(names) - 1),
+        _path_slices(shown, len(tracks) - 1, code),
     ]
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
     texts = Texts()
     args = [
-        *details.node_args(graph, linked, shown.comm, shown.ids, texts),
-        *details.wait_args(waits, linked, at[1], texts),
-        *details.path_args(shown.critical, at[2], texts),
+        *_node_args(graph, linked, shown.comm, shown.joined.ids, texts),
+        *_wait_args(waits, linked, at[1], texts),
+        *_path_args(shown.found.path, at[2], texts),
     ]
     pid = "" if linked.trace.pid is None else f"pid {linked.trace.pid}"
     processes = [Process(f"rank {shown.rank}", pid)]
-    tracks = [*recorded.tracks, Track(0, PATH)]
-    if shown.beside is not None:
-        start_ns = shown.beside.start_ns + np.minimum(graph.start_delay_ns, shown.beside.end_ns - shown.beside.start_ns)
-        replayed = lanes_of(graph, start_ns, shown.beside.end_ns, process=1, threads=False)
-        parts.append(_replayed_slices(replayed, start_ns, shown.beside.end_ns, code, len(tracks)))
+    if shown.beside:
+        played = shown.played
+        start_ns = played.start_ns + np.minimum(graph.start_delay_ns, played.end_ns - played.start_ns)
+        more, row = _rows_of(graph, start_ns, played.end_ns, process=1, threads=False)
+        parts.append(flat(len(tracks) + row, start_ns, played.end_ns, code))
         processes.append(Process(f"rank {shown.rank} replayed", number=1))
-        tracks += replayed.tracks
+        tracks += more
     count = sum(len(p.track) for p in parts)
     if shown.nccl is not None:
         ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
         channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks), texts)
-        parts.append(_moved(channels.slices, len(tracks), len(names)))
+        slices = channels.slices
+        parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
         args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
         tracks += channels.tracks
         names = (*names, *channels.names)
-    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.clock)
-    node = np.concatenate([np.arange(n), shown.critical.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
+    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.joined.clock)
+    node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
     return perfetto.Trace(
         rank=shown.rank,
@@ -165,7 +164,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         slices=slices,
         args=(Arg("node", has, node), *args),
         flows=_flows(graph),
-        across=shown.across,
+        across=shown.joined.across,
     )
 
 
@@ -177,16 +176,16 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
     return replace(slices, start_ns=start_ns, end_ns=end_ns)
 
 
-def _node_slices(graph: Graph, lanes: Lanes, end_ns: I64, code: I32) -> Slices:
+def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
     """A slice a node, by id. Ops lie in their callers, parts in their ops."""
     node = np.arange(len(graph.kind))
     inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
-    inside[inside] = lanes.track[graph.caller[inside]] == lanes.track[inside]
+    inside[inside] = row[graph.caller[inside]] == row[inside]
     parent = np.where(inside, graph.caller, NOWHERE).astype(np.int32)
-    return Slices(lanes.track, graph.start_ns, end_ns, 2 * node + 1, parent, code)
+    return Slices(row, graph.start_ns, end_ns, 2 * node + 1, parent, code)
 
 
-def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
+def _wait_slices(graph: Graph, row: I32, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
     """In the node that carries the time before the cut; where that one is over, in the op that waited."""
     previous = before[waits.part]
     in_op = (graph.kind[previous] == NodeKind.HOST_PART) & (graph.caller[previous] != NOWHERE)
@@ -195,21 +194,12 @@ def _wait_slices(graph: Graph, lanes: Lanes, waits: WaitSlices, before: I32, end
     op = np.where(graph.kind[waits.part] == NodeKind.HOST_PART, graph.caller[waits.part], NOWHERE)
     parent = np.where(covers, previous, op).astype(np.int32)
     codes = np.full(len(waits.part), name, np.int32)
-    return Slices(lanes.track[waits.part], waits.start_ns, waits.end_ns, 2 * waits.part.astype(np.int64), parent, codes)
+    return Slices(row[waits.part], waits.start_ns, waits.end_ns, 2 * waits.part.astype(np.int64), parent, codes)
 
 
 def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
-    node, end_ns = shown.critical.node, shown.times.end_ns[shown.critical.node]
-    return flat(np.full(len(node), track, np.int32), end_ns - shown.critical.cost_ns, end_ns, code[node])
-
-
-def _moved(slices: Slices, tracks: int, names: int) -> Slices:
-    """``slices`` behind so many tracks and names."""
-    return replace(slices, track=slices.track + np.int32(tracks), name=slices.name + np.int32(names))
-
-
-def _replayed_slices(lanes: Lanes, start_ns: I64, end_ns: I64, code: I32, first_track: int) -> Slices:
-    return flat(first_track + lanes.track, start_ns, end_ns, code)
+    node, end_ns = shown.found.path.node, shown.played.end_ns[shown.found.path.node]
+    return flat(np.full(len(node), track, np.int32), end_ns - shown.found.path.cost_ns, end_ns, code[node])
 
 
 def _flows(graph: Graph) -> Flows:
@@ -217,3 +207,104 @@ def _flows(graph: Graph) -> Flows:
     target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
     drawn = np.isin(graph.edge_kind, DRAWN)
     return Flows(graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
+
+
+def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads: bool) -> tuple[list[Track], I32]:
+    """Return the rows on which nodes lie at these times, and of each node its row.
+
+    ``threads``: as threads of the process, else as rows with the thread's name. Ranges that cross others (asynchronous ones, host
+    communication) are put on as many rows as they need, all of one name.
+    """
+    tracks: list[Track] = []
+    track = np.full(len(graph.kind), -1, np.int32)
+    main = set(graph.tid[graph.kind == NodeKind.END].tolist())
+
+    def add(node: I64, of: I64, names: list[str], tids: list[int] | None = None) -> None:
+        """Rows for ``node``s, of which each belongs on the one that ``of`` says."""
+        track[node] = len(tracks) + of
+        for i, name in enumerate(names):
+            tid = tids[i] if tids else None
+            is_thread = threads and tid is not None and 0 < tid < _LONGEST_TID
+            full = name if is_thread or tid is None else f"{name} {tid}"
+            tracks.append(Track(process, full, tid if is_thread else None, order=1 + len(tracks)))
+
+    node = np.flatnonzero(np.isin(graph.kind, _NESTING))
+    tids, of = np.unique(graph.tid[node], return_inverse=True)
+    add(node, of.reshape(-1), ["main" if tid in main else "thread" for tid in tids.tolist()], tids.tolist())
+    node = np.flatnonzero(np.isin(graph.kind, _DEVICE))
+    streams, of = numbered_pairs(graph.device[node], graph.stream[node])
+    add(node, of, [f"GPU {device} stream {stream}" for device, stream in streams])
+    for kind, label, group in (
+        (NodeKind.HOST_ASYNC, "asynchronous, thread {}", graph.tid),
+        (NodeKind.HOST_COMM, "host communication", np.zeros(len(graph.kind), np.int64)),
+    ):
+        node = np.flatnonzero(graph.kind == kind)
+        rows, of = numbered_pairs(group[node], lanes(start_ns[node], end_ns[node], group[node]))
+        add(node, of, [label.format(row[0]) for row in rows])
+    return tracks, track
+
+
+def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
+    """Return the arguments of nodes, whose slices have their ids: those of device ops and communication. O(nodes)."""
+    device = linked.trace.device
+    op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+    row = graph.row[op]
+    every = np.arange(len(graph.kind))
+    args = [
+        _where("correlation", op, device.correlation[row]),
+        _where("bytes", op, device.bytes[row]),
+        _where("start_delay_ns", every, graph.start_delay_ns),
+        _where("overlap_ns", every, graph.overlap_ns),
+    ]
+    nodes: list[int] = []
+    comms: list[CommNode] = []
+    for kind, rows, of in ((NodeKind.DEVICE_OP, comm.device_row, comm.device_node), (NodeKind.HOST_COMM, comm.host_row, comm.host_node)):
+        by_row = dict(zip(rows.tolist(), of, strict=True))
+        found = np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows))
+        nodes += found.tolist()
+        comms += [by_row[r] for r in graph.row[found].tolist()]
+    return [*args, *_comm_args(np.array(nodes, np.int64), comms, comm, ids, texts)]
+
+
+def _where(name: str, slices: I64, value: I64) -> Arg:
+    """Return an argument where it is not 0."""
+    there = value != 0
+    return Arg(name, slices[there], value[there].astype(np.int64))
+
+
+def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
+    def group(one: CommNode) -> int | None:
+        named = None if one.group is None else comm.groups[one.group]
+        return None if named is None or named.ranks is None else ids.get(named.key)
+
+    def known(name: str, values: list[int | None]) -> Arg:
+        there = [i for i, value in enumerate(values) if value is not None]
+        return Arg(name, slices[there], np.array([v for v in values if v is not None], np.int64))
+
+    return [
+        texts.arg("comm", slices, [c.recorded for c in comms], np.arange(len(comms))),
+        known("comm_size", [c.size_bytes for c in comms]),
+        known("group", [group(c) for c in comms]),
+        known("comm_src", [c.src for c in comms]),
+        known("comm_dst", [c.dst for c in comms]),
+        known("comm_tag", [c.tag for c in comms]),
+    ]
+
+
+def _wait_args(waits: WaitSlices, linked: Linked, first: int, texts: Texts) -> list[Arg]:
+    """Return the arguments of waits, whose slices begin at ``first``: the call that waited."""
+    made = np.flatnonzero(waits.call != NOWHERE)
+    codes, which = np.unique(linked.trace.calls.name[waits.call[made]], return_inverse=True)
+    return [texts.arg("call", first + made, [linked.trace.strings[code] for code in codes.tolist()], which.reshape(-1))]
+
+
+def _path_args(critical: CriticalPath, first: int, texts: Texts) -> list[Arg]:
+    """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
+    slices = first + np.arange(len(critical.node))
+    held = np.flatnonzero(critical.edge != NOWHERE)
+    kinds = [k.name.lower() for k in EdgeKind]
+    return [
+        texts.arg("held_by", slices[held], kinds, critical.edge[held]),
+        Arg("held_from", slices[held], critical.node[held - 1].astype(np.int64)),
+        texts.arg("share", slices, [s.name.lower() for s in Share], critical.share),
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,27 +20,26 @@ from graphlink.depend.build import build
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
+from graphlink.graph import target
 from graphlink.graph import write_et as chakra
 from graphlink.graph.check import ERROR, Finding, check
 from graphlink.graph.critical import CriticalPath, ShareNs
 from graphlink.graph.durations import cost_ns
-from graphlink.graph.explain import explain
 from graphlink.graph.fold import FOLDED, NAMES, fold
-from graphlink.graph.target import ASTRA_SIM
+from graphlink.graph.path_file import explain
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I32, I64, Built, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I64, Built, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import SideFiles
-from graphlink.nccl.noted import notes as nccl_notes
-from graphlink.perfetto import packets as perfetto
+from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import svg as pipeline_svg
-from graphlink.pipeline.analyse import RankPipeline, analyse, rank_pipeline
-from graphlink.pipeline.notes import notes
+from graphlink.pipeline.analyse import analyse, rank_pipeline
+from graphlink.pipeline.notes import columns as pipeline_columns
 from graphlink.pipeline.records import Pipeline
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
@@ -56,20 +55,13 @@ from graphlink.read.stream import gc_paused
 from graphlink.records import Short
 from graphlink.replay.ideal import error_pct, measured_ns, replay, share
 from graphlink.report import summary, timeline
+from graphlink.report.timeline import Joined as Joined
 from graphlink.run import codec
 from graphlink.run.options import Inputs as Inputs
 from graphlink.run.options import Options as Options
 from graphlink.standstill.standstill import Standstill, stood_still
 
 log: Final = logging.getLogger("graphlink")
-
-
-def _no_nodes() -> I32:
-    return np.zeros(0, np.int32)
-
-
-def _none() -> I64:
-    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -82,7 +74,7 @@ class Prepared(Short):
     linked: Linked
     comm: Communication
     built: Built
-    plan: chakra.CommPlan
+    plan: target.CommPlan
     staged: Staged
     nccl: SideFiles | None
     folded: int  # host nodes that --host launches folded into others
@@ -90,36 +82,8 @@ class Prepared(Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Joined(Short):
-    """What the other ranks of a run say of one: what its files are written with.
-
-    ``ids`` holds every communicator of ``Prepared.plan.groups``. Columns of nodes: ``unmatched`` have no counterpart, ``resized`` have
-    ``size_bytes`` on all ranks, ``waiting`` ran ``wait_ns`` until the last rank came, and ``arrows`` begin or end there.
-    """
-
-    ids: groups.GroupIds
-    world_size: int
-    clock: Clock | None = None
-    unmatched: I32 = field(default_factory=_no_nodes)
-    resized: I32 = field(default_factory=_no_nodes)
-    size_bytes: I64 = field(default_factory=_none)
-    waiting: I32 = field(default_factory=_no_nodes)
-    wait_ns: I64 = field(default_factory=_none)
-    arrows: perfetto.Across = perfetto.NOTHING_ACROSS
-    pipeline: RankPipeline | None = None
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RankResult(Short):
-    """A rank's entry of ``summary.json`` and the names of the files that were written."""
-
-    summary: summary.Rank
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class RunResult(Short):
-    """All ranks of a run, by rank, their pipeline if they are one, and the names of all files that were written.
+    """All ranks of a run, by rank, as ``summary.json`` has them, their pipeline if they are one, and the names of all files written.
 
     ``run`` and its ``warnings`` only where several ranks were joined.
     """
@@ -137,14 +101,13 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     ids = groups.assign({prepared.rank: prepared.plan.groups})
     pipeline = analyse([prepared.staged.run])
     joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
-    result = finish(prepared, joined, options, folder)
-    files = result.files
+    entry, files = finish(prepared, joined, options, folder)
     if prepared.plan.groups:
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
         files = (*files, groups.NAME)
     if options.timeline != "none":
         files = (*files, timeline.join(folder, [prepared.rank], pipeline))
-    return RunResult((result.summary,), pipeline, (*files, *write_pipeline(pipeline, folder)))
+    return RunResult((entry,), pipeline, (*files, *write_pipeline(pipeline, folder)))
 
 
 def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
@@ -194,7 +157,7 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     _refuse_errors(findings, inputs.recording)
     rank = _rank(inputs, trace.rank)
     _refuse_world(inputs, rank, trace.world_size)
-    plan = chakra.plan(built.graph, comm, rank, options.target)
+    plan = target.plan(built.graph, comm, rank, options.target)
     files = nccl.joined(dumps, linked, comm, rank)
     log.info("looking for pipeline ranges")
     staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules), files)
@@ -214,29 +177,28 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
 
 
 @gc_paused()
-def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -> RankResult:
+def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -> tuple[summary.Rank, tuple[str, ...]]:
     """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
-    Its part of the timeline is left there for ``timeline.join``.
+    Return its entry of ``summary.json`` and the names of the files. Its part of the timeline is left there for ``timeline.join``.
 
     Raises:
         OutputError: a file cannot be written.
     """
-    rank, pipeline, clock = prepared.rank, joined.pipeline, joined.clock
-    graph, wait_ns = _timed(prepared.built.graph, joined, options)
+    rank, clock = prepared.rank, joined.clock
+    graph = prepared.built.graph
+    if options.comm_time != "recorded":
+        graph = replace(graph, duration_ns=_without_waits(graph, joined))
     plan = prepared.plan
-    if options.target == ASTRA_SIM:
-        sizes = dict(zip(joined.resized.tolist(), joined.size_bytes.tolist(), strict=True))
-        plan = chakra.joined(plan, () if options.keep_unmatched else joined.unmatched.tolist(), sizes)
+    if options.target == target.ASTRA_SIM:
+        sizes = dict(zip(joined.size_bytes.node.tolist(), joined.size_bytes.value.tolist(), strict=True))
+        plan = target.joined(plan, () if options.keep_unmatched or joined.unmatched is None else joined.unmatched.tolist(), sizes)
     files = [f"{options.name}.{rank}.et", f"critical_path.{rank}.json"]
     log.info("writing %s", files[0])
     heading = chakra.Heading(rank, joined.world_size, graph.epoch_ns, FOLDED if prepared.folded else "full", *_clock_of(graph, clock))
-    noted = None
-    if pipeline is not None:
-        noted = notes(graph, pipeline.ranges_of(prepared.staged.of_device), pipeline.run, pipeline.idle, clock)
-    told = nccl_notes(graph, prepared.nccl) if prepared.nccl is not None else None
+    graph = graph.with_columns(_columns(graph, prepared, joined))
     with publish.writing(folder / files[0]) as out:
-        chakra.write_et(out, graph, prepared.linked, prepared.comm, plan, joined.ids, heading, noted, wait_ns, told)
+        chakra.write_et(out, graph, prepared.linked, prepared.comm, plan, joined.ids, heading)
     log.info("replaying")
     cost = cost_ns(graph)
     played = replay(graph, cost)
@@ -244,44 +206,39 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
     publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
     if options.timeline != "none":
         log.info("writing the timeline")
-        times = timeline.Times(played.start_ns, played.end_ns)
-        shown = timeline.Shown(
-            rank=rank,
-            graph=graph,
-            linked=prepared.linked,
-            comm=prepared.comm,
-            ids=joined.ids,
-            names=found.names,
-            critical=found.path,
-            times=times,
-            beside=times if options.timeline == "both" else None,
-            clock=clock,
-            across=joined.arrows,
-            nccl=prepared.nccl,
-        )
+        beside = options.timeline == "both"
+        shown = timeline.Shown(rank, graph, prepared.linked, prepared.comm, joined, found, played, beside, prepared.nccl)
         with publish.writing(folder / timeline.part_name(rank)) as out:
             timeline.write(out, shown)
     extra = groups.too_many({rank: joined.ids})
     if options.linked:
         files.append(f"linked.{rank}.json")
         log.info("writing %s", files[-1])
-        merged = linked_file.merge(graph, prepared.linked, prepared.comm)
+        merged = linked_file.Merged(graph, prepared.linked, prepared.comm)
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += stood.warnings
     entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, joined.world_size, extra)
-    return RankResult(entry, tuple(files))
+    return entry, tuple(files)
 
 
-def _timed(graph: Graph, joined: Joined, options: Options) -> tuple[Graph, I64]:
-    """The graph with the communication times that ``--comm-time`` asks for, and of each node how long it waited for other ranks."""
-    wait_ns = np.zeros(len(graph.kind), np.int64)
-    wait_ns[joined.waiting] = joined.wait_ns
-    if options.comm_time == "recorded":
-        return graph, wait_ns
-    return replace(graph, duration_ns=graph.duration_ns - np.minimum(wait_ns, graph.duration_ns)), wait_ns
+def _without_waits(graph: Graph, joined: Joined) -> I64:
+    """Return what each node costs without its wait for other ranks (``--comm-time transfer``)."""
+    out, waits = graph.duration_ns.copy(), joined.wait_ns
+    out[waits.node] = np.maximum(out[waits.node] - waits.value, 0)
+    return out
+
+
+def _columns(graph: Graph, prepared: Prepared, joined: Joined) -> dict[str, Column]:
+    """Return what the wings know of nodes, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
+    of_nccl, pipeline = nccl_columns(graph, prepared.nccl), joined.pipeline
+    out = {name: column for name, column in of_nccl.items() if column.texts}
+    if pipeline is not None:
+        ranges = pipeline.ranges_of(prepared.staged.of_device)
+        out |= pipeline_columns(graph, ranges, pipeline.run, pipeline.idle, joined.clock)
+    return {**out, "comm_wait_ns": joined.wait_ns, **of_nccl}
 
 
 def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:

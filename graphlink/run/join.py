@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, CommKind
+from graphlink.model import I32, I64, NOWHERE, Column, CommKind
 from graphlink.perfetto.packets import NOTHING_ACROSS, Across
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.clocks import TOLERANCE_NS
@@ -99,17 +99,15 @@ def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, me
     waits = _by_op(meetings, members, measured.times.wait_ns)
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
-        waited, alike = np.flatnonzero(waits[k] > 0), _uneven(one, meetings.of_op[k])
+        alike = _uneven(one, meetings.of_op[k])
         ranks[one.rank] = Joined(
             ids={},
             world_size=one.world_size,
             clock=clock if clock.known else None,
             unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
-            resized=one.node[alike],
-            size_bytes=largest[meetings.of_op[k][alike]],
-            waiting=one.node[waited],
-            wait_ns=waits[k][waited],
-            arrows=arrow,
+            size_bytes=Column.of(one.node[alike], largest[meetings.of_op[k][alike]]),
+            wait_ns=Column.of(one.node, waits[k], waits[k] > 0),
+            across=arrow,
         )
     return ranks
 

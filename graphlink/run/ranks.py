@@ -218,8 +218,8 @@ def _finish(task: _Finish) -> Result | Failed:
     state, key = State(task.out), task.stored.key
 
     def write(folder: Path) -> Result:
-        result = job.finish(state.prepared(key), task.joined, task.options, folder)
-        return Result(joined=made_with, rank=result.summary, files=list(result.files))
+        entry, files = job.finish(state.prepared(key), task.joined, task.options, folder)
+        return Result(joined=made_with, rank=entry, files=list(files))
 
     made_with = digest(task.joined, task.options)
     try:

@@ -6,7 +6,6 @@ there are none, it shows in that launches are slow where most ops are ahead of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,18 +23,11 @@ MORE_OFTEN: Final = 10  # than where fewer are ahead
 ROWS: Final = "Command Buffer Full"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Launch calls (``call``, ascending), each held up for ``ns``: as rows say, else beyond what launches take with fewer ops ahead."""
+def held_launches(linked: Linked) -> tuple[I64, I64]:
+    """Return the launch calls that a full queue held up, ascending, and for how long each, in ns. O(n log n).
 
-    call: I64
-    ns: I64
-
-
-def held_launches(linked: Linked) -> Held:
-    """Launches that rows tell of, else of streams whose queue was full time and again; ops without a call were launched before all.
-
-    Cost: O(n log n).
+    Those that rows tell of, else of streams whose queue was full time and again, what is beyond what launches take with fewer ops ahead.
+    Ops without a call were launched before all.
     """
     trace, call = linked.trace, linked.device_call
     if ROWS in trace.strings and (trace.overhead.name == trace.strings.index(ROWS)).any():
@@ -46,7 +38,7 @@ def held_launches(linked: Linked) -> Held:
     launched_ns[call != NOWHERE] = calls.start_ns[call[call != NOWHERE]]
     order = np.lexsort((launched_ns, device.stream, device.device))
     moves = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
-    found = [Held(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for rows in np.split(order, moves):
         if len(rows) > LEAST_AHEAD:
             launches = np.unique(call[rows][call[rows] != NOWHERE]).astype(np.int64)
@@ -54,13 +46,13 @@ def held_launches(linked: Linked) -> Held:
             begun = np.searchsorted(np.sort(device.start_ns[rows]), calls.start_ns[launches], side="right")
             ahead = np.searchsorted(launched_ns[rows], calls.start_ns[launches]) - begun
             found.append(_held(launches, ahead, (calls.end_ns - calls.start_ns)[launches]))
-    joined, ns = np.concatenate([held.call for held in found]), np.concatenate([held.ns for held in found])
+    joined, ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
     by_call = np.argsort(joined, kind="stable")
-    return Held(joined[by_call], ns[by_call])
+    return joined[by_call], ns[by_call]
 
 
-def _told(trace: Trace) -> Held:
-    """The calls around the rows; rows do not say on which thread they are."""
+def _told(trace: Trace) -> tuple[I64, I64]:
+    """Return the calls around the rows, and for how long; rows do not say on which thread they are."""
     calls, row = trace.calls, np.flatnonzero(trace.overhead.name == trace.strings.index(ROWS))
     start_ns, end_ns = trace.overhead.start_ns[row], trace.overhead.end_ns[row]
     long = np.flatnonzero(calls.end_ns - calls.start_ns >= (end_ns - start_ns).min())
@@ -72,12 +64,12 @@ def _told(trace: Trace) -> Held:
     held, which = np.unique(call[inside], return_inverse=True)
     ns = np.zeros(len(held), np.int64)
     np.add.at(ns, which, (end_ns - start_ns)[inside])
-    return Held(held, ns)
+    return held, ns
 
 
-def _held(launches: I64, ahead: I64, took_ns: I64) -> Held:
+def _held(launches: I64, ahead: I64, took_ns: I64) -> tuple[I64, I64]:
     full = ahead >= max(NEAR_FULL * ahead.max(initial=0), LEAST_AHEAD)
-    none = Held(launches[:0], took_ns[:0])
+    none = launches[:0], took_ns[:0]
     if np.count_nonzero(full) < TIMES or np.count_nonzero(~full) < TIMES:
         return none
     usual_ns = int(np.quantile(took_ns[~full], 0.95))
@@ -85,4 +77,4 @@ def _held(launches: I64, ahead: I64, took_ns: I64) -> Held:
     held, often = full & slow, float(np.mean(slow[full]))
     if np.count_nonzero(held) < TIMES or often < MORE_OFTEN * float(np.mean(slow[~full])):
         return none
-    return Held(launches[held], took_ns[held] - usual_ns)
+    return launches[held], took_ns[held] - usual_ns

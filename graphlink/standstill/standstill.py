@@ -118,8 +118,8 @@ def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
     found = silences(graph, linked)
     threads = _Stretches(found.next_row, found.ns, found.explained_ns, found.start_ns)
-    exact, held = _exact(built, linked), held_launches(linked)
-    queued = _Stretches(held.call, held.ns, np.zeros_like(held.ns), linked.trace.calls.end_ns[held.call] - held.ns - graph.epoch_ns)
+    exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
+    queued = _Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     standstill = Standstill(
         calls=calls.stood,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError
+from graphlink.graph.findings import RULES, SECTIONS
 from graphlink.graph.order import Edges, Reach, cycle, topological
-from graphlink.graph.rules import RULES, SECTIONS
 from tests.astra.et_files import coll, encoded, found, framed, judged, node, recv, send, written
 
 GOOD = [node(0), node(1, data=[0])]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from graphlink.graph import attributes
 from graphlink.graph import write_et as chakra
 from graphlink.graph.durations import cost_ns, lanes, micros, on_host
-from graphlink.graph.target import written_all
+from graphlink.graph.target import plan, written_all
 from graphlink.model import NOWHERE, CommKind, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind, ProcessGroup
 from graphlink.ranks import group_ids as groups
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
@@ -22,9 +22,9 @@ from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_ki
 
 def written(g: Graph, linked: Linked, comm: Communication, target: str = "astra-sim", rank: int = 0) -> tuple[Any, list[Any], bytes]:
     out = io.BytesIO()
-    plan = chakra.plan(g, comm, rank, target)
-    ids = groups.assign({rank: plan.groups})[rank]
-    assert chakra.write_et(out, g, linked, comm, plan, ids, chakra.Heading(rank, 2, g.epoch_ns)) == len(out.getvalue())
+    comms = plan(g, comm, rank, target)
+    ids = groups.assign({rank: comms.groups})[rank]
+    assert chakra.write_et(out, g, linked, comm, comms, ids, chakra.Heading(rank, 2, g.epoch_ns)) == len(out.getvalue())
     parts = frames(out.getvalue())
     return pb.GlobalMetadata.FromString(parts[0]), [pb.Node.FromString(p) for p in parts[1:]], out.getvalue()
 

@@ -15,7 +15,8 @@ from graphlink.graph.chakra import read_chakra
 from graphlink.graph.check import check
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
-from graphlink.graph.write_et import Heading, plan, write_et
+from graphlink.graph.target import plan
+from graphlink.graph.write_et import Heading, write_et
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts

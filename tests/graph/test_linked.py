@@ -41,7 +41,7 @@ def merged(tmp_path: Path) -> bytes:
     path.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "pid": 100, "time": "t", "start_ts": 5, "nodes": nodes, "finish_ts": 9}))
     et = replace(linked.et, path=str(path), nodes_json=tuple(json.dumps(n).encode() for n in nodes))
     out = io.BytesIO()
-    made = linked_file.merge(every_kind(), replace(linked, et=et), communication(ALL_REDUCE))
+    made = linked_file.Merged(every_kind(), replace(linked, et=et), communication(ALL_REDUCE))
     assert made.warnings == ("1 device ops are not in the merged trace: no op of the ET launched them",)
     linked_file.write(out, made)
     return out.getvalue()

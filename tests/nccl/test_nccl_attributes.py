@@ -9,9 +9,9 @@ import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import write_et as chakra
-from graphlink.nccl.noted import NcclNotes, SideFiles, notes
+from graphlink.graph.target import plan
+from graphlink.nccl.noted import SideFiles, columns
 from graphlink.nccl.read.records import Communicator
-from graphlink.ranks import group_ids as groups
 from graphlink.read.nccl_kinds import DumpKind
 from tests.graph.test_chakra import frames
 from tests.nccl_records import Proxy, dump, ops, side_files
@@ -23,18 +23,18 @@ RING = {"seq": 7, "algorithm": "Ring", "protocol": "LL128", "channels": 16, "com
 SPLIT = [(1, 1_000, 0, 30_000, 4_000, 5_000)]
 
 
-def written(nccl: NcclNotes | None) -> bytes:
+def written(files: SideFiles | None) -> bytes:
     g, comm = every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,))
     out = io.BytesIO()
-    plan = chakra.plan(g, comm, 0, "astra-sim")
-    chakra.write_et(out, g, records(), comm, plan, {groups.key(comm.groups[0]): 5}, chakra.Heading(0, 2, g.epoch_ns), None, None, nccl)
+    heading, ids = chakra.Heading(0, 2, g.epoch_ns), {comm.groups[0].key: 5}
+    chakra.write_et(out, g.with_columns(columns(g, files)), records(), comm, plan(g, comm, 0, "astra-sim"), ids, heading)
     return out.getvalue()
 
 
 def attributes(files: SideFiles) -> dict[int, dict[str, Any]]:
     """By node, those of NCCL."""
     told = {}
-    for node in map(pb.Node.FromString, frames(written(notes(every_kind(), files)))[1:]):
+    for node in map(pb.Node.FromString, frames(written(files))[1:]):
         mine = {a.name: getattr(a, a.WhichOneof("value")) for a in node.attr if a.name.startswith("nccl_")}
         if mine:
             told[node.id] = mine
@@ -78,4 +78,4 @@ def test_of_several_files_that_know_a_call_nccls_own_comes_first() -> None:
 
 @pytest.mark.parametrize("dumps", [[], [dump([RING])]])
 def test_where_nothing_matched_the_graph_is_as_without_side_files(dumps: list[Any]) -> None:
-    assert written(notes(every_kind(), side_files(dumps, OPS, []))) == written(None)
+    assert written(side_files(dumps, OPS, [])) == written(None)

@@ -9,9 +9,8 @@ from msgspec.structs import replace as changed
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.summary import NcclClock
-from graphlink.ranks import group_ids as groups
 from graphlink.ranks.records import Clock
-from graphlink.report.timeline import Shown
+from graphlink.report.timeline import Joined, Shown
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, communication, every_kind, records
 from tests.report.test_timeline import ERRORS, shown, written
@@ -34,7 +33,7 @@ OFFSET = changed(CLOCK, offset_ns=EPOCH_NS - OWN_NS)
 
 def made(files: SideFiles | None) -> Shown:
     comm = communication(ALL_REDUCE)
-    return replace(shown(every_kind(), records(), comm, {groups.key(comm.groups[0]): 5}), nccl=files)
+    return replace(shown(every_kind(), records(), comm, {comm.groups[0].key: 5}), nccl=files)
 
 
 def told(*dumps: Dump, clock: NcclClock = OFFSET) -> list[Row]:
@@ -130,5 +129,6 @@ def test_on_the_clock_of_the_run_they_move_with_the_rank() -> None:
     files = side_files(
         [dump([CALL], [{"call": 0, "channel": 0, "start_ns": at(100), "end_ns": at(140)}])], OPS, [(0, 0, 0)], clocks=[OFFSET]
     )
-    moved = replace(made(files), clock=Clock(rank=0, offset_ns=7_000, drift=0.0, from_ns=EPOCH_NS, residual_ns=0, shares=0, known=True))
+    clock = Clock(rank=0, offset_ns=7_000, drift=0.0, from_ns=EPOCH_NS, residual_ns=0, shares=0, known=True)
+    moved = replace(made(files), joined=Joined({}, 1, clock))
     assert placed(query(written(moved), CHANNELS)[0]) == [("NCCL channel 0", "allreduce", 107_000, 40_000)]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from graphlink.errors import InputError
 from graphlink.graph.bounds import closed, loosened, solved
-from graphlink.model import NOWHERE, JobLog
-from graphlink.pipeline.paddle.logs import read_paddle
+from graphlink.model import NOWHERE
+from graphlink.pipeline.paddle.logs import JobLog, read_paddle
 from graphlink.pipeline.paddle.runs import LOWER_BOUND, PaddleRuns, stage_runs
 from graphlink.pipeline.records import Phase, StageRun
 from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle

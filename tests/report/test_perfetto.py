@@ -53,7 +53,7 @@ def forests(draw: st.DrawFn, cross: bool = False) -> Slices:
 
 def played(s: Slices) -> dict[int, tuple[int, int, int]]:
     """(start, end, depth) of each slice as a reader sees them: an end closes what was opened last on its track."""
-    order = events(s, nested(s))
+    order = events(s)
     stacks: dict[int, list[int]] = defaultdict(list)
     out: dict[int, tuple[int, int, int]] = {}
     assert (np.diff(order.time_ns) >= 0).all()
@@ -83,7 +83,7 @@ def test_what_nests_is_shown_as_it_is(s: Slices) -> None:
 def test_what_crosses_is_cut_and_nothing_is_lost(s: Slices) -> None:
     seen = played(s)
     assert set(seen) == set(range(len(s.track)))
-    cut = nested(s).end_ns
+    cut = nested(s)[0]
     for i, (_, end, _) in seen.items():
         assert end == cut[i] <= max(s.end_ns[i], s.start_ns[i])
     for a, b in itertools.combinations(range(len(cut)), 2):
@@ -94,7 +94,7 @@ def test_what_crosses_is_cut_and_nothing_is_lost(s: Slices) -> None:
 
 def test_cuts() -> None:
     crossing = slices([(0, 0, 10, NOWHERE, 0), (0, 2, 12, 0, 0), (0, 4, 6, 1, 0), (0, 9, 20, NOWHERE, 0), (1, 5, 7, NOWHERE, 0)])
-    assert nested(crossing).end_ns.tolist() == [9, 9, 6, 20, 7]
+    assert nested(crossing)[0].tolist() == [9, 9, 6, 20, 7]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9), st.integers(0, 2))))
@@ -143,7 +143,7 @@ def traces(draw: st.DrawFn) -> Trace:
 def plain(trace: Trace) -> Iterator[Any]:
     """The packets of slices, built one by one."""
     s = trace.slices
-    order = events(s, nested(s))
+    order = events(s)
     numbers = {name: i for i, name in enumerate(dict.fromkeys(a.name for a in trace.args), start=1)}
     ids = perfetto.flow_ids(trace.rank, trace.flows).tolist()
     last: dict[int, int] = {}

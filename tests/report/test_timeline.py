@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
-from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
-from graphlink.graph.names import names
+from graphlink.graph.path_file import explain
 from graphlink.link.communication import communication as typed
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
@@ -29,7 +28,7 @@ from graphlink.perfetto.slices import nested
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import replay
 from graphlink.report import timeline
-from graphlink.report.timeline import DRAWN, Shown, Times
+from graphlink.report.timeline import DRAWN, Joined, Shown
 from graphlink.run import job
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
@@ -58,15 +57,15 @@ FLOWS = "select slice_out, slice_in, trace_id from flow"
 def shown(g: Graph, linked: Linked, comm: Communication, ids: groups.GroupIds | None = None, rank: int = 0) -> Shown:
     cost = cost_ns(g)
     played = replay(g, cost)
-    critical = critical_path(g, played.end_ns, cost, shares(g, linked, comm))
-    return Shown(rank, g, linked, comm, ids or {}, names(g, linked), critical, Times(played.start_ns, played.end_ns))
+    found = explain(g, linked, comm, played.end_ns, cost)
+    return Shown(rank, g, linked, comm, Joined(ids or {}, world_size=rank + 1), found, played)
 
 
 def written(*ranks: Shown) -> bytes:
     out = io.BytesIO()
     for one in ranks:
         before = len(out.getvalue())
-        assert timeline.write(out, one).size_bytes == len(out.getvalue()) - before
+        assert timeline.write(out, one) == len(out.getvalue()) - before
     return out.getvalue()
 
 
@@ -84,7 +83,7 @@ def recorded(rows: list[Row], rank: str = "rank 0") -> dict[int, Row]:
 def test_a_hand_made_graph() -> None:
     g, linked = every_kind(), records()
     comm = communication(ALL_REDUCE, host=(ALL_REDUCE,))
-    ids = {groups.key(comm.groups[0]): 5}
+    ids = {comm.groups[0].key: 5}
     errors, rows = query(written(shown(g, linked, comm, ids)), ERRORS, SLICES)
     assert errors == []
     told = [(r["name"], r["row"], r["tid"], r["ts"] - EPOCH_NS, r["dur"], r["depth"]) for _, r in sorted(recorded(rows).items())]
@@ -115,7 +114,8 @@ def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:
     g = graph(nodes, epoch_ns=0)
     whole = shown(g, records(), communication())
     code = np.array([0, 1, 2, 3, 4, 0, 1], np.int32)
-    errors, rows = query(written(replace(whole, names=replace(whole.names, texts=tuple(odd), code=code))), ERRORS, SLICES)
+    found = replace(whole.found, names=replace(whole.found.names, texts=tuple(odd), code=code))
+    errors, rows = query(written(replace(whole, found=found)), ERRORS, SLICES)
     assert errors == []
     mine = recorded(rows)
     assert [mine[i]["name"] or "" for i in range(7)] == [odd[k] for k in code]
@@ -138,7 +138,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Shown]:
     both = [prepared(folder, rank) for rank in (0, 1)]
     ids = groups.assign({p.rank: p.plan.groups for p in both})
     first, second = (shown(p.built.graph, p.linked, p.comm, ids[p.rank], p.rank) for p in both)
-    return [first, replace(second, beside=second.times)]
+    return [first, replace(second, beside=True)]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_a_slice_a_node(two: list[Shown], answers: list[list[Row]], rank: int) -
     mine = recorded(answers[1], f"rank {rank}")
     assert set(mine) == set(range(len(g.kind)))
     device_op = g.kind == NodeKind.DEVICE_OP
-    name = [two[rank].names.texts[k] for k in two[rank].names.code]
+    name = [two[rank].found.names.texts[k] for k in two[rank].found.names.code]
     for i, row in mine.items():
         assert (row["ts"], row["name"]) == (g.epoch_ns + g.start_ns[i], name[i])
         whole = int(g.duration_ns[i] if device_op[i] else g.end_ns[i] - g.start_ns[i])
@@ -207,11 +207,11 @@ def test_flows_are_the_dependencies_that_no_row_shows(two: list[Shown], answers:
 
 
 def test_the_critical_path_is_a_row_without_holes(two: list[Shown], answers: list[list[Row]]) -> None:
-    critical = two[0].critical
+    critical = two[0].found.path
     path = on(answers[1], timeline.PATH)
     path.sort(key=lambda r: r["node"])
     assert [r["node"] for r in path] == critical.node.tolist()
-    assert sum(r["dur"] for r in path) == critical.length_ns == two[0].times.end_ns.max()
+    assert sum(r["dur"] for r in path) == critical.length_ns == two[0].played.end_ns.max()
     at = two[0].graph.epoch_ns
     for before, row in zip([None, *path[:-1]], path, strict=True):
         assert (row["ts"], row["depth"]) == (at, 0) or row["dur"] == 0
@@ -222,7 +222,7 @@ def test_the_critical_path_is_a_row_without_holes(two: list[Shown], answers: lis
 
 
 def test_the_replay_stands_beside(two: list[Shown], answers: list[list[Row]]) -> None:
-    g, times = two[1].graph, two[1].times
+    g, times = two[1].graph, two[1].played
     mine = recorded(answers[1], "rank 1 replayed")
     assert [r["ts"] + r["dur"] - g.epoch_ns for _, r in sorted(mine.items())] == times.end_ns.tolist()
     delay = np.where(g.kind == NodeKind.DEVICE_OP, g.start_delay_ns, 0)
@@ -236,7 +236,7 @@ def test_the_replay_stands_beside(two: list[Shown], answers: list[list[Row]]) ->
 def waited(drawn: Trace, g: Graph) -> Counter[int]:
     """Length of the ``wait`` slices of each thread, as they are shown."""
     out: Counter[int] = Counter()
-    end_ns, track = nested(drawn.slices).end_ns, drawn.slices.track
+    end_ns, track = nested(drawn.slices)[0], drawn.slices.track
     thread = dict(zip(track.tolist(), np.where(g.kind == NodeKind.HOST_ASYNC, -1, g.tid).tolist(), strict=False))
     for i in range(len(g.kind), len(end_ns)):
         if drawn.names[drawn.slices.name[i]] == timeline.WAIT:
@@ -315,7 +315,7 @@ def test_real_recordings_nest_and_keep_their_waits(files: str) -> None:
     g, n = whole.graph, len(whole.graph.kind)
     assert g.wait_ns.any()
     assert waited(drawn, g) == waits_of(g)
-    cut = drawn.slices.end_ns - nested(drawn.slices).end_ns
+    cut = drawn.slices.end_ns - nested(drawn.slices)[0]
     odd = cut[:n][~np.isin(g.kind, (NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     assert (odd <= 1000).all()  # rounding of the recording at most
     assert not cut[n:].any()

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I64, NOWHERE, U8, Bool, JobLog
+from graphlink.model import I64, NOWHERE, U8, Bool
+from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.records import Phase
 
 NO_PHASE: Final = 255

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import JobLog
+from graphlink.model import I32, I64
 from graphlink.pipeline.paddle.lines import MARKER, JobLines, read_job_lines
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.read.source import open_source, unreadable
@@ -26,6 +26,29 @@ _MACHINE: Final = re.compile(r"machine(\d{1,9})")
 _WORKER: Final = re.compile(r"workerlog\.(\d{1,9})(?:\.(?:gz|zst|log|txt))*")
 _MOST_NAMED: Final = 8
 _RECORD: Final = "record with job_schedule_profiler_range(step, start, stop), or PaddleNLP's --job_schedule_profiler_start and _end"
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """The jobs of one Paddle worker, sorted by start, then end; one entry a job in each column.
+
+    ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
+    ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.
+    What concerns the whole folder is in the warnings of its first log.
+    """
+
+    path: str
+    rank: int
+    machine: int  # 0 for a folder of one machine
+    strings: tuple[str, ...]
+    type: I32  # forward, backward, optimizer, lr, default, forward0, ...
+    microbatch: I64
+    start_ns: I64
+    end_ns: I64
+    first_step: int | None  # of "Schedule Profiler start at step N and end at step M"
+    stop_step: int | None  # M: the first step that is not in the log
+    left_out: dict[str, int]
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

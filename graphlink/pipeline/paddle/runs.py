@@ -11,10 +11,11 @@ import numpy as np
 
 from graphlink.errors import InputError, UsageError
 from graphlink.link.steps import Steps
-from graphlink.model import I64, NOWHERE, JobLog
+from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import spans
 from graphlink.pipeline.paddle.clocks import clocks_of
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, codes, jobs_of
+from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.paddle.stages import Stages, passages, stages_of
 from graphlink.pipeline.records import Exchanges, Holds, Phase, Ranges, StageRun, StepSpans
 
