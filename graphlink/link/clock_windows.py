@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from graphlink.link.clock_evidence import NOISE_NS, STEPS_NS, Evidence
 from graphlink.model import I64, Bool
+from graphlink.tables import concat
 
 F64 = NDArray[np.float64]
 
@@ -54,9 +55,8 @@ def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[
     anchored = {device: e for device, e in evidence.items() if e.anchored}
     apart = {device: _windows(e, resolution_ns, changed.get(device, none)) if e.anchored else STILL for device, e in evidence.items()}
     if anchored and len(evidence) > 1:
-        one = _windows(
-            Evidence.joined([*anchored.values()]), resolution_ns, np.concatenate([none, *(changed.get(d, none) for d in anchored)])
-        )
+        every = concat(*anchored.values()).in_order()
+        one = _windows(every, resolution_ns, np.concatenate([none, *(changed.get(d, none) for d in anchored)]))
         if one.cost_us <= sum(w.cost_us for w in apart.values()) + _MOST_NOISE * CHANGE_US * (len(anchored) - 1):
             return [(tuple(evidence), one)]
     return [((device,), windows) for device, windows in apart.items()]
