@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, NOWHERE, Comm, CommTable
+from graphlink.model import I32, I64, Comm, CommTable
+from graphlink.tables import take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
 _MAX_US = MAX_NS // 1000
+_DTYPE = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "Bool": np.bool_}  # by a record's annotation
+_Record = TypeVar("_Record", bound=Any)  # a dataclass of columns
 _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
 
 
@@ -122,23 +126,33 @@ class Parts:
         self._comms.append(comm)
 
     def column(self, name: str, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
-        """The whole column, which is given up here: each can be taken once, so that two copies never live."""
+        """Return a column and give it up: each can be taken once, so that two copies never live."""
         parts = self._columns.pop(name, None)
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
-    def seen(self, name: str) -> I64:
-        """The column so far, which stays; empty where there is none."""
-        return np.concatenate([np.zeros(0, np.int64), *self._columns.get(name, [])])
+    def seen(self, name: str) -> NDArray[Any]:
+        """Return a column so far, which stays; empty int64 where there is none."""
+        if name not in self._columns:
+            return np.zeros(0, np.int64)
+        self._columns[name] = [np.concatenate(self._columns[name])]
+        return self._columns[name][0]
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Those that have not been taken yet."""
+        """Return those that have not been taken yet, and give them up."""
         return {name: self.column(name) for name in list(self._columns)}
 
-    def comm_table(self, order: NDArray[np.intp]) -> CommTable:
-        """The comms at their rows after the table is put in ``order``, which may leave rows out."""
-        place = np.full(self.count, NOWHERE, np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
-        rows = place[np.array(self._comm_rows, np.int64)]
-        ascending = np.argsort(rows, kind="stable")
-        ascending = ascending[rows[ascending] != NOWHERE]
-        return CommTable(rows[ascending], tuple(self._comms[i] for i in ascending.tolist()))
+    def table(self, kind: type[_Record], order: NDArray[np.intp], **others: Any) -> _Record:
+        """Return the columns as a record, rows in ``order`` (which may leave rows out); ``others`` are what it holds besides.
+
+        Each column is given up as it is copied.
+        """
+        for f in fields(kind):
+            if f.name in others:
+                continue
+            if f.type == "CommTable":
+                comms = CommTable(np.array(self._comm_rows, np.int32), tuple(self._comms))
+                others[f.name] = take_comms(comms, order, self.count)
+            else:
+                others[f.name] = self.column(f.name, _DTYPE[str(f.type)])[order]
+        record: _Record = kind(**others)
+        return record

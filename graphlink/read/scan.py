@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,6 @@ _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _STEP = np.full(256, 2, np.int8)  # 2 = no structure
 for _byte, _step in zip(b"[{]},", (1, 1, -1, -1, 0), strict=True):
     _STEP[_byte] = _step
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """``cut``: the last comma between elements; ``end``: the bracket that closes the array. None where the buffer has none."""
-
-    cut: int | None
-    end: int | None
 
 
 def guess_cut(buffer: bytes, separator: bytes = b"") -> int | None:
@@ -54,8 +45,10 @@ def separator_at(buffer: bytes, cut: int) -> bytes:
     return match[0] if match else b""
 
 
-def scan(buffer: bytes, *, first_cut: bool = False) -> Split:
-    """The last cut and the end of the array, found by counting brackets outside strings. Linear; exact if the text is valid JSON.
+def scan(buffer: bytes, *, first_cut: bool = False) -> tuple[int | None, int | None]:
+    """Find (cut, end): the last comma between elements, and the bracket that closes the array; None where the buffer has none.
+
+    Counts brackets outside strings. Linear; exact if the text is valid JSON.
 
     ``first_cut``: the first one instead, and the end only where there is no cut before it.
     """
@@ -75,12 +68,12 @@ def scan(buffer: bytes, *, first_cut: bool = False) -> Split:
         if len(commas):
             cut = first + int(marks[commas[0 if first_cut else -1]])
             if first_cut:
-                return Split(cut, None)
+                return cut, None
         if len(closing):
-            return Split(cut, first + int(marks[stop]))
+            return cut, first + int(marks[stop])
         depth = int(depths[-1]) if len(depths) else depth
         inside = (inside + len(quotes)) & 1
-    return Split(cut, None)
+    return cut, None
 
 
 def _real_quotes(text: NDArray[np.uint8], first: int, part: NDArray[np.uint8]) -> NDArray[np.int64]:

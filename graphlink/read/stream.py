@@ -44,22 +44,16 @@ _Around = dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
-    """An element that is valid JSON but not of the wanted type. ``index`` is its position in the array."""
-
-    index: int
-    text: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Block(Generic[T]):
-    """Consecutive elements. ``raws`` is parallel to ``rows`` and empty unless asked for."""
+    """Consecutive elements. ``raws`` is parallel to ``rows`` and empty unless asked for.
 
-    first: int  # position of the first element in the array
+    ``bad``: elements that are valid JSON but not of the wanted type, by their positions in the array.
+    """
+
     rows: list[T]
     index: Sequence[int]  # of each row in the array
     raws: list[bytes]
-    bad: list[BadRow]
+    bad: dict[int, bytes]
 
 
 @contextmanager
@@ -114,11 +108,10 @@ class ArrayReader:
             grown = len(buffer) > 4 * self._block_bytes
             cut, block = (None, None) if grown else self._guessed_block(buffer, decoder, first)
             if block is None:
-                split = scan(buffer, first_cut=grown)
-                if split.end is not None:
-                    yield self._last_block(buffer, split.end, decoder, first)
+                cut, end = scan(buffer, first_cut=grown)
+                if end is not None:
+                    yield self._last_block(buffer, end, decoder, first)
                     return
-                cut = split.cut
                 if cut is None:
                     self._may_grow(buffer, first, at_end=not more)
                     continue
@@ -320,27 +313,27 @@ class _RowDecoder(Generic[T]):
             except (msgspec.ValidationError, UnicodeDecodeError):
                 pass
             else:
-                return Block(first, rows, range(first, first + len(rows)), [], [])
+                return Block(rows, range(first, first + len(rows)), [], {})
         return self._one_by_one(text, first)
 
     def _one_by_one(self, text: bytes, first: int) -> Block[T]:
-        block: Block[T] = Block(first, [], [], [], [])
-        rows, index, raws = block.rows, [], block.raws
+        index: list[int] = []
+        block: Block[T] = Block([], index, [], {})
         for position, raw in enumerate(self._raw.decode(text), first):
             row_text = bytes(raw)
             try:
-                row = self._row.decode(row_text)
+                row = self._decoded(row_text)
             except msgspec.DecodeError:
-                block.bad.append(BadRow(position, row_text))
+                block.bad[position] = row_text
                 continue
-            except UnicodeDecodeError:  # mangled names happen; U+FFFD takes the place of the wrong bytes
-                try:
-                    row = self._row.decode(row_text.decode("utf-8", "replace"))
-                except msgspec.DecodeError:
-                    block.bad.append(BadRow(position, row_text))
-                    continue
-            rows.append(row)
+            block.rows.append(row)
             index.append(position)
             if self._keep_raw:
-                raws.append(utf8(row_text))
-        return Block(first, rows, index, raws, block.bad)
+                block.raws.append(utf8(row_text))
+        return block
+
+    def _decoded(self, text: bytes) -> T:
+        try:
+            return self._row.decode(text)
+        except UnicodeDecodeError:  # mangled names happen; U+FFFD takes the place of the wrong bytes
+            return self._row.decode(text.decode("utf-8", "replace"))
