@@ -19,16 +19,25 @@ def take(table: _Table, rows: Positions | Bool) -> _Table:
 
     Communication goes with its rows; what is no column stays as it is.
     """
-    values = {f.name: getattr(table, f.name) for f in fields(table)}
+    return take_as(table, rows, type(table))
+
+
+def take_as(table: Any, rows: Positions | Bool, kind: type[_Table]) -> _Table:
+    """Return rows as ``take`` does, as a ``kind`` of record that has some of the table's columns."""
+    values: dict[str, Any] = {f.name: getattr(table, f.name) for f in fields(kind)}
     count = next(len(value) for value in values.values() if isinstance(value, np.ndarray))
-    taken: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
-    comms = {name: value for name, value in values.items() if isinstance(value, CommTable)}
-    return replace(table, **taken, **{name: take_comms(comm, rows, count) for name, comm in comms.items()})
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            values[name] = value[rows]
+        elif isinstance(value, CommTable):
+            values[name] = take_comms(value, rows, count)
+    taken: _Table = kind(**values)
+    return taken
 
 
 def concat(*tables: _Table) -> _Table:
-    """Return the rows of one or more records of columns, one behind the other."""
-    names = (f.name for f in fields(tables[0]))
+    """Return the rows of one or more records, one behind the other; what is no column is that of the first."""
+    names = [f.name for f in fields(tables[0]) if isinstance(getattr(tables[0], f.name), np.ndarray)]
     return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
 
 
