@@ -201,7 +201,7 @@ def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     waits = host.comm_waits
     spun = host.spins
     axis, device = host.nodes.axis, x.linked.trace.device
-    polled_ns = np.maximum(host.elements.end_ns[spun.element], device.end_ns[spun.source])
+    polled_ns = np.maximum(host.elements.end_ns[spun.blocked.element], device.end_ns[spun.source])
     then = operator_after(x.linked, axis.tids[axis.thread(spun.ended_ns)], polled_ns)
     known, early = then != NOWHERE, spun.before != NOWHERE
     no_operator = ~np.isin(found.call_source, found.sync_source) & (host.part[found.call] == NOWHERE)

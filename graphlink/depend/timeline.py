@@ -41,6 +41,10 @@ class Axis:
         """Position of times on threads; every tid must be one of ``tids``, every time within the span."""
         return np.searchsorted(self.tids, tid) * self.span_ns + (time_ns - self.origin_ns)
 
+    def clipped(self, tid: I64, time_ns: I64) -> I64:
+        """Return positions as ``of`` does, of times brought into the span."""
+        return self.of(tid, np.clip(time_ns, self.origin_ns, self.origin_ns + self.span_ns - 1))
+
     def thread(self, at_ns: I64) -> I64:
         """Index into ``tids`` of positions."""
         return at_ns // self.span_ns
