@@ -46,15 +46,13 @@ def assemble(x: Inputs) -> Graph:
     edges = Edges.join([edges, *_to_end(columns, layout, edges)])
     rank = np.where(columns["kind"] == NodeKind.END, 3, np.where(np.arange(layout.end + 1) < layout.device, 0, 1))
     try:
-        numbering = number(columns["start_ns"], rank * (layout.end + 1) + np.arange(layout.end + 1), edges)
+        order, columns["start_ns"] = number(columns["start_ns"], rank * (layout.end + 1) + np.arange(layout.end + 1), edges)
     except Unordered as cycle:
         raise _circle(x, columns, edges, cycle.nodes) from None
-    order = numbering.order
     new = np.empty(len(order), np.int64)
     new[order] = np.arange(len(order))
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
-    columns["start_ns"] = numbering.start_ns
     c = {name: column[order] for name, column in columns.items()}
     caller = c["caller"]
     known = caller != NOWHERE

@@ -85,7 +85,7 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
 def build_with(linked: Linked, comm: Communication, found: Found, options: BuildOptions) -> Built:
     """As ``build``, with the waits that ``find`` found."""
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
-    device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns, found.enqueued)
+    device = device_side(linked, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
     late, spun = host.comm_waits, host.spins
     untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns, spun.untold, spun.untold_ns)
@@ -97,7 +97,7 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
     """Waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
     trace = linked.trace
     warnings: list[str] = []
-    cuda = cuda_waits(linked, None if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
+    cuda = cuda_waits(linked, () if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
     others: list[Waits] = []
     enqueued: Enqueued | None = None
     unexplained_calls = unexplained_ns = 0
@@ -110,9 +110,10 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
         )
     else:
         enqueued = Enqueued.of(linked, cuda)
-        inferred = infer_waits(linked, cuda, enqueued)
-        others.append(inferred.waits)
-        unexplained_calls, unexplained_ns = inferred.unexplained_calls, inferred.unexplained_ns
+        inferred, unexplained = infer_waits(linked, cuda, enqueued)
+        others.append(inferred)
+        unexplained_calls = len(unexplained)
+        unexplained_ns = int((trace.calls.end_ns - trace.calls.start_ns)[unexplained].sum())
         if unexplained_calls:
             warnings.append(
                 f"{unexplained_calls} synchronisation calls waited {unexplained_ns / 1000:.1f} us for something that "

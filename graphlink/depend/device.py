@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.cuda import CudaWaits
-from graphlink.depend.devicetime import LATE_NS, Delays, Order, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import LATE_NS, Delays, StreamOrder, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
@@ -23,7 +22,7 @@ class DeviceSide:
     at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that it would begin later than recorded.
     """
 
-    order: Order
+    order: StreamOrder
     delays: Delays
     latency_ns: I64
     delay_latency_ns: I64
@@ -33,7 +32,7 @@ class DeviceSide:
     inferred_events: int
 
 
-def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
+def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
     """``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none. Cost: O(n log n)."""
     device = linked.trace.device
     order = stream_order(device)
@@ -44,7 +43,7 @@ def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: Host
     source, target, bits = found.event_source, found.event_target, found.event_found_by
     inferred = 0
     if enqueued is not None:
-        unseen = infer_events(linked, cuda, enqueued, ready_ns(order, launched_ns, (source, target), host.start_ns))
+        unseen = infer_events(linked, enqueued, ready_ns(order, launched_ns, (source, target), host.start_ns))
         inferred = len(unseen[0])
         source, target = np.concatenate([source, unseen[0]]), np.concatenate([target, unseen[1]])
         bits = np.concatenate([bits, np.full(inferred, FoundBy.INFERRED, np.uint8)])
@@ -73,7 +72,7 @@ def _returned_ns(linked: Linked, host: HostSide) -> I64:
     return out
 
 
-def _conserved(linked: Linked, order: Order, ready: I64, start_ns: int) -> None:
+def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) -> None:
     """Every ns of a stream, from the start of the rank to its last op's end, is work, a start delay, or idle for what the op waited for."""
     device = linked.trace.device
     before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])

@@ -46,17 +46,10 @@ LATEST_NS = 1_000_000  # no call is taken to return later than this after what i
 LATEST_OPS = 64  # nor when so many have ended since
 
 
-@dataclass(frozen=True, slots=True)
-class Inferred:
-    """``unexplained_calls`` blocked for ``unexplained_ns`` in all, and nothing in the recording says on what."""
+def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Waits, list[int]]:
+    """Infer waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
 
-    waits: Waits
-    unexplained_calls: int
-    unexplained_ns: int
-
-
-def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred:
-    """Waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
+    Returns (waits, calls that blocked and of which nothing in the recording says on what).
 
     A cudaMemcpyAsync from device to pageable host memory blocks, too, for its own copy; one from pageable host memory blocks until what
     stood before it on its stream is done. Cost: O(rows log rows + calls x ops that end within the time that waking takes).
@@ -79,7 +72,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
         slack_ns=slack_ns,
     )
     found: list[tuple[int, int]] = []
-    unexplained_calls = unexplained_ns = 0
+    unexplained: list[int] = []
     asked = np.flatnonzero(open_ & sync)
     last = np.searchsorted(device.end_ns[by_end], calls.end_ns[asked] + slack_ns, side="right") - 1
     asking = [
@@ -98,8 +91,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     for call, what in zip(asked.tolist(), asking, strict=True):
         source = search.awaited(what, bands[int(calls.name[call])])
         if source is None:
-            unexplained_calls += 1
-            unexplained_ns += int(took_ns[call])
+            unexplained.append(call)
         else:
             found.append((source, call))
     found += _pageable_copies(linked, cuda, slack_ns)
@@ -107,7 +99,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     pairs = np.array(found, np.int32).reshape(-1, 2)
     nowhere = np.full(len(pairs), NOWHERE, np.int32)
     waits = Waits(pairs[:, 0], pairs[:, 1], nowhere, np.full(len(pairs), FoundBy.INFERRED, np.uint8))
-    return Inferred(waits, unexplained_calls, unexplained_ns)
+    return waits, unexplained
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Reasons (``SyncCounts.rejected``; docs/edges.md)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
+from graphlink.tables import concat, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
         event_source=pairs.source[event],
         event_target=pairs.device_op[event],
         event_found_by=pairs.found_by[event],
-        rejected=Waits(pairs.source[named], pairs.call[named], pairs.device_op[named], pairs.found_by[named]),
+        rejected=take(pairs, named),
         counts=_counts(pairs, reason),
     )
 
@@ -91,17 +92,13 @@ _SOURCES = (("hta", FoundBy.HTA), ("cuda_sync", FoundBy.CUDA_SYNC), ("event_id",
 
 
 def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
-    source = np.concatenate([w.source for w in sources])
-    call = np.concatenate([w.call for w in sources])
-    device_op = np.concatenate([w.device_op for w in sources])
-    bits = np.concatenate([w.found_by for w in sources])
-    if not len(source):
-        return Waits(source, call, device_op, bits)
-    order = np.lexsort((source, device_op, call))
-    key = np.stack([call[order], device_op[order], source[order]])
+    pairs = concat(*sources)
+    if not len(pairs.source):
+        return pairs
+    pairs = take(pairs, np.lexsort((pairs.source, pairs.device_op, pairs.call)))
+    key = np.stack([pairs.call, pairs.device_op, pairs.source])
     first = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
-    at = order[first]
-    return Waits(source[at], call[at], device_op[at], np.bitwise_or.reduceat(bits[order], first))
+    return replace(take(pairs, first), found_by=np.bitwise_or.reduceat(pairs.found_by, first))
 
 
 def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
