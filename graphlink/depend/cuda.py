@@ -65,15 +65,15 @@ def cuda_waits(linked: Linked, read: Sequence[StreamWait] = ()) -> CudaWaits:
 
     Cost: O(rows log rows) to order them, then O(1) a row and stream.
     """
-    machine = _Machine(linked, {}, read)
-    machine.run()
-    if machine.doubtful:
-        machine = _Machine(linked, machine.likeliest_devices(), read)
-        machine.run()
-    return machine.result()
+    walk = _Walk(linked, {}, read)
+    walk.run()
+    if walk.doubtful:
+        walk = _Walk(linked, walk.likeliest_devices(), read)
+        walk.run()
+    return walk.result()
 
 
-class _Machine:
+class _Walk:
     """The walk's state; one use."""
 
     def __init__(self, linked: Linked, device_of: dict[int, int], read: Sequence[StreamWait]) -> None:

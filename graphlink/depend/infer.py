@@ -62,7 +62,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
     sync = np.isin(cuda.role, SYNCS)
     by_end = np.argsort(device.end_ns, kind="stable")
     slack_ns = rounding_ns(trace)
-    search = _Search(
+    search = _OpsByEnd(
         ends=device.end_ns[by_end].tolist(),
         row=by_end.tolist(),
         enqueued=enqueued,
@@ -114,7 +114,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _OpsByEnd:
     """Device rows by end; ``ends`` and ``row`` are lists as the search touches few of them, one by one."""
 
     ends: list[int]
@@ -189,7 +189,7 @@ class _Search:
         return other_device or bool(self.stream[row] != self.stream[best]) or role == Role.EVENT_SYNC
 
 
-def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
+def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
     """{name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the default.
 
     A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer than the
@@ -212,7 +212,7 @@ def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking:
     return out
 
 
-def _lags(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
+def _lags(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
     """(name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been held up, from what
     held them up, of the others from the last op that may have.
     """

@@ -84,13 +84,13 @@ def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = B
             raise InputError("is a bare list, not an execution trace (ET)", path=path, todo=f"if it is a trace, {kinds.KINETO.todo}")
         if array.key != "nodes":
             raise InputError(f"is {kinds.KINETO.what}, not an execution trace (ET)", path=path, todo=kinds.KINETO.todo)
-        gathered = _Gathered(str(path))
+        gathered = _EtNodes(str(path))
         for block in array.blocks(_Node, keep_raw=keep_json):
             gathered.add(block)
         return gathered.trace(array, keep_json)
 
 
-class _Gathered:
+class _EtNodes:
     def __init__(self, path: str):
         self.path = path
         self.strings = Strings()

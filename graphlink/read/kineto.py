@@ -67,14 +67,14 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
     with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
         if array.key == "nodes":
             raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
-        gathered = _Gathered(str(path))
+        gathered = _KinetoRows(str(path))
         for block in array.blocks(Event):
             gathered.add(block)
         gathered.refuse_foreign(array)
         return gathered.trace(array)
 
 
-class _Gathered:
+class _KinetoRows:
     """What has been read so far. Times are ns without the base, which may follow the events."""
 
     def __init__(self, path: str):

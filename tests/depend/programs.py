@@ -102,7 +102,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
     comm = communication(linked)
     found = stage.find(linked, stage.BuildOptions(sync=sync), comm)
     host = host_side(linked, comm, found.cuda, found.dependencies, 20_000)
-    device = device_side(linked, found.cuda, found.dependencies, host, 20_000, found.enqueued)
+    device = device_side(linked, found.dependencies, host, 20_000, found.enqueued)
     rows = linked.trace.device
     # Ops of one graph launch share a correlation; they stand in start order on both sides.
     truth = sorted(range(len(execution.device)), key=lambda i: (ids.device_correlation[i], shown(execution.device[i].start_ns), i))

@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows
 from graphlink.read.columns import MISSING
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
-from graphlink.read.nsys.text import Names, dense, name_column
+from graphlink.read.nsys.text import ExportNames, dense, name_column
 from graphlink.tables import concat, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
@@ -34,7 +34,7 @@ class ExportWork(DeviceRows):
     context: I64
 
 
-def read_work(export: Export, names: Names) -> ExportWork:
+def read_work(export: Export, names: ExportNames) -> ExportWork:
     """All device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
 
     A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
@@ -88,13 +88,13 @@ def _or_zero(column: I64) -> I64:
     return np.where(missing, 0, column) if missing.any() else column
 
 
-def _kernels(export: Export, names: Names) -> ExportWork:
+def _kernels(export: Export, names: ExportNames) -> ExportWork:
     spelled = "demangledName" if export.has(KERNEL, "demangledName") else "shortName"
     columns = export.integers(KERNEL, (*_IDS, spelled))
     return _work(export, KERNEL, columns, name_column(export, names, KERNEL, columns, spelled), DeviceKind.KERNEL)
 
 
-def _copies(export: Export, names: Names) -> ExportWork:
+def _copies(export: Export, names: ExportNames) -> ExportWork:
     table = CUPTI + "MEMCPY"
     columns = export.integers(table, (*_IDS, "bytes", "copyKind", "srcKind", "dstKind"))
     copy, memory = _words(export, "ENUM_CUDA_MEMCPY_OPER", _COPIES), _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
@@ -113,7 +113,7 @@ def _copies(export: Export, names: Names) -> ExportWork:
     return _work(export, table, columns, name, DeviceKind.MEMCPY, ~migrations)
 
 
-def _memsets(export: Export, names: Names) -> ExportWork:
+def _memsets(export: Export, names: ExportNames) -> ExportWork:
     table = CUPTI + "MEMSET"
     columns = export.integers(table, (*_IDS, "bytes", "memKind"))
     memory = _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
@@ -122,7 +122,7 @@ def _memsets(export: Export, names: Names) -> ExportWork:
     return _work(export, table, columns, names.codes([text.encode() for text in spelled])[which], DeviceKind.MEMSET)
 
 
-def _graphs(export: Export, names: Names, others: list[ExportWork]) -> ExportWork:
+def _graphs(export: Export, names: ExportNames, others: list[ExportWork]) -> ExportWork:
     """Rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
     columns = export.integers(GRAPH, (*_IDS, "graphId"))
     ids, which = dense(columns["graphId"])

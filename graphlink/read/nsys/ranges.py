@@ -12,7 +12,7 @@ from graphlink.read.columns import MAX_NS, MISSING
 from graphlink.read.nsys.device import CUPTI, NO_COMMS, RUNTIME
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.nccl import Payload, read_payloads
-from graphlink.read.nsys.text import Names, RangeNames, call_name, dense, name_column
+from graphlink.read.nsys.text import ExportNames, RangeNames, call_name, dense, name_column
 from graphlink.tables import concat, take
 
 NVTX: Final = "NVTX_EVENTS"
@@ -54,7 +54,7 @@ class ExportOverheads(OverheadRows):
     tid: I64
 
 
-def read_calls(export: Export, names: Names) -> ExportCalls:
+def read_calls(export: Export, names: ExportNames) -> ExportCalls:
     """Calls by their names without version suffix. Those of no thread are counted."""
     columns = export.integers(RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId"))
     name = name_column(export, names, RUNTIME, columns, "nameId", call_name)
@@ -68,7 +68,7 @@ def read_calls(export: Export, names: Names) -> ExportCalls:
     return take(ExportCalls(start, end, columns["globalTid"], name, correlation, query), there)
 
 
-def read_ranges(export: Export, names: Names) -> ExportRanges:
+def read_ranges(export: Export, names: ExportNames) -> ExportRanges:
     """All ranges of all domains. Marks, ranges that never ended, and other events are counted by what they are."""
     columns = export.integers(NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"))
     types = _types(export)
@@ -109,7 +109,7 @@ def read_ranges(export: Export, names: Names) -> ExportRanges:
 class _RangeTexts:
     """Name, sequence number and whether it is an operator, of every NVTX row; plain strings fill ``text``, registered ones ``textId``."""
 
-    def __init__(self, export: Export, names: Names, columns: Columns, kept: Bool):
+    def __init__(self, export: Export, names: ExportNames, columns: Columns, kept: Bool):
         count = len(kept)
         self.name = np.zeros(count, np.int32)
         self.seq = np.full(count, -1, np.int64)
@@ -132,7 +132,7 @@ class _RangeTexts:
         if unnamed:
             export.warnings.append(f"{unnamed} NVTX ranges have no name in the export")
 
-    def _fill(self, names: Names, rows: I64, found: list[tuple[bytes, int, bool]], which: I64 | slice = slice(None)) -> None:
+    def _fill(self, names: ExportNames, rows: I64, found: list[tuple[bytes, int, bool]], which: I64 | slice = slice(None)) -> None:
         if found:
             texts, numbers, operators = zip(*found, strict=True)
             self.name[rows] = names.codes(texts)[which]
@@ -183,7 +183,7 @@ def _texts_at(export: Export, rows: I64) -> list[bytes | None]:
     return out
 
 
-def forward_backward(ranges: ExportRanges, names: Names) -> FlowRows:
+def forward_backward(ranges: ExportRanges, names: ExportNames) -> FlowRows:
     """The forward operator of each backward operator, by the sequence numbers that ``emit_nvtx`` writes; ``tid`` columns are globalTids.
 
     As Kineto's flows: from the forward operator with the number that started last before, to the inner of the two backward rows.
@@ -207,7 +207,7 @@ def forward_backward(ranges: ExportRanges, names: Names) -> FlowRows:
     return FlowRows(thread[forward], start_ns[forward], thread[backward], start_ns[backward])
 
 
-def read_overheads(export: Export, names: Names) -> ExportOverheads:
+def read_overheads(export: Export, names: ExportNames) -> ExportOverheads:
     """Read what profiling took. Rows without thread or with a time that is none are passed over: they say nothing."""
     none = np.zeros(0, np.int64)
     parts = [ExportOverheads(none, none, none.astype(np.int32), none)]

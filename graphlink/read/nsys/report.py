@@ -23,7 +23,7 @@ from graphlink.read.nsys.places import Contents, Numbering, Place, number
 from graphlink.read.nsys.ranges import NVTX, ExportCalls, ExportRanges, forward_backward, read_calls, read_overheads, read_ranges
 from graphlink.read.nsys.split import ExportRows, split, with_clear_streams
 from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_untold
-from graphlink.read.nsys.text import Names
+from graphlink.read.nsys.text import ExportNames
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
 _TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
@@ -60,7 +60,7 @@ def numbered(trace: Trace, numbering: Numbering, place: int) -> Trace:
 def read_report(path: str | Path) -> Report:
     """As ``read_nsys``, but not numbered. A file is read once, however many ranks it holds."""
     with open_export(path) as export:
-        names = Names()
+        names = ExportNames()
         work = read_work(export, names)
         calls = read_calls(export, names)
         ranges = read_ranges(export, names)
@@ -130,7 +130,7 @@ def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: Expor
     return tuple(sorted(found, key=lambda p: (p.process % (1 << 64), -1 if p.device is None else p.device)))
 
 
-def _range_comms(names: Names, ranges: ExportRanges, sizes: dict[int, int]) -> dict[int, Comm]:
+def _range_comms(names: ExportNames, ranges: ExportRanges, sizes: dict[int, int]) -> dict[int, Comm]:
     spelled = [operation(text) for text in names]
     rows = np.flatnonzero(ranges.nccl & np.array([name is not None for name in spelled], np.bool_)[ranges.name])
     interned: dict[Comm, Comm] = {}
@@ -141,7 +141,9 @@ def _range_comms(names: Names, ranges: ExportRanges, sizes: dict[int, int]) -> d
     return out
 
 
-def _kernel_comms(names: Names, work: ExportWork, calls: ExportCalls, ranges: ExportRanges, range_comm: dict[int, Comm]) -> dict[int, Comm]:
+def _kernel_comms(
+    names: ExportNames, work: ExportWork, calls: ExportCalls, ranges: ExportRanges, range_comm: dict[int, Comm]
+) -> dict[int, Comm]:
     """Device row -> the call of NCCL that it runs."""
     if not range_comm:
         return {}

@@ -18,7 +18,7 @@ from graphlink.read.columns import MISSING
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.read.nsys.text import Names
+from graphlink.read.nsys.text import ExportNames
 from graphlink.tables import concat
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
@@ -60,7 +60,7 @@ class ExportEvents(EventRows):
     pair: I64  # eventSyncId; 0 = none
 
 
-def call_kinds(names: Names) -> U8:
+def call_kinds(names: ExportNames) -> U8:
     """Of every name so far: 1 + SyncKind of a call that is called so, 0 for all others."""
     out = np.zeros(len(names), np.uint8)
     for text, code in names.items():
@@ -89,7 +89,9 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEv
     )
 
 
-def read_syncs(export: Export, names: Names, calls: ExportCalls, events: ExportEvents, devices: dict[tuple[int, int], int]) -> ExportSyncs:
+def read_syncs(
+    export: Export, names: ExportNames, calls: ExportCalls, events: ExportEvents, devices: dict[tuple[int, int], int]
+) -> ExportSyncs:
     """Every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
     wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId", "eventSyncId")
     columns = export.integers(SYNCS, wanted)
@@ -160,7 +162,7 @@ def _with_records(syncs: ExportSyncs, events: ExportEvents, record: I64) -> Expo
     )
 
 
-def with_untold(syncs: ExportSyncs, names: Names, calls: ExportCalls, processes: I64) -> ExportSyncs:
+def with_untold(syncs: ExportSyncs, names: ExportNames, calls: ExportCalls, processes: I64) -> ExportSyncs:
     """Adds a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
 
     Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take it for its own.

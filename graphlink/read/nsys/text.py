@@ -80,7 +80,7 @@ def call_name(text: bytes) -> bytes:
     return _VERSION.sub(b"", text)
 
 
-class Names(dict[bytes, int]):
+class ExportNames(dict[bytes, int]):
     """Numbers names in order of first use; "" is 0."""
 
     def __init__(self) -> None:
@@ -110,7 +110,9 @@ def dense(column: I64) -> tuple[I64, I64]:
     return np.flatnonzero(present) + low, (np.cumsum(present) - 1)[column - low]
 
 
-def name_column(export: Export, names: Names, table: str, columns: Columns, column: str, spelled: Callable[[bytes], bytes] = bytes) -> I32:
+def name_column(
+    export: Export, names: ExportNames, table: str, columns: Columns, column: str, spelled: Callable[[bytes], bytes] = bytes
+) -> I32:
     """Codes of the names of a table's rows, which a column holds as ids or as text; counts what has no name."""
     ids, which = dense(columns[column])
     texts = [text if text is None else spelled(text) for text in export.strings(ids)]
