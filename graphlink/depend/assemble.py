@@ -184,7 +184,7 @@ def _device_edges(x: _Parts) -> list[Edges]:
     return [
         *both(EdgeKind.LAUNCH, x.host.launcher[launched], launched),
         *both(EdgeKind.STREAM, x.device_at + side.order.before[followed].astype(np.int64), followed),
-        *both(EdgeKind.EVENT, x.device_at + side.event_source.astype(np.int64), side.event_target, side.event_found_by),
+        *both(EdgeKind.EVENT, x.device_at + side.events.source.astype(np.int64), side.events.device_op, side.events.found_by),
         Edges.of(EdgeKind.STREAM, x.delay_at + late.after[touching][own], x.delay_at + touching[own]),
         Edges.of(EdgeKind.EVENT, x.delay_at + late.after[touching][~own], x.delay_at + touching[~own], FoundBy.INFERRED),
         Edges.of(EdgeKind.STREAM, x.delay_at + ender[own_op], x.device_at + released[own_op]),
@@ -195,36 +195,36 @@ def _device_edges(x: _Parts) -> list[Edges]:
 
 def _sync_edges(x: _Parts) -> list[Edges]:
     found, host = x.found, x.host
-    cut = np.flatnonzero(host.part[found.call] != NOWHERE)
+    cut = np.flatnonzero(host.part[found.host.call] != NOWHERE)
     waits = host.comm_waits
     spun = host.spins
     axis, device = host.nodes.axis, x.linked.trace.device
     polled_ns = np.maximum(host.elements.end_ns[spun.blocked.element], device.end_ns[spun.source])
     then = operator_after(x.linked, axis.tids[axis.thread(spun.ended_ns)], polled_ns)
     known, early = then != NOWHERE, spun.before != NOWHERE
-    no_operator = ~np.isin(found.call_source, found.sync_source) & (host.part[found.call] == NOWHERE)
-    to_end = found.call_source[no_operator]
+    no_operator = ~np.isin(found.host.source, found.sync_source) & (host.part[found.host.call] == NOWHERE)
+    to_end = found.host.source[no_operator]
     return [
         Edges.of(EdgeKind.SYNC, x.device_at + found.sync_source, _node_of_row(x, found.sync_target), found.sync_found_by),
-        Edges.of(EdgeKind.SYNC, x.device_at + found.call_source[cut], host.part[found.call[cut]], found.call_found_by[cut]),
+        Edges.of(EdgeKind.SYNC, x.device_at + found.host.source[cut], host.part[found.host.call[cut]], found.host.found_by[cut]),
         Edges.of(EdgeKind.SYNC, x.comm_at + waits.comm, host.comm_part, FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + spun.source, host.spun_part, FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + spun.before[early], host.spin_part[early], FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + spun.source[known], _node_of_row(x, then[known]), FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, x.device_at + to_end, np.full(len(to_end), x.end), found.call_found_by[no_operator]),
+        Edges.of(EdgeKind.SYNC, x.device_at + to_end, np.full(len(to_end), x.end), found.host.found_by[no_operator]),
     ]
 
 
 def _sync_calls(x: _Parts) -> SyncCalls:
     """The calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next operator or to ``end``."""
-    call = x.found.call
+    call = x.found.host.call
     target = x.host.part[call].copy()
     whole = np.flatnonzero(target == NOWHERE)
     row = next_operator(x.linked, call[whole])
     known = row != NOWHERE
     target[whole] = x.end
     target[whole[known]] = _node_of_row(x, row[known])
-    return SyncCalls((x.device_at + x.found.call_source).astype(np.int32), target, call)
+    return SyncCalls((x.device_at + x.found.host.source).astype(np.int32), target, call)
 
 
 def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:

@@ -11,12 +11,13 @@ from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.merge import Dependencies
-from graphlink.model import I32, I64, NOWHERE, U8, CommKind, Communication, FoundBy, Linked
+from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
+from graphlink.tables import concat
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSide:
-    """Event edges (device rows): recorded waits, then those inferred from late starts.
+    """``events``: waits of device ops, the recorded ones, then those inferred from late starts.
 
     ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching host node it begins
     at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that it would begin later than recorded.
@@ -26,9 +27,7 @@ class DeviceSide:
     delays: Delays
     latency_ns: I64
     delay_latency_ns: I64
-    event_source: I32
-    event_target: I32
-    event_found_by: U8
+    events: Waits
     inferred_events: int
 
 
@@ -40,24 +39,23 @@ def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int
     linked_ops = host.launcher != NOWHERE
     by = host.launcher[linked_ops]
     launched_ns[linked_ops] = host.nodes.start_ns[by] + host.nodes.duration_ns[by]  # what the node waits for comes after
-    source, target, bits = found.event_source, found.event_target, found.event_found_by
+    events = found.device
     inferred = 0
     if enqueued is not None:
-        unseen = infer_events(linked, enqueued, ready_ns(order, launched_ns, (source, target), host.start_ns))
-        inferred = len(unseen[0])
-        source, target = np.concatenate([source, unseen[0]]), np.concatenate([target, unseen[1]])
-        bits = np.concatenate([bits, np.full(inferred, FoundBy.INFERRED, np.uint8)])
-    ready = ready_ns(order, launched_ns, (source, target), host.start_ns)
+        unseen = infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns))
+        inferred = len(unseen.source)
+        events = concat(events, unseen)
+    ready = ready_ns(order, launched_ns, events, host.start_ns)
     _conserved(linked, order, ready, host.start_ns)
     late = delays(device, ready, gap_ns)
     before_ns = int(device.start_ns.min(initial=host.start_ns)) - 2 * LATE_NS  # a stream was idle before its first op
-    busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), (source, target), before_ns)
+    busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), events, before_ns)
     returned_ns = _returned_ns(linked, host)
     from_node_ns = launch_latency_ns(device, returned_ns, busy_until_ns)
     from_node_ns += np.where(returned_ns != NOWHERE, returned_ns - launched_ns, 0)  # a node may carry a short rest behind its call
     latency_ns = np.clip(from_node_ns, 0, np.maximum(device.start_ns - launched_ns, 0))
     delay_latency_ns = np.where(late.heads, np.clip(from_node_ns[late.row], 0, late.end_ns - launched_ns[late.row]), 0)
-    return DeviceSide(order, late, latency_ns, delay_latency_ns, source, target, bits, inferred)
+    return DeviceSide(order, late, latency_ns, delay_latency_ns, events, inferred)
 
 
 def _returned_ns(linked: Linked, host: HostSide) -> I64:

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphlink.depend.enqueued import Enqueued
 from graphlink.link.launch import rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
 from graphlink.tables import successive
 
 LATE_NS = 20_000
@@ -60,20 +60,17 @@ def stream_order(device: DeviceRows) -> StreamOrder:
     return StreamOrder(before, end_ns, device.end_ns - end_ns)
 
 
-def ready_ns(order: StreamOrder, launched_ns: I64, event: tuple[I32, I32], rank_start_ns: int) -> I64:
-    """When all that each op depends on has ended. ``launched_ns``: end of the launching host node, the start of the rank for orphans.
-
-    ``event``: (source, target) device rows.
-    """
+def ready_ns(order: StreamOrder, launched_ns: I64, events: Waits, rank_start_ns: int) -> I64:
+    """When all that each op depends on has ended. ``launched_ns``: end of the launching host node, the start of the rank for orphans."""
     out = np.maximum(launched_ns, rank_start_ns)
     has = order.before != NOWHERE
     out[has] = np.maximum(out[has], order.end_ns[order.before[has]])
-    np.maximum.at(out, event[1], order.end_ns[event[0]])
+    np.maximum.at(out, events.device_op, order.end_ns[events.source])
     return out
 
 
-def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> tuple[I32, I32]:
-    """(source, target) device rows of event waits that show by their effect only.
+def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
+    """Infer waits of device ops for events, which show by their effect only.
 
     Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains it: waits go
     across devices as well. An op that ended in the very us of the start, where the recording lost its ns, may have ended after it: it
@@ -107,7 +104,8 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> tuple[I32, I
     if AT_ONCE_TIMES <= len(at_once) >= len(found):
         found = [*((source, op) for op, source in at_once.items()), *((source, op) for source, op in found if op not in at_once)]
     pairs = np.array(found, np.int32).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+    nowhere, bits = np.full(len(pairs), NOWHERE, np.int32), np.full(len(pairs), FoundBy.INFERRED, np.uint8)
+    return Waits(pairs[:, 0], nowhere, pairs[:, 1], bits)
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:

@@ -147,7 +147,7 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
     What is launched comes after what was awaited, but the ``sync`` edge starts at the next operator: so there is a cut behind them.
     """
     calls, rows = linked.trace.calls, linked.trace.host
-    call = np.unique(found.call)
+    call = np.unique(found.host.call)
     call = call[~blocked[call] & (el.of_call[call] != NOWHERE)]
     following = next_operator(linked, call)
     until_ns = np.full(len(call), np.iinfo(np.int64).max)

@@ -27,20 +27,15 @@ from graphlink.tables import concat, take
 class Dependencies:
     """What survived. All columns of a group are parallel.
 
-    ``call_source``, ``call``: every true wait of the host, one a (source, call), for the part after the cut.
-    ``sync_source``, ``sync_target``: the edges to the next operator (a host row). ``event_source``, ``event_target``: device rows.
-    ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
+    ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``, ``sync_target``: the
+    edges to the next operator (a host row). ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
     """
 
-    call_source: I32
-    call: I32
-    call_found_by: U8
+    host: Waits
     sync_source: I32
     sync_target: I32
     sync_found_by: U8
-    event_source: I32
-    event_target: I32
-    event_found_by: U8
+    device: Waits
     rejected: Waits
     counts: SyncCounts
 
@@ -72,15 +67,11 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     event = np.flatnonzero(device & (reason == 0))
     named = (reason == _IMPOSSIBLE) & ((pairs.found_by & (FoundBy.CUDA_SYNC | FoundBy.EVENT_ID)) != 0)
     return Dependencies(
-        call_source=pairs.source[call_pairs],
-        call=pairs.call[call_pairs],
-        call_found_by=pairs.found_by[call_pairs],
+        host=take(pairs, call_pairs),
         sync_source=pairs.source[sync],
         sync_target=target[sync],
         sync_found_by=bits,
-        event_source=pairs.source[event],
-        event_target=pairs.device_op[event],
-        event_found_by=pairs.found_by[event],
+        device=take(pairs, event),
         rejected=take(pairs, named),
         counts=_counts(pairs, reason),
     )
@@ -193,7 +184,7 @@ def wait_ends(linked: Linked, cuda: CudaWaits, found: Dependencies) -> I64:
     """
     calls = linked.trace.calls
     out = calls.start_ns.copy()
-    np.maximum.at(out, found.call, linked.trace.device.end_ns[found.call_source])
+    np.maximum.at(out, found.host.call, linked.trace.device.end_ns[found.host.source])
     out = np.minimum(out, calls.end_ns)
     query = cuda.role == Role.EVENT_QUERY
     out[query] = calls.start_ns[query]

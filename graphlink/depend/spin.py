@@ -147,8 +147,8 @@ def _before(linked: Linked, found: Dependencies) -> I32:
     """What each device op had to wait for longest: the op before on its stream, or a source of its events."""
     device = linked.trace.device
     before = stream_order(device).before.copy()
-    order = np.argsort(device.end_ns[found.event_source], kind="stable")
-    source, target = found.event_source[order], found.event_target[order]
+    order = np.argsort(device.end_ns[found.device.source], kind="stable")
+    source, target = found.device.source[order], found.device.device_op[order]
     last = np.full(len(before), NOWHERE, np.int32)
     last[target] = source  # of several the last that ended stays
     later = (last != NOWHERE) & ((before == NOWHERE) | (device.end_ns[last] > device.end_ns[before]))

@@ -173,7 +173,7 @@ def _no_rows(linked: Linked, *, nsys: bool) -> Kind:
 
 def _inferred_calls(found: FoundWaits, count: int) -> Bool:
     out = np.zeros(count, np.bool_)
-    out[found.dependencies.call[(found.dependencies.call_found_by & FoundBy.INFERRED) != 0]] = True
+    out[found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]] = True
     return out
 
 

@@ -47,14 +47,14 @@ class Case:
         return int(self.trace.device.device[row]), int(self.trace.device.stream[row])
 
     def found_waits(self) -> Pairs:
-        return set(zip(self.dependencies.call_source.tolist(), self.dependencies.call.tolist(), strict=True))
+        return set(zip(self.dependencies.host.source.tolist(), self.dependencies.host.call.tolist(), strict=True))
 
     def found_events(self) -> Pairs:
-        return set(zip(self.dependencies.event_source.tolist(), self.dependencies.event_target.tolist(), strict=True))
+        return set(zip(self.dependencies.device.source.tolist(), self.dependencies.device.device_op.tolist(), strict=True))
 
     def inferred_events(self) -> Pairs:
         n = self.device.inferred_events
-        pairs = list(zip(self.device.event_source.tolist(), self.device.event_target.tolist(), strict=True))
+        pairs = list(zip(self.device.events.source.tolist(), self.device.events.device_op.tolist(), strict=True))
         return set(pairs[len(pairs) - n :])
 
     def blocked(self) -> set[int]:
