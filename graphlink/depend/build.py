@@ -84,7 +84,7 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
 
 
 def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: BuildOptions) -> Built:
-    """As ``build``, with the waits that ``find`` found."""
+    """Build the graph as ``build`` does, with the waits that ``find`` found."""
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
     device = device_side(linked, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(linked, comm, found.dependencies, host, device)
@@ -95,7 +95,7 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
 
 
 def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> FoundWaits:
-    """Waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
+    """Find waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
     trace = linked.trace
     warnings: list[str] = []
     cuda = cuda_waits(linked, () if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))

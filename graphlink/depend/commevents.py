@@ -66,7 +66,7 @@ class StreamWait:
 
 
 def call_order(linked: Linked) -> I64:
-    """Place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
+    """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
     calls = linked.trace.calls
     out = np.empty(len(calls.start_ns), np.int64)
     out[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(out))
@@ -74,7 +74,7 @@ def call_order(linked: Linked) -> I64:
 
 
 def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:
-    """Waits between compute and communication streams that the order of calls tells.
+    """Read waits between compute and communication streams that the order of calls tells.
 
     None in a recording whose rows tell what stream waits wait for: there a wait without a row is one on a stream without work.
     Cost: O(n log n), and a few steps of Python for each wait call and communication launch.
@@ -120,7 +120,7 @@ class _Works:
                 return work
 
     def awaited(self, last: int, stream_of_last: int) -> tuple[deque[int], bool] | None:
-        """(works of the stream, sure) that a wait is for: the only stream's; of several that of the thread's last launch, not surely."""
+        """Return (works, sure) that a wait is for: those of the only stream; of several of that of the thread's last launch, not surely."""
         open_ = [works for works in self.of_stream.values() if works]
         self.surplus += not open_
         if len(open_) == 1:
@@ -207,7 +207,7 @@ class _CallReader:
         op, names, strings = linked.call_op, linked.trace.host.name, linked.trace.strings
 
         def own(launch: I64) -> Bool:
-            """Is the wait part of the op that launches this, and is that communication?"""
+            """Tell whether the wait is part of the op that launches this, and that is communication."""
             out: Bool = (launch != NOWHERE) & self.communicates[launch] & (op[wait] == op[launch])
             return out
 
@@ -241,7 +241,7 @@ class _CallReader:
         return out
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
-        """All waits as read, by order of calls, and whether they come out even; those of ``dropped`` groups neither count nor show."""
+        """Return (waits as read, whether they come out even), by order of calls; those of ``dropped`` groups neither count nor show."""
         works, out, seen = _Works(), list[StreamWait](), set[int]()
         communicating = np.flatnonzero(self.communicates)
         launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
@@ -298,7 +298,7 @@ class _CallReader:
         return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
 
     def misread(self, read: list[StreamWait], even: bool) -> set[_Group]:
-        """Groups that the recorded times contradict, or do not bear out although they have to."""
+        """Return groups that the recorded times contradict, or do not bear out although they have to."""
         if not read:
             return set()
         device, calls = self.linked.trace.device, self.linked.trace.calls

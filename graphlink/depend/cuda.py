@@ -58,7 +58,7 @@ def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
 
 
 def cuda_waits(linked: Linked, read: Sequence[StreamWait] = ()) -> CudaWaits:
-    """Every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from the order of calls.
+    """Find every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from the order of calls.
 
     Needs no row: a blocking copy waits for itself; with one device in the recording a device synchronisation waits for all of
     it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred, as does ``read``.
@@ -236,7 +236,7 @@ class _Walk:
         return next(possible, candidates[0])
 
     def likeliest_devices(self) -> dict[int, int]:
-        """{event: device} of events whose device no row tells: the only one for which every wait could be true."""
+        """Return {event: device} of events whose device no row tells: the only one for which every wait could be true."""
         possible: dict[int, list[int]] = {}
         for (event, device), impossible in self.doubtful.items():
             possible.setdefault(event, []).extend([] if impossible else [device])

@@ -32,7 +32,10 @@ class DeviceSide:
 
 
 def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
-    """``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none. Cost: O(n log n)."""
+    """Put device ops in order and explain when they start. Cost: O(n log n).
+
+    ``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none.
+    """
     device = linked.trace.device
     order = stream_order(device)
     launched_ns = np.full(len(device.start_ns), host.start_ns, np.int64)
@@ -82,7 +85,7 @@ def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) ->
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
-    """(earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
+    """Return (earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
     device = linked.trace.device
     chosen = [i for i, node in enumerate(comm.device_node) if node.kind == CommKind.COLLECTIVE and node.group is not None]
     row = comm.device_row[chosen]

@@ -50,7 +50,7 @@ class Delays:
 
 
 def stream_order(device: DeviceRows) -> StreamOrder:
-    """Cost: O(n log n)."""
+    """Order the ops of each stream. Cost: O(n log n)."""
     n = len(device.start_ns)
     earlier, later = successive(np.lexsort((np.arange(n), device.stream, device.device)), device.device, device.stream)
     before = np.full(n, NOWHERE, np.int32)
@@ -61,7 +61,7 @@ def stream_order(device: DeviceRows) -> StreamOrder:
 
 
 def ready_ns(order: StreamOrder, launched_ns: I64, events: Waits, rank_start_ns: int) -> I64:
-    """When all that each op depends on has ended. ``launched_ns``: end of the launching host node, the start of the rank for orphans."""
+    """Return when all that each op depends on has ended. ``launched_ns``: end of the launching host node; of orphans, rank start."""
     out = np.maximum(launched_ns, rank_start_ns)
     has = order.before != NOWHERE
     out[has] = np.maximum(out[has], order.end_ns[order.before[has]])
@@ -109,7 +109,7 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
-    """Start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
+    """Find start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
     late_ns = np.maximum(device.start_ns - ready, 0)
     late = np.flatnonzero(late_ns > gap_ns)
     begins_ns = np.sort(np.where(late_ns > gap_ns, device.start_ns, device.start_ns - late_ns))
@@ -145,7 +145,7 @@ class _Cover:
         self.pieces: list[tuple[int, int, int, int, int]] = []  # op, start, end, piece before, heads
 
     def add(self, op: int) -> None:
-        """Ops come in order of ready."""
+        """Add a late op; ops come in order of ready."""
         if self.region and self.ready[op] >= self.until:
             self.close()
         start = int(self.start_ns[op])

@@ -24,7 +24,7 @@ class Edges:
 
     @staticmethod
     def join(parts: list[Edges]) -> Edges:
-        """One edge a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
+        """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
         source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
         kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
         if not len(source):

@@ -30,7 +30,7 @@ class Enqueued:
 
     @staticmethod
     def of(linked: Linked, cuda: CudaWaits) -> Enqueued:
-        """Cost: O(n log n)."""
+        """Place launches, records and waits in the order of calls. Cost: O(n log n)."""
         trace, device = linked.trace, linked.trace.device
         row, following = successive(np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream)
         next_rank = np.full(len(device.start_ns), np.iinfo(np.int64).max)
@@ -50,7 +50,7 @@ class Enqueued:
         )
 
     def may_wait(self, row: int, op: int) -> bool:
-        """May ``op`` have been made to wait for ``row`` by a wait that no row tells of?
+        """Tell whether ``op`` may have been made to wait for ``row`` by a wait that no row tells of.
 
         Everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has none. Ops of one graph launch order themselves
         inside the graph, and what was launched before the recording did so unseen.
@@ -67,15 +67,18 @@ class Enqueued:
         return at >= 0 and bool(self.hidden_rank[at] > self.launch_rank[row])
 
     def last_of_stream(self, row: int, rank: int) -> bool:
-        """Was it the last op of its stream when a call began? Only such a one can hold up the synchronisation of its stream."""
+        """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation of its stream."""
         return bool(self.launch_rank[row] < rank <= self.next_rank[row])
 
     def recorded(self, row: int, rank: int) -> bool:
-        """Can an event have been recorded behind it, before the next op of its stream and before a call?"""
+        """Tell whether an event can have been recorded behind it, before the next op of its stream and before a call."""
         return self._first_record(row, rank) is not None
 
     def recorded_and_awaited(self, row: int, rank: int, *, unseen: bool) -> bool:
-        """Can a stream have been made to wait for such an event, before a call? ``unseen``: even if no wait call is in the recording."""
+        """Tell whether a stream can have been made to wait for such an event, before a call.
+
+        ``unseen``: even if no wait call is in the recording.
+        """
         record = self._first_record(row, rank)
         if record is None:
             return False

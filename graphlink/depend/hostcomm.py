@@ -35,7 +35,7 @@ class Asked:
 
 
 def asked(linked: Linked) -> Asked:
-    """What a thread of gloo's ran was handed over while the op that asked for it ran. O(n log n)."""
+    """Find who asked for host communication: what gloo's threads ran was handed over while the op that asked ran. O(n log n)."""
     rows, op = linked.trace.host, askers(linked)
     row = np.flatnonzero(op != NOWHERE)
     tid, at_ns, start_ns = rows.tid.copy(), rows.start_ns.copy(), rows.start_ns.copy()
@@ -67,7 +67,9 @@ class HostCommWaits:
 
 
 def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: Marks) -> HostCommWaits:
-    """Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.
+    """Find waits for host-side communication.
+
+    Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.
 
     A recorded ``WAIT_RANGE`` is a wait in any case. Where a thread of gloo's ran it, the one that asked for it slept and had to be woken:
     after 100 us and more of such time, up to 2 ms after (``depend.sleep``). Of several that end in one stretch the last counts. A send is

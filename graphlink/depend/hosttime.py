@@ -34,7 +34,7 @@ class HostNodes:
     at_ns: I64  # start_ns on the axis
 
     def carrying(self, at_ns: I64, element: I32) -> I32:
-        """The node that carries the time just before each position, not before ``element``'s own (NOWHERE: any). O(log n) each."""
+        """Return the node that carries the time just before each position, not before ``element``'s own (NOWHERE: any). O(log n) each."""
         found = np.searchsorted(self.at_ns, at_ns, side="left") - 1
         found = np.maximum(found, np.searchsorted(self.at_ns, self.axis.thread(at_ns) * self.axis.span_ns, side="left"))
         known = element != NOWHERE
@@ -42,7 +42,7 @@ class HostNodes:
         return found.astype(np.int32)
 
     def opening(self, at_ns: I64) -> I32:
-        """The first node that opens exactly at each position: the part behind a cut, even where the next op begins at once."""
+        """Return the first node that opens exactly at each position: the part behind a cut, even where the next op begins at once."""
         found = np.searchsorted(self.at_ns, at_ns, side="left")
         assert (self.at_ns[found] == at_ns).all(), "a cut without a node"
         return found.astype(np.int32)

@@ -45,7 +45,7 @@ class HtaResult:
 
 
 def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS) -> HtaResult:
-    """HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row.
+    """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row.
 
     ``device_call[i]`` is the row in ``trace.calls`` that launched device row i, NOWHERE for an orphan. Traces of more than
     ``window_rows`` (or ``limit_events``) device, call and sync rows are looked at in windows of whole ProfilerSteps; a window with more

@@ -190,7 +190,7 @@ class Choice:
 
 
 def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
-    """A choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
+    """Return a choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
     near = _candidates(feed)
     waits = feed.sync_kind == SyncKind.STREAM_WAIT
     sync_ns = np.where(waits, np.append(feed.op_ns, _LATEST)[near.next_op], feed.sync_ns)
@@ -262,12 +262,12 @@ class _Grouped:
         return cls(key[row], row, span)
 
     def preceding(self, group: I64, rank: I64) -> I64:
-        """The row of the group with the highest rank below the given one, or NOWHERE."""
+        """Return the row of the group with the highest rank below the given one, or NOWHERE."""
         at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1)) - 1
         return self._row(at, group)
 
     def following(self, group: I64, rank: I64) -> I64:
-        """The row of the group with the lowest rank from the given one on, or NOWHERE."""
+        """Return the row of the group with the lowest rank from the given one on, or NOWHERE."""
         at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1))
         return self._row(at, group)
 

@@ -126,7 +126,7 @@ class _OpsByEnd:
     slack_ns: int
 
     def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
-        """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before them."""
+        """Find the op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before."""
         if not bands:
             return None
         usual = bands[-1]
@@ -156,12 +156,12 @@ class _OpsByEnd:
         return own[0] if len(own) == 1 else None
 
     def since_ns(self, call: _Call) -> int:
-        """From when on an op that ended can have held the call up at all."""
+        """Return from when on an op that ended can have held the call up at all."""
         before = call.last - LATEST_OPS
         return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 
     def candidates(self, call: _Call, since_ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
+        """Return (row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
 
         Those by themselves, and those because a stream may have been made to wait for them.
         """

@@ -41,7 +41,7 @@ class Dependencies:
 
 
 def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Dependencies:
-    """One set of dependencies from all sources; ``others`` may be empty. Cost: O(pairs log pairs)."""
+    """Make one set of dependencies from all sources; ``others`` may be empty. Cost: O(pairs log pairs)."""
     all_ = (cuda.waits, *others)
     pairs = _unique_pairs(all_)
     reason = _reject(linked, cuda, pairs)
@@ -116,7 +116,7 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
 
 
 def next_operator(linked: Linked, call: I32) -> I32:
-    """The next simulatable CPU operator of each call: a host row, NOWHERE where there is none.
+    """Return the next simulatable CPU operator of each call: a host row, NOWHERE where there is none.
 
     The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of the call
     (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
@@ -126,7 +126,7 @@ def next_operator(linked: Linked, call: I32) -> I32:
 
 
 def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
-    """The first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there is none."""
+    """Return the first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there is none."""
     rows = linked.trace.host
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
@@ -140,7 +140,7 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
 
 
 def search_by_thread(tid: I64, time_ns: I64, asked_tid: I64, asked_ns: I64, *, after: bool = False) -> I64:
-    """For each asked (tid, time): the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
+    """Return for each asked (tid, time) the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
 
     With ``after`` the time is > asked. Where a thread has none, the position is where the next thread begins.
     """
@@ -178,7 +178,7 @@ def _counts(pairs: Waits, reason: U8) -> SyncCounts:
 
 
 def wait_ends(linked: Linked, cuda: CudaWaits, found: Dependencies) -> I64:
-    """For each call: when the last awaited device op ended, where the host was blocked in it until then; else the call's start.
+    """Return for each call when the last awaited device op ended, where the host was blocked in it until then; else the call's start.
 
     A query never blocks. Never beyond the end of the call.
     """

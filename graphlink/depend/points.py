@@ -38,7 +38,7 @@ class Blocked:
         return take(Blocked(self.element[order], start, until), until > start)
 
     def between(self, from_ns: I64, until_ns: I64) -> I64:
-        """Blocked ns inside each [from, until)."""
+        """Return blocked ns inside each [from, until)."""
         total = np.concatenate([[0], np.cumsum(self.until_ns - self.from_ns)])
 
         def before(at: I64) -> I64:
@@ -91,7 +91,7 @@ _EARLY, _MARK, _FALL, _WAKE, _CUT, _LAUNCH = range(6)  # order of points at one 
 
 
 def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
-    """All points, with the nodes that open. Cost: O(n log n)."""
+    """Find all points, with the nodes that open. Cost: O(n log n)."""
     kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps)
     order = np.lexsort((kind, at_ns, segment))
     kind, at_ns, segment, sleep = kind[order], at_ns[order], segment[order], sleep[order]

@@ -59,7 +59,7 @@ class _Silences(Blocked):
 
 
 def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept: Sleeps) -> Spins:
-    """Cost: O(n log n)."""
+    """Find waits that poll. Cost: O(n log n)."""
     silent = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
     device, axis = linked.trace.device, marks.axis
     tid = axis.tids[axis.thread(silent.from_ns)]

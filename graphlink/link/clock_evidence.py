@@ -59,7 +59,7 @@ class Evidence:
 
     @property
     def anchored(self) -> bool:
-        """Does it fix the clock?"""
+        """Tell whether it fixes the clock."""
         close = self.blocked & (np.abs(self.ahead_ns) <= MOST_NS)
         return bool(np.count_nonzero(self.launch) >= FEWEST or close.any())
 
@@ -77,24 +77,24 @@ class Launches:
     first_ns: int  # the least from the start of a call to the start of its op
 
     def roughly(self, _: I64) -> Bool:
-        """Launches on a stream that may have been idle, wherever the clock is within its steps."""
+        """Return launches on a stream that may have been idle, wherever the clock is within its steps."""
         out: Bool = self.before_ns <= self.call_ns + self.first_ns + STEPS_NS
         return out
 
     def by(self, offset_ns: I64) -> Bool:
-        """Launches on an idle stream by a known offset of each device row."""
+        """Return launches on an idle stream by a known offset of each device row."""
         out: Bool = self.before_ns - offset_ns[self.row] <= self.call_ns + NOISE_NS
         return out
 
     def of(self, idle: Bool) -> I64:
-        """Positions of those that tell: kernels, where there are enough of them."""
+        """Return positions of those that tell: kernels, where there are enough of them."""
         near = idle & (np.abs(self.ahead_ns - self.first_ns) <= NEAR_NS) & (abs(self.first_ns) <= MOST_NS)
         chosen = near & self.kernel
         return np.flatnonzero(chosen if np.count_nonzero(chosen) >= FEWEST else near)
 
 
 def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
-    """Launches of single ops of a device, whose rows are ``own``, in order of start."""
+    """Find launches of single ops of a device, whose rows are ``own``, in order of start."""
     device, calls = trace.device, trace.calls
     several = np.bincount(call + 1, minlength=len(calls.start_ns) + 1)[call + 1] > 1
     row = own[(call[own] != NOWHERE) & ~several[own]]
@@ -115,7 +115,7 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
 
 
 def evidence_of(trace: Trace, launches: Launches, at: I64, waits: WaitReturns) -> Evidence:
-    """Launches on an idle stream (positions ``at``), and waits; a few launches count only as far as waits agree with them."""
+    """Join launches on an idle stream (positions ``at``) and waits; a few launches count only as far as waits agree with them."""
     if len(at) < FEWEST and waits.blocked.any():
         at = at[np.abs(launches.ahead_ns[at] - np.median(waits.least_ns[waits.blocked])) <= STEPS_NS]
     start_ns = trace.device.start_ns
@@ -174,7 +174,7 @@ def _ended_before(trace: Trace, rows: I64) -> I64:
 
 
 def waits_of(trace: Trace, call: I32) -> WaitReturns:
-    """What synchronisation calls had waited for: of the ops that they name the one that ended last.
+    """Find what synchronisation calls had waited for: of the ops that they name the one that ended last.
 
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where there is one stream for
     that, a copy to the host for itself, and a stream synchronisation whose thread called nothing since an asynchronous copy to the host for
@@ -237,7 +237,7 @@ def _called_before(trace: Trace) -> I64:
 
 
 def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
-    """(op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended last."""
+    """Return (op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended last."""
     device, calls = trace.device, trace.calls
     of_stream = np.zeros(len(launched) + len(number), np.int64) if stream is None else np.concatenate([device.stream[launched], stream])
     lane, wanted = np.split(numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)])

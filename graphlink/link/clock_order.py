@@ -28,7 +28,7 @@ class Succession:
 
 
 def order_of(trace: Trace, call: I32) -> Succession:
-    """The order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n log n).
+    """Return the order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n log n).
 
     The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on the stream of
     the record before that has ended. A record counts where the number of its stream tells the device, too.

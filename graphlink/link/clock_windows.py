@@ -46,7 +46,9 @@ STILL: Final = Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1,
 
 
 def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[int, I64]) -> list[tuple[tuple[int, ...], Windows]]:
-    """Devices with the windows of their clock. Those that one clock explains as well have one: what they did together stays together.
+    """Return devices with the windows of their clock.
+
+    Those that one clock explains as well have one: what they did together stays together.
 
     So have those that show nothing themselves. Where the others do not have one, or there are none, nothing tells: their clock stays.
     ``changed``: times (device clock) at which a clock is known to change, which then costs nothing.
@@ -138,7 +140,7 @@ def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -
 
 
 def cheapest(costs: F64, change_us: F64) -> I64:
-    """The level of each block on the cheapest path, a change to block k costing ``change_us[k]`` (Viterbi)."""
+    """Return the level of each block on the cheapest path, a change to block k costing ``change_us[k]`` (Viterbi)."""
     total, best = costs[0], np.zeros(len(costs), np.int64)
     changed = np.zeros(costs.shape, np.bool_)
     for k in range(1, len(costs)):

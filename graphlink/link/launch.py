@@ -68,7 +68,7 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
 
 
 def launches_without_ops(trace: Trace) -> dict[str, int]:
-    """Calls whose name says that they launch work for a device, and of which no device row has the correlation, by name.
+    """Return calls whose name says that they launch work for a device, and of which no device row has the correlation, by name.
 
     Calls without correlation are not counted: what they launched is not of this rank. None where as many device rows have no
     correlation: those may be theirs.
@@ -83,12 +83,12 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
 
 
 def rounding_ns(trace: Trace) -> int:
-    """By how much recorded times may contradict what is true: 1 us where the recording lost its ns, else 0."""
+    """Return by how much recorded times may contradict what is true: 1 us where the recording lost its ns, else 0."""
     return trace.resolution_ns if trace.resolution_ns > 1 else 0
 
 
 def asynchronous(trace: Trace) -> Bool:
-    """Host rows that do not end with a return: as the recording says, or by a name that says that they end with a wait."""
+    """Return host rows that do not end with a return: as the recording says, or by a name that says that they end with a wait."""
     named = np.fromiter((s.startswith(ASYNC_PREFIX) for s in trace.strings), np.bool_, len(trace.strings))
     out = named[trace.host.name] & trace.host.annotation
     return out if trace.host.apart is None else out | trace.host.apart

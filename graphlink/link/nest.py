@@ -79,7 +79,7 @@ def _adopt(parent: list[int], crossing: list[bool]) -> None:
 
 
 def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
-    """For each (``tid``, ``at_ns``) the ``usable`` row of that thread that started last, no later than then.
+    """Return for each (``tid``, ``at_ns``) the ``usable`` row of that thread that started last, no later than then.
 
     Of equal starts it is the last in the table, which is the innermost; NOWHERE where none had started.
     """
@@ -101,7 +101,7 @@ def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
 
 
 def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_ns: I64) -> I32:
-    """Climbs from row ``start_from[k]`` through its parents to the first ``wanted`` row that ends after ``until_ns[k]``.
+    """Climb from row ``start_from[k]`` through its parents to the first ``wanted`` row that ends after ``until_ns[k]``.
 
     Each round moves all that have not arrived one level up: the work is the number of levels climbed, summed.
     """

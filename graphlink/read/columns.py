@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\
 
 
 def to_int(value: object, default: int = MISSING) -> int:
-    """``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
+    """Return ``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
     if isinstance(value, int):
         number = int(value)
     elif isinstance(value, float):
@@ -50,7 +50,7 @@ def to_int_or_none(value: object) -> int | None:
 
 
 def loose(raw: msgspec.Raw | str) -> Any:
-    """Whatever the text says; None where it is empty or not to be decoded."""
+    """Decode whatever the text says; None where it is empty or not to be decoded."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -58,7 +58,7 @@ def loose(raw: msgspec.Raw | str) -> Any:
 
 
 def ints(values: Sequence[object], default: int = MISSING) -> I64:
-    """int64 column of ``values``; each that is no int64 gives ``default``."""
+    """Return an int64 column of ``values``; each that is no int64 gives ``default``."""
     if set(map(type, values)) <= {int}:
         try:
             return np.fromiter(values, np.int64, len(values))
@@ -68,7 +68,7 @@ def ints(values: Sequence[object], default: int = MISSING) -> I64:
 
 
 def ns_of_us(us: NDArray[np.float64]) -> I64:
-    """Microseconds to the nearest ns, exact for three decimals below 2**43 us.
+    """Convert microseconds to the nearest ns, exact for three decimals below 2**43 us.
 
     Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. NaN or |us| >= 2**62 / 1000 gives MISSING.
     """

@@ -39,12 +39,12 @@ def device_processes(labels: dict[int, str], names: dict[int, str]) -> set[int]:
 
 
 def is_call(category: str) -> bool:
-    """Whether rows of a category are calls of a runtime or driver, whatever the device."""
+    """Tell whether rows of a category are calls of a runtime or driver, whatever the device."""
     return _CALLS.fullmatch(category) is not None
 
 
 def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices: Collection[int]) -> tuple[Counter[str], tuple[str, ...]]:
-    """Puts each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
+    """Put each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
 
     ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What is of no device
     is left out by category, what is of a device but does not say on which stream with a warning: both are returned. Where no category

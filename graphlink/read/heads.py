@@ -65,17 +65,17 @@ _Row = dict[str, Any]
 
 
 def read_heads(paths: Sequence[Path]) -> list[Head]:
-    """The head of each file. Raises InputError as ``read_head`` does."""
+    """Read the head of each file. Raises InputError as ``read_head`` does."""
     return at_once(read_head, paths)
 
 
 def deep_ranks(paths: Sequence[Path]) -> list[int | None]:
-    """``deep_rank`` of each file."""
+    """Return ``deep_rank`` of each file."""
     return at_once(deep_rank, paths)
 
 
 def read_head(path: Path) -> Head:
-    """The head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
+    """Read the head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
 
     Raises:
         InputError: the file cannot be opened, or its packing is damaged that early. Text that is no trace is none.
@@ -93,7 +93,7 @@ def read_head(path: Path) -> Head:
 
 
 def deep_rank(path: Path) -> int | None:
-    """The rank that the collectives in the first ``DEEP_BYTES`` of an ET are recorded on; None where none tells, or it cannot be read.
+    """Find the rank that the collectives in the first ``DEEP_BYTES`` of an ET ran on; None where none tells, or it cannot be read.
 
     Only groups of two and more that begin with rank 0 and go on without gaps tell: the rank in the group is the global rank there.
     """
@@ -200,7 +200,7 @@ def _own_rank(values: list[Any]) -> int | None:
 
 
 def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
-    """``work`` of each, in this order, in threads: for what waits for file systems."""
+    """Return ``work`` of each, in this order, in threads: for what waits for file systems."""
     if len(given) < 2:
         return [work(one) for one in given]
     pool = ThreadPoolExecutor(min(_READERS, len(given)))

@@ -118,7 +118,7 @@ class _KinetoRows:
                 fill(rows, block)
 
     def refuse_foreign(self, array: ArrayReader) -> None:
-        """InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
+        """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
         known = any(self.parts[table].count for table in _NODE_TABLES)
         if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
             return
@@ -377,7 +377,7 @@ class _KinetoRows:
         return comm
 
     def trace(self, array: ArrayReader) -> Trace:
-        """Everything read, sorted, on the recording's clock."""
+        """Return the trace of all that was read, sorted, on the recording's clock."""
         around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
         base = to_int(around.get("baseTimeNanoseconds", 0), 0)
         if abs(base) >= MAX_NS:

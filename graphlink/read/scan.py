@@ -23,8 +23,9 @@ for _byte, _step in zip(b"[{]},", (1, 1, -1, -1, 0), strict=True):
 
 
 def guess_cut(buffer: bytes, separator: bytes = b"") -> int | None:
-    """Position of the last comma in ``separator`` (if given and there), else of the last one between ``}`` and ``{``: mostly, not
-    surely, one between elements.
+    """Guess the position of the last comma between elements: mostly, not surely, right.
+
+    It is that of ``separator`` (if given and there), else the last one between ``}`` and ``{``.
     """
     if separator:
         at = buffer.rfind(separator)
@@ -40,7 +41,7 @@ def guess_cut(buffer: bytes, separator: bytes = b"") -> int | None:
 
 
 def separator_at(buffer: bytes, cut: int) -> bytes:
-    """The text around the comma at ``cut``, which tells it from commas inside elements: ``},\\n    {"id": ``."""
+    """Return the text around the comma at ``cut``, which tells it from commas inside elements: ``},\\n    {"id": ``."""
     match = _AROUND.match(buffer, max(0, len(buffer[:cut].rstrip(_SPACE)) - 1))
     return match[0] if match else b""
 

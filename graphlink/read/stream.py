@@ -58,7 +58,7 @@ class Block(Generic[T]):
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """No garbage collection: millions of short-lived acyclic objects make it cost more than decoding."""
+    """Pause garbage collection: millions of short-lived acyclic objects make it cost more than decoding."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -70,7 +70,7 @@ def gc_paused() -> Iterator[None]:
 
 @contextmanager
 def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[ArrayReader]:
-    """The array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a list.
+    """Open the array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a list.
 
     InputError: the file cannot be read, is no JSON, or has no such list.
     """
@@ -93,7 +93,7 @@ class ArrayReader:
         self._find_array(keys)
 
     def blocks(self, row_type: type[T], *, keep_raw: bool = False) -> Iterator[Block[T]]:
-        """The array's elements as ``row_type``, in order.
+        """Yield the array's elements as ``row_type``, in order.
 
         Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut text, an
         element above ``max_element_bytes`` (16 MB), too deep nesting, more than ``MAX_BAD`` elements that are no ``row_type``.
@@ -290,7 +290,7 @@ def _try_around(text: bytes) -> _Around | None:
 
 
 def utf8(text: bytes) -> bytes:
-    """With U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
+    """Return text with U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -306,7 +306,7 @@ class _RowDecoder(Generic[T]):
         self._keep_raw = keep_raw
 
     def block(self, text: bytes, first: int) -> Block[T]:
-        """``text`` is a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
+        """Decode ``text``, a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
         if not self._keep_raw:
             try:
                 rows = self._rows.decode(text)

@@ -35,7 +35,7 @@ class ExportWork(DeviceRows):
 
 
 def read_work(export: Export, names: ExportNames) -> ExportWork:
-    """All device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
+    """Read all device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
 
     A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
     """
@@ -45,13 +45,13 @@ def read_work(export: Export, names: ExportNames) -> ExportWork:
 
 
 def process_of(thread: I64) -> I64:
-    """globalPid of each globalTid."""
+    """Return the globalPid of each globalTid."""
     out: I64 = np.where(thread == MISSING, MISSING, thread & PID_MASK)
     return out
 
 
 def is_number(column: I64) -> Bool:
-    """Can it be the number of a device, context or stream? CUPTI has 32 bits for each."""
+    """Tell whether it can be the number of a device, context or stream. CUPTI has 32 bits for each."""
     out: Bool = (column >= 0) & (column < 1 << 32)
     return out
 

@@ -55,7 +55,7 @@ class ExportOverheads(OverheadRows):
 
 
 def read_calls(export: Export, names: ExportNames) -> ExportCalls:
-    """Calls by their names without version suffix. Those of no thread are counted."""
+    """Read calls by their names without version suffix. Those of no thread are counted."""
     columns = export.integers(RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId"))
     name = name_column(export, names, RUNTIME, columns, "nameId", call_name)
     start, end = export.spans(RUNTIME, columns)
@@ -69,7 +69,7 @@ def read_calls(export: Export, names: ExportNames) -> ExportCalls:
 
 
 def read_ranges(export: Export, names: ExportNames) -> ExportRanges:
-    """All ranges of all domains. Marks, ranges that never ended, and other events are counted by what they are."""
+    """Read all ranges of all domains. Marks, ranges that never ended, and other events are counted by what they are."""
     columns = export.integers(NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"))
     types = _types(export)
     kind = columns["eventType"]
@@ -184,7 +184,7 @@ def _texts_at(export: Export, rows: I64) -> list[bytes | None]:
 
 
 def forward_backward(ranges: ExportRanges, names: ExportNames) -> FlowRows:
-    """The forward operator of each backward operator, by the sequence numbers that ``emit_nvtx`` writes; ``tid`` columns are globalTids.
+    """Find the forward operator of each backward operator by the numbers that ``emit_nvtx`` writes; ``tid`` columns are globalTids.
 
     As Kineto's flows: from the forward operator with the number that started last before, to the inner of the two backward rows.
     """

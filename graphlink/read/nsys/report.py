@@ -53,12 +53,12 @@ def read_nsys(path: str | Path) -> tuple[Trace, ...]:
 
 
 def numbered(trace: Trace, numbering: Numbering, place: int) -> Trace:
-    """A trace with its rank, and with what NCCL tells of the run."""
+    """Return a trace with its rank, and with what NCCL tells of the run."""
     return replace(trace, rank=numbering.ranks[place], world_size=numbering.world_size, process_groups=numbering.groups)
 
 
 def read_report(path: str | Path) -> Report:
-    """As ``read_nsys``, but not numbered. A file is read once, however many ranks it holds."""
+    """Read an export as ``read_nsys`` does, but do not number its ranks. A file is read once, however many ranks it holds."""
     with open_export(path) as export:
         names = ExportNames()
         work = read_work(export, names)
@@ -188,7 +188,7 @@ def _host_name(export: Export) -> str:
 
 
 def cut_window(export: Export) -> list[str]:
-    """What the export says of tools that cut it."""
+    """Return warnings of tools that cut the export."""
     told = {name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)}
     if b"DERIVED_FROM" not in told and b"DERIVED_WINDOW_NS" not in told:
         return []

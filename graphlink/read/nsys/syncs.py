@@ -61,7 +61,7 @@ class ExportEvents(EventRows):
 
 
 def call_kinds(names: ExportNames) -> U8:
-    """Of every name so far: 1 + SyncKind of a call that is called so, 0 for all others."""
+    """Return for every name so far 1 + SyncKind of a call that is called so, 0 for all others."""
     out = np.zeros(len(names), np.uint8)
     for text, code in names.items():
         bare = text.removesuffix(b"_ptsz").removesuffix(b"_ptds")
@@ -72,7 +72,7 @@ def call_kinds(names: ExportNames) -> U8:
 
 
 def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEvents:
-    """``devices``: of each (process, context)."""
+    """Read event records. ``devices``: of each (process, context)."""
     columns = export.integers(EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
     kept = is_number(columns["streamId"]) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
     export.left_out["event record without stream, process or call"] += int(np.count_nonzero(~kept))
@@ -92,7 +92,7 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEv
 def read_syncs(
     export: Export, names: ExportNames, calls: ExportCalls, events: ExportEvents, devices: dict[tuple[int, int], int]
 ) -> ExportSyncs:
-    """Every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
+    """Read every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
     wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId", "eventSyncId")
     columns = export.integers(SYNCS, wanted)
     start, end = export.spans(SYNCS, columns)
@@ -163,7 +163,7 @@ def _with_records(syncs: ExportSyncs, events: ExportEvents, record: I64) -> Expo
 
 
 def with_untold(syncs: ExportSyncs, names: ExportNames, calls: ExportCalls, processes: I64) -> ExportSyncs:
-    """Adds a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
+    """Add a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
 
     Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take it for its own.
     """
@@ -179,7 +179,7 @@ def with_untold(syncs: ExportSyncs, names: ExportNames, calls: ExportCalls, proc
 
 
 def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], int]:
-    """The device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
+    """Return the device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
     out: dict[tuple[int, int], int] = {}
     told = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
     by_pid = {(pid, context): device for pid, context, device in told if all(isinstance(n, int) for n in (pid, context, device))}
@@ -205,7 +205,7 @@ def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int,
 
 
 def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
-    """The call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
+    """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
     out = np.full(len(process), -1, np.int64)
     by_process = calls.tid & PID_MASK
     for one in np.unique(process).tolist():
