@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,9 @@ class _KinetoRows:
             self._judge(index, text)
         tables: dict[str, list[Event]] = {name: [] for name in _NODE_TABLES}
         others: dict[str | None, list[Event]] = defaultdict(list)
+        append: dict[str | None, Callable[[Event], None]] = {category: tables[table].append for category, table in TABLE_OF.items()}
         for row in block.rows:
-            table = TABLE_OF.get(row.cat or "")
-            (others[row.cat] if table is None else tables[table]).append(row)
+            (append.get(row.cat) or others[row.cat].append)(row)
         for category, rows in others.items():
             self._count_others(category, self._others(category, rows))
         for table, fill in (
