@@ -15,46 +15,43 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """Provisional node numbers: host nodes, asynchronous rows, host-side communication, device ops, delays, the end."""
+class _Parts:
+    """What a graph is made of, and provisional node numbers.
 
-    comm: int
-    device: int
-    delay: int
-    end: int
-    async_row: I32  # crossing host rows
-    async_of: I32  # a host row: its provisional node, NOWHERE if it nests
+    Host nodes come first, then asynchronous rows, host-side communication from ``comm_at``, device ops, delays, and the end.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
     linked: Linked
     comm: Communication
     found: Dependencies
     host: HostSide
     device: DeviceSide
+    comm_at: int
+    device_at: int
+    delay_at: int
+    end: int
+    async_row: I32  # crossing host rows
+    async_of: I32  # a host row: its provisional node, NOWHERE if it nests
 
 
-def assemble(x: Inputs) -> Graph:
-    """Nodes in id order with their edges, CSR by target. Cost: O(n log n).
+def assemble(linked: Linked, comm: Communication, found: Dependencies, host: HostSide, device: DeviceSide) -> Graph:
+    """Put nodes into id order with their edges, CSR by target. Cost: O(n log n).
 
     Raises InputError on a cycle, which it prints node by node with edge kinds.
     """
-    layout = _layout(x)
-    edges = Edges.join([*_host_edges(x, layout), *_device_edges(x, layout), *_sync_edges(x, layout)])
-    columns = _columns(x, layout)
-    edges = Edges.join([edges, *_to_end(columns, layout, edges)])
-    rank = np.where(columns["kind"] == NodeKind.END, 3, np.where(np.arange(layout.end + 1) < layout.device, 0, 1))
+    x = _parts(linked, comm, found, host, device)
+    edges = Edges.join([*_host_edges(x), *_device_edges(x), *_sync_edges(x)])
+    columns = _columns(x)
+    edges = Edges.join([edges, *_to_end(columns, x, edges)])
+    rank = np.where(columns["kind"] == NodeKind.END, 3, np.where(np.arange(x.end + 1) < x.device_at, 0, 1))
     try:
-        numbering = number(columns["start_ns"], rank * (layout.end + 1) + np.arange(layout.end + 1), edges)
+        order, columns["start_ns"] = number(columns["start_ns"], rank * (x.end + 1) + np.arange(x.end + 1), edges)
     except Unordered as cycle:
         raise _circle(x, columns, edges, cycle.nodes) from None
-    order = numbering.order
     new = np.empty(len(order), np.int64)
     new[order] = np.arange(len(order))
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
-    columns["start_ns"] = numbering.start_ns
     c = {name: column[order] for name, column in columns.items()}
     caller = c["caller"]
     known = caller != NOWHERE
@@ -80,7 +77,7 @@ def assemble(x: Inputs) -> Graph:
         source=source[by_target].astype(np.int32),
         edge_kind=edges.kind[by_target],
         found_by=edges.found_by[by_target],
-        sync_calls=_numbered(_sync_calls(x, layout), new, source[is_sync], target[is_sync]),
+        sync_calls=_numbered(_sync_calls(x), new, source[is_sync], target[is_sync]),
     )
 
 
@@ -93,7 +90,7 @@ def _numbered(told: SyncCalls, new: I64, source: I64, target: I64) -> SyncCalls:
     return SyncCalls(s[order].astype(np.int32), t[order].astype(np.int32), call[order])
 
 
-def _circle(x: Inputs, columns: dict[str, I64], edges: Edges, nodes: list[int]) -> InputError:
+def _circle(x: _Parts, columns: dict[str, I64], edges: Edges, nodes: list[int]) -> InputError:
     kind_of = {(int(a), int(b)): EdgeKind(int(k)).name.lower() for a, b, k in zip(edges.source, edges.target, edges.kind, strict=True)}
     trace = x.linked.trace
     names = {NodeKind.DEVICE_OP: trace.device.name, NodeKind.DEVICE_DELAY: trace.device.name, NodeKind.HOST_CALL: trace.calls.name}
@@ -112,25 +109,26 @@ def _circle(x: Inputs, columns: dict[str, I64], edges: Edges, nodes: list[int]) 
     )
 
 
-def _layout(x: Inputs) -> _Layout:
-    async_row = np.flatnonzero(x.linked.crossing).astype(np.int32)
-    asynchronous = len(x.host.nodes.kind)
-    comm = asynchronous + len(async_row)
-    device = comm + len(x.comm.host_row)
-    delay = device + len(x.linked.trace.device.start_ns)
-    async_of = np.full(len(x.linked.crossing), NOWHERE, np.int32)
+def _parts(linked: Linked, comm: Communication, found: Dependencies, host: HostSide, device: DeviceSide) -> _Parts:
+    async_row = np.flatnonzero(linked.crossing).astype(np.int32)
+    asynchronous = len(host.nodes.kind)
+    comm_at = asynchronous + len(async_row)
+    device_at = comm_at + len(comm.host_row)
+    delay_at = device_at + len(linked.trace.device.start_ns)
+    end = delay_at + len(device.delays.row)
+    async_of = np.full(len(linked.crossing), NOWHERE, np.int32)
     async_of[async_row] = asynchronous + np.arange(len(async_row))
-    return _Layout(comm, device, delay, delay + len(x.device.delays.row), async_row, async_of)
+    return _Parts(linked, comm, found, host, device, comm_at, device_at, delay_at, end, async_row, async_of)
 
 
-def _node_of_row(x: Inputs, layout: _Layout, row: I32) -> I32:
+def _node_of_row(x: _Parts, row: I32) -> I32:
     """The node of each host row itself."""
     element = x.host.elements.of_row[row]
     nested = element != NOWHERE
-    return np.where(nested, x.host.nodes.first[np.where(nested, element, 0)] if len(x.host.nodes.first) else 0, layout.async_of[row])
+    return np.where(nested, x.host.nodes.first[np.where(nested, element, 0)] if len(x.host.nodes.first) else 0, x.async_of[row])
 
 
-def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
+def _host_edges(x: _Parts) -> list[Edges]:
     nodes, sleeps = x.host.nodes, x.host.sleeps
     i = np.arange(len(nodes.kind) - 1)
     chained = i[nodes.tid[1:] == nodes.tid[:-1]] if len(i) else i
@@ -140,38 +138,38 @@ def _host_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     waker = nodes.carrying(nodes.axis.of(sleeps.by_tid[sleep], sleeps.release_ns[sleep]), nothing)
     forward, backward = x.host.autograd
     asked = x.host.begun
-    with_thread = layout.async_row[nodes.axis.has(asked.tid[layout.async_row])]
+    with_thread = x.async_row[nodes.axis.has(asked.tid[x.async_row])]
     beginner = nodes.carrying(nodes.axis.of(asked.tid[with_thread], asked.at_ns[with_thread]), np.full(len(with_thread), NOWHERE, np.int32))
     begun = nodes.start_ns[beginner] <= asked.at_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
     beginner, with_thread = beginner[begun], with_thread[begun]
     handed = asked.elsewhere[with_thread]
     comm_of = np.full(len(asked.tid) + 1, NOWHERE, np.int64)  # the last entry stands for NOWHERE
-    comm_of[x.comm.host_row] = layout.comm + np.arange(len(x.comm.host_row))
+    comm_of[x.comm.host_row] = x.comm_at + np.arange(len(x.comm.host_row))
     queued = np.flatnonzero((comm_of[:-1] != NOWHERE) & (comm_of[asked.behind] != NOWHERE))
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
         Edges.of(EdgeKind.THREAD, waker, woken),
-        Edges.of(EdgeKind.THREAD, _node_of_row(x, layout, forward), _node_of_row(x, layout, backward)),
-        Edges.of(EdgeKind.HOST, beginner[~handed], layout.async_of[with_thread[~handed]]),
-        Edges.of(EdgeKind.THREAD, beginner[handed], layout.async_of[with_thread[handed]]),
-        Edges.of(EdgeKind.LAUNCH, layout.async_of[x.comm.host_row], layout.comm + np.arange(len(x.comm.host_row))),
+        Edges.of(EdgeKind.THREAD, _node_of_row(x, forward), _node_of_row(x, backward)),
+        Edges.of(EdgeKind.HOST, beginner[~handed], x.async_of[with_thread[~handed]]),
+        Edges.of(EdgeKind.THREAD, beginner[handed], x.async_of[with_thread[handed]]),
+        Edges.of(EdgeKind.LAUNCH, x.async_of[x.comm.host_row], x.comm_at + np.arange(len(x.comm.host_row))),
         Edges.of(EdgeKind.COLLECTIVE, comm_of[asked.behind[queued]], comm_of[queued]),
     ]
 
 
-def _device_edges(x: Inputs, layout: _Layout) -> list[Edges]:
+def _device_edges(x: _Parts) -> list[Edges]:
     """What a device op depends on; the delays that begin with the dependencies of an op have the same ones."""
     side, late, device = x.device, x.device.delays, x.linked.trace.device
     n = len(device.start_ns)
     launched, followed = np.flatnonzero(x.host.launcher != NOWHERE), np.flatnonzero(side.order.before != NOWHERE)
     head = np.full(n, NOWHERE, np.int64)  # an op: the delay that begins with its dependencies
     heads = np.flatnonzero(late.heads)
-    head[late.row[heads][::-1]] = layout.delay + heads[::-1]
+    head[late.row[heads][::-1]] = x.delay_at + heads[::-1]
 
     def both(kind: EdgeKind, source: I64 | I32, op: I64 | I32, bits: U8 | int = 0) -> list[Edges]:
         delayed = head[op] != NOWHERE
         again = bits if isinstance(bits, int) else bits[delayed]
-        return [Edges.of(kind, source, layout.device + op, bits), Edges.of(kind, source[delayed], head[op[delayed]], again)]
+        return [Edges.of(kind, source, x.device_at + op, bits), Edges.of(kind, source[delayed], head[op[delayed]], again)]
 
     touching = np.flatnonzero(late.after != NOWHERE)
     released = np.flatnonzero(late.releases != NOWHERE)
@@ -185,70 +183,70 @@ def _device_edges(x: Inputs, layout: _Layout) -> list[Edges]:
     own, own_op = same(late.row[late.after[touching]], late.row[touching]), same(late.row[ender], released)
     return [
         *both(EdgeKind.LAUNCH, x.host.launcher[launched], launched),
-        *both(EdgeKind.STREAM, layout.device + side.order.before[followed].astype(np.int64), followed),
-        *both(EdgeKind.EVENT, layout.device + side.event_source.astype(np.int64), side.event_target, side.event_found_by),
-        Edges.of(EdgeKind.STREAM, layout.delay + late.after[touching][own], layout.delay + touching[own]),
-        Edges.of(EdgeKind.EVENT, layout.delay + late.after[touching][~own], layout.delay + touching[~own], FoundBy.INFERRED),
-        Edges.of(EdgeKind.STREAM, layout.delay + ender[own_op], layout.device + released[own_op]),
-        Edges.of(EdgeKind.EVENT, layout.delay + ender[~own_op], layout.device + released[~own_op], FoundBy.INFERRED),
-        Edges.of(EdgeKind.COLLECTIVE, layout.device + earlier, layout.device + later),
+        *both(EdgeKind.STREAM, x.device_at + side.order.before[followed].astype(np.int64), followed),
+        *both(EdgeKind.EVENT, x.device_at + side.events.source.astype(np.int64), side.events.device_op, side.events.found_by),
+        Edges.of(EdgeKind.STREAM, x.delay_at + late.after[touching][own], x.delay_at + touching[own]),
+        Edges.of(EdgeKind.EVENT, x.delay_at + late.after[touching][~own], x.delay_at + touching[~own], FoundBy.INFERRED),
+        Edges.of(EdgeKind.STREAM, x.delay_at + ender[own_op], x.device_at + released[own_op]),
+        Edges.of(EdgeKind.EVENT, x.delay_at + ender[~own_op], x.device_at + released[~own_op], FoundBy.INFERRED),
+        Edges.of(EdgeKind.COLLECTIVE, x.device_at + earlier, x.device_at + later),
     ]
 
 
-def _sync_edges(x: Inputs, layout: _Layout) -> list[Edges]:
+def _sync_edges(x: _Parts) -> list[Edges]:
     found, host = x.found, x.host
-    cut = np.flatnonzero(host.part[found.call] != NOWHERE)
+    cut = np.flatnonzero(host.part[found.host.call] != NOWHERE)
     waits = host.comm_waits
     spun = host.spins
     axis, device = host.nodes.axis, x.linked.trace.device
-    polled_ns = np.maximum(host.elements.end_ns[spun.element], device.end_ns[spun.source])
+    polled_ns = np.maximum(host.elements.end_ns[spun.blocked.element], device.end_ns[spun.source])
     then = operator_after(x.linked, axis.tids[axis.thread(spun.ended_ns)], polled_ns)
     known, early = then != NOWHERE, spun.before != NOWHERE
-    no_operator = ~np.isin(found.call_source, found.sync_source) & (host.part[found.call] == NOWHERE)
-    to_end = found.call_source[no_operator]
+    no_operator = ~np.isin(found.host.source, found.sync_source) & (host.part[found.host.call] == NOWHERE)
+    to_end = found.host.source[no_operator]
     return [
-        Edges.of(EdgeKind.SYNC, layout.device + found.sync_source, _node_of_row(x, layout, found.sync_target), found.sync_found_by),
-        Edges.of(EdgeKind.SYNC, layout.device + found.call_source[cut], host.part[found.call[cut]], found.call_found_by[cut]),
-        Edges.of(EdgeKind.SYNC, layout.comm + waits.comm, host.comm_part, FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, layout.device + spun.source, host.spun_part, FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, layout.device + spun.before[early], host.spin_part[early], FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, layout.device + spun.source[known], _node_of_row(x, layout, then[known]), FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, layout.device + to_end, np.full(len(to_end), layout.end), found.call_found_by[no_operator]),
+        Edges.of(EdgeKind.SYNC, x.device_at + found.sync_source, _node_of_row(x, found.sync_target), found.sync_found_by),
+        Edges.of(EdgeKind.SYNC, x.device_at + found.host.source[cut], host.part[found.host.call[cut]], found.host.found_by[cut]),
+        Edges.of(EdgeKind.SYNC, x.comm_at + waits.comm, host.comm_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.device_at + spun.source, host.spun_part, FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.device_at + spun.before[early], host.spin_part[early], FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.device_at + spun.source[known], _node_of_row(x, then[known]), FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.device_at + to_end, np.full(len(to_end), x.end), found.host.found_by[no_operator]),
     ]
 
 
-def _sync_calls(x: Inputs, layout: _Layout) -> SyncCalls:
+def _sync_calls(x: _Parts) -> SyncCalls:
     """The calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next operator or to ``end``."""
-    call = x.found.call
+    call = x.found.host.call
     target = x.host.part[call].copy()
     whole = np.flatnonzero(target == NOWHERE)
     row = next_operator(x.linked, call[whole])
     known = row != NOWHERE
-    target[whole] = layout.end
-    target[whole[known]] = _node_of_row(x, layout, row[known])
-    return SyncCalls((layout.device + x.found.call_source).astype(np.int32), target, call)
+    target[whole] = x.end
+    target[whole[known]] = _node_of_row(x, row[known])
+    return SyncCalls((x.device_at + x.found.host.source).astype(np.int32), target, call)
 
 
-def _to_end(columns: dict[str, I64], layout: _Layout, edges: Edges) -> list[Edges]:
+def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:
     """``end`` follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
-    leaf = np.ones(layout.end + 1, np.bool_)
+    leaf = np.ones(x.end + 1, np.bool_)
     leaf[edges.source] = False
-    leaf[layout.end] = False
+    leaf[x.end] = False
     leaves = np.flatnonzero(leaf)
-    host = leaves[leaves < layout.comm]
-    own = columns["tid"][host] == columns["tid"][layout.end]
-    device = leaves[leaves >= layout.comm]
+    host = leaves[leaves < x.comm_at]
+    own = columns["tid"][host] == columns["tid"][x.end]
+    device = leaves[leaves >= x.comm_at]
     return [
-        Edges.of(EdgeKind.HOST, host[own], np.full(int(own.sum()), layout.end)),
-        Edges.of(EdgeKind.THREAD, host[~own], np.full(int((~own).sum()), layout.end)),
-        Edges.of(EdgeKind.SYNC, device, np.full(len(device), layout.end)),
+        Edges.of(EdgeKind.HOST, host[own], np.full(int(own.sum()), x.end)),
+        Edges.of(EdgeKind.THREAD, host[~own], np.full(int((~own).sum()), x.end)),
+        Edges.of(EdgeKind.SYNC, device, np.full(len(device), x.end)),
     ]
 
 
-def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
+def _columns(x: _Parts) -> dict[str, I64]:
     """Node columns by provisional node."""
     trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
-    device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, layout.async_row
+    device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, x.async_row
     n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
     sends = np.array([node.recorded == CommKind.SEND.name for node in x.comm.host_node], np.bool_)  # of unknown peer, too
     zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
@@ -263,7 +261,7 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
     end_ns = nodes.until_ns.copy()
     own = (nodes.kind == NodeKind.HOST_OP) | (nodes.kind == NodeKind.HOST_CALL)
     end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
-    callers = _callers(x, layout)
+    callers = _callers(x)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
     begun = x.host.begun
     comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
@@ -289,23 +287,23 @@ def _columns(x: Inputs, layout: _Layout) -> dict[str, I64]:
     }
 
 
-def _callers(x: Inputs, layout: _Layout) -> I64:
+def _callers(x: _Parts) -> I64:
     """Host parent, or the op whose call launched it; provisional nodes, NOWHERE where there is none."""
     nodes, el, linked = x.host.nodes, x.host.elements, x.linked
-    out = np.full(layout.end + 1, NOWHERE, np.int64)
+    out = np.full(x.end + 1, NOWHERE, np.int64)
     own = np.flatnonzero(nodes.kind == NodeKind.HOST_OP)
     parent = el.parent[nodes.element[own]]
     out[own[parent != NOWHERE]] = nodes.first[parent[parent != NOWHERE]]
     part = np.flatnonzero(nodes.kind == NodeKind.HOST_PART)
     out[part] = nodes.first[nodes.element[part]]
-    out[layout.comm : layout.device] = layout.async_of[x.comm.host_row]
+    out[x.comm_at : x.device_at] = x.async_of[x.comm.host_row]
     launched = np.flatnonzero(linked.device_call != NOWHERE)
-    out[layout.device + launched] = nodes.first[el.of_call[linked.device_call[launched]]]
-    out[layout.delay : layout.end] = out[layout.device + x.device.delays.row]
+    out[x.device_at + launched] = nodes.first[el.of_call[linked.device_call[launched]]]
+    out[x.delay_at : x.end] = out[x.device_at + x.device.delays.row]
     return out
 
 
-def _main_thread(x: Inputs) -> int:
+def _main_thread(x: _Parts) -> int:
     """The thread that has the process's id, else the one with most nodes (the lowest id of equals)."""
     trace, nodes = x.linked.trace, x.host.nodes
     if trace.pid is not None and trace.pid in nodes.axis.tids:

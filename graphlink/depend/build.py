@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphlink.depend.assemble import Inputs, assemble
+from graphlink.depend.assemble import assemble
 from graphlink.depend.commevents import stream_waits
 from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import device_side
@@ -23,6 +23,7 @@ from graphlink.errors import InputError, bad_value
 from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.tables import take
 
 SYNC = ("both", "hta", "cuda")
 NO_ROWS = (
@@ -58,7 +59,7 @@ class BuildOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundWaits:
     cuda: CudaWaits
     dependencies: Dependencies
     enqueued: Enqueued | None  # None: nothing is inferred
@@ -82,37 +83,38 @@ def build(linked: Linked, comm: Communication, options: BuildOptions | None = No
     return build_with(linked, comm, find(linked, options, comm), options)
 
 
-def build_with(linked: Linked, comm: Communication, found: Found, options: BuildOptions) -> Built:
-    """As ``build``, with the waits that ``find`` found."""
+def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: BuildOptions) -> Built:
+    """Build the graph as ``build`` does, with the waits that ``find`` found."""
     host = host_side(linked, comm, found.cuda, found.dependencies, options.gap_ns)
-    device = device_side(linked, found.cuda, found.dependencies, host, options.gap_ns, found.enqueued)
-    graph = assemble(Inputs(linked, comm, found.dependencies, host, device))
+    device = device_side(linked, found.dependencies, host, options.gap_ns, found.enqueued)
+    graph = assemble(linked, comm, found.dependencies, host, device)
     late, spun = host.comm_waits, host.spins
     untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns, spun.untold, spun.untold_ns)
     counts = _with_inferred(found.dependencies.counts, device.inferred_events + len(spun.source))
     return Built(graph, counts, found.dependencies.rejected, (*found.warnings, *_late(late), *_spun(spun)), untold)
 
 
-def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> Found:
-    """Waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
+def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> FoundWaits:
+    """Find waits from the sources that ``options.sync`` names, joined and checked; ``comm``: for those that the order of calls tells."""
     trace = linked.trace
     warnings: list[str] = []
-    cuda = cuda_waits(linked, None if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
+    cuda = cuda_waits(linked, () if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
     others: list[Waits] = []
     enqueued: Enqueued | None = None
     unexplained_calls = unexplained_ns = 0
     if options.sync == "hta":  # HTA alone: no rows of ours speak against it
         cuda = replace(
             cuda,
-            waits=_no_waits(),
+            waits=take(cuda.waits, np.zeros(0, np.int64)),
             told_call=np.zeros(len(cuda.told_call), np.bool_),
             told_op=np.zeros(len(cuda.told_op), np.bool_),
         )
     else:
         enqueued = Enqueued.of(linked, cuda)
-        inferred = infer_waits(linked, cuda, enqueued)
-        others.append(inferred.waits)
-        unexplained_calls, unexplained_ns = inferred.unexplained_calls, inferred.unexplained_ns
+        inferred, unexplained = infer_waits(linked, cuda, enqueued)
+        others.append(inferred)
+        unexplained_calls = len(unexplained)
+        unexplained_ns = int((trace.calls.end_ns - trace.calls.start_ns)[unexplained].sum())
         if unexplained_calls:
             warnings.append(
                 f"{unexplained_calls} synchronisation calls waited {unexplained_ns / 1000:.1f} us for something that "
@@ -130,7 +132,7 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
         others.append(hta.waits)
         warnings += hta.warnings
         warnings += [f"HTA was not given {n} rows: {reason}" for reason, n in hta.left_out.items()]
-    return Found(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), unexplained_calls, unexplained_ns)
+    return FoundWaits(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), unexplained_calls, unexplained_ns)
 
 
 def _late(waits: HostCommWaits) -> list[str]:
@@ -146,11 +148,6 @@ def _late(waits: HostCommWaits) -> list[str]:
 def _spun(spun: Spins) -> list[str]:
     told = f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"
     return [told] if len(spun.source) else []
-
-
-def _no_waits() -> Waits:
-    nothing = np.zeros(0, np.int32)
-    return Waits(nothing, nothing, nothing, np.zeros(0, np.uint8))
 
 
 def _with_inferred(counts: SyncCounts, n: int) -> SyncCounts:

@@ -31,30 +31,14 @@ import numpy as np
 
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
+from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
+from graphlink.tables import successive
 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
 SHOWN_FOR_ONE: Final = 20
 ROUNDS: Final = 12
 _LIBRARY: Final = ("record_param_comms", "c10d::", "_c10d_functional::", "nccl:")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamWaits:
-    """From ``call`` on the next op of the stream of device row ``on`` waits for device row ``source``; with ``whole`` for all that the
-    stream of ``source`` holds then, and waits for itself.
-    """
-
-    call: I32
-    on: I32
-    source: I32
-    whole: Bool
-
-    @staticmethod
-    def none() -> StreamWaits:
-        nothing = np.zeros(0, np.int32)
-        return StreamWaits(nothing, nothing, nothing, np.zeros(0, np.bool_))
 
 
 class _Trust(IntEnum):
@@ -67,8 +51,12 @@ _Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before,
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """One wait as read: ``target`` is the op that waits. What is in one ``group`` is believed or dropped together."""
+class StreamWait:
+    """From ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
+
+    With ``whole`` it waits for all that the stream of ``source`` holds then, and waits for itself. What is in one ``group`` is believed or
+    dropped together.
+    """
 
     call: int
     source: int
@@ -78,15 +66,15 @@ class _Read:
 
 
 def call_order(linked: Linked) -> I64:
-    """Place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
+    """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
     calls = linked.trace.calls
     out = np.empty(len(calls.start_ns), np.int64)
     out[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(out))
     return out
 
 
-def stream_waits(linked: Linked, comm: Communication, role: U8) -> StreamWaits:
-    """Waits between compute and communication streams that the order of calls tells.
+def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:
+    """Read waits between compute and communication streams that the order of calls tells.
 
     None in a recording whose rows tell what stream waits wait for: there a wait without a row is one on a stream without work.
     Cost: O(n log n), and a few steps of Python for each wait call and communication launch.
@@ -94,8 +82,8 @@ def stream_waits(linked: Linked, comm: Communication, role: U8) -> StreamWaits:
     syncs = linked.trace.syncs
     told = bool(((syncs.kind == SyncKind.STREAM_WAIT) & syncs.record_known).any())
     if told or not len(comm.device_row) or not (role == Role.STREAM_WAIT).any():
-        return StreamWaits.none()
-    reader = _Reader(linked, comm, role)
+        return []
+    reader = _CallReader(linked, comm, role)
     dropped: set[_Group] = set()
     for _ in range(ROUNDS):  # works are told apart by counting waits, so what is no wait for one must not count
         read, even = reader.read(dropped)
@@ -104,9 +92,7 @@ def stream_waits(linked: Linked, comm: Communication, role: U8) -> StreamWaits:
             break
         least = max(group[-1] for group in wrong)  # those trusted least may be why others are wrong
         dropped |= {group for group in wrong if group[-1] == least}
-    read = [r for r in read if r.group not in wrong]
-    table = np.array([(r.call, r.target, r.source, r.whole) for r in read], np.int32).reshape(-1, 4)
-    return StreamWaits(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.bool_))
+    return [r for r in read if r.group not in wrong]
 
 
 @dataclass(slots=True)
@@ -134,7 +120,7 @@ class _Works:
                 return work
 
     def awaited(self, last: int, stream_of_last: int) -> tuple[deque[int], bool] | None:
-        """(works of the stream, sure) that a wait is for: the only stream's; of several that of the thread's last launch, not surely."""
+        """Return (works, sure) that a wait is for: those of the only stream; of several of that of the thread's last launch, not surely."""
         open_ = [works for works in self.of_stream.values() if works]
         self.surplus += not open_
         if len(open_) == 1:
@@ -143,24 +129,15 @@ class _Works:
         return (mine, False) if mine and last in mine else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """Calls of one kind, thread after thread in the order in which they began, so that one search finds those around another call."""
+def _around(call: I64, asked: I64, place: I64, tid: I64) -> tuple[I64, I64]:
+    """Return (before, after): of the rows ``call`` those that come next to each of ``asked`` on its thread, NOWHERE where there is none.
 
-    call: I64
-    place: I64  # of each in ``call``: thread, then place in the order
-    tid: I64
-
-    @staticmethod
-    def of(call: I64, place: I64, tid: I64) -> _Calls:
-        call = call[np.argsort(place[call], kind="stable")]
-        return _Calls(call, place[call], tid[call])
-
-    def around(self, place: I64, tid: I64) -> tuple[I64, I64]:
-        """(before, after) of places on threads: calls of the same thread, NOWHERE where there is none."""
-        at = np.searchsorted(self.place, place)
-        padded, tids = np.append(self.call, NOWHERE), np.append(self.tid, NOWHERE)
-        return np.where(tids[at - 1] == tid, padded[at - 1], NOWHERE), np.where(tids[at] == tid, padded[at], NOWHERE)
+    ``place``: of each call, by thread, then by its place in the order in which they began.
+    """
+    call = call[np.argsort(place[call], kind="stable")]
+    at = np.searchsorted(place[call], place[asked])
+    padded, tids = np.append(call, NOWHERE), np.append(tid[call], NOWHERE)
+    return np.where(tids[at - 1] == tid[asked], padded[at - 1], NOWHERE), np.where(tids[at] == tid[asked], padded[at], NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +163,7 @@ class _WaitCall:
     number: int | None  # of the work, where the recording has it
 
 
-class _Reader:
+class _CallReader:
     """Columns that reading needs, by call and by stream; ``read`` may be asked again with groups left out."""
 
     def __init__(self, linked: Linked, comm: Communication, role: U8) -> None:
@@ -204,8 +181,8 @@ class _Reader:
         self.by_stream = np.lexsort((device.start_ns, launch_rank, self.stream))
         self.key = self.stream[self.by_stream] * (len(calls.start_ns) + 1) + launch_rank[self.by_stream]
         self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
-        same = self.stream[self.by_stream[1:]] == self.stream[self.by_stream[:-1]]
-        self.before[self.by_stream[1:][same]] = self.by_stream[:-1][same]
+        earlier, later = successive(self.by_stream, self.stream)
+        self.before[later] = earlier
         numbers = Counter(node.seq for node in comm.device_node if node.seq is not None)
         works = zip(comm.device_row.tolist(), comm.device_node, strict=True)
         self.numbered = {node.seq: row for row, node in works if node.seq is not None and numbers[node.seq] == 1}
@@ -220,9 +197,9 @@ class _Reader:
         place = thread * (len(tid) + 1) + self.rank
         launching = np.flatnonzero(self.first_op != NOWHERE)
         compute = launching[~self.communicates[launching]]
-        last, following = _Calls.of(launching, place, tid).around(place[wait], tid[wait])
-        before, after = (self._stream_of(c) for c in _Calls.of(compute, place, tid).around(place[wait], tid[wait]))
-        recorded, _ = _Calls.of(record, place, tid).around(place[wait], tid[wait])
+        last, following = _around(launching, wait, place, tid)
+        before, after = (self._stream_of(c) for c in _around(compute, wait, place, tid))
+        recorded, _ = _around(record, wait, place, tid)
         # older recordings leave records out
         at = np.where((recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])), recorded, wait)
         used = np.unique(thread[compute] * (len(self.stream) + 1) + self._stream_of(compute))  # streams of each thread
@@ -230,7 +207,7 @@ class _Reader:
         op, names, strings = linked.call_op, linked.trace.host.name, linked.trace.strings
 
         def own(launch: I64) -> Bool:
-            """Is the wait part of the op that launches this, and is that communication?"""
+            """Tell whether the wait is part of the op that launches this, and that is communication."""
             out: Bool = (launch != NOWHERE) & self.communicates[launch] & (op[wait] == op[launch])
             return out
 
@@ -263,9 +240,9 @@ class _Reader:
         out: I64 = np.where(real & (self.stream[op] == stream), op, NOWHERE)
         return out
 
-    def read(self, dropped: set[_Group]) -> tuple[list[_Read], bool]:
-        """All waits as read, by order of calls, and whether they come out even; those of ``dropped`` groups neither count nor show."""
-        works, out, seen = _Works(), list[_Read](), set[int]()
+    def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
+        """Return (waits as read, whether they come out even), by order of calls; those of ``dropped`` groups neither count nor show."""
+        works, out, seen = _Works(), list[StreamWait](), set[int]()
         communicating = np.flatnonzero(self.communicates)
         launched = communicating[np.argsort(self.rank[communicating], kind="stable")]
         launches = iter([*zip(self.rank[launched].tolist(), self.first_op[launched].tolist(), strict=True), (len(self.rank), NOWHERE)])
@@ -274,7 +251,7 @@ class _Reader:
             while rank < wait_rank:
                 works.launched(int(self.stream[op]), op)
                 rank, op = next(launches)
-            read: _Read | None = None
+            read: StreamWait | None = None
             if wait.launch != NOWHERE:
                 if wait.launch not in seen:  # the first of several: NCCL's own come after it
                     seen.add(wait.launch)
@@ -285,14 +262,14 @@ class _Reader:
                 out.append(read)
         return out, works.even and rank == len(self.rank)
 
-    def _before_launch(self, wait: _WaitCall) -> _Read | None:
+    def _before_launch(self, wait: _WaitCall) -> StreamWait | None:
         if wait.held == NOWHERE or not self._apart(wait.held, wait.launch):
             return None
         sure = wait.name.startswith(_LIBRARY) and (wait.steady or wait.before == wait.after)
         streams = (int(self.stream[wait.held]), wait.after, int(self.stream[wait.launch]))
-        return _Read(wait.at, wait.held, wait.launch, True, ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN))
+        return StreamWait(wait.at, wait.held, wait.launch, True, ("launch", *streams, wait.name, _Trust.SURE if sure else _Trust.IF_SHOWN))
 
-    def _wait(self, wait: _WaitCall, works: _Works, dropped: set[_Group]) -> _Read | None:
+    def _wait(self, wait: _WaitCall, works: _Works, dropped: set[_Group]) -> StreamWait | None:
         named = NOWHERE if wait.number is None else self.numbered.get(wait.number, NOWHERE)
         if named in works.open:
             open_, sure = works.of_stream[works.open[named]], True
@@ -313,15 +290,15 @@ class _Reader:
         work = works.taken(open_, named if named != NOWHERE else open_[0])
         if wait.next == NOWHERE or not self._apart(work, wait.next):
             return None
-        return _Read(wait.call, work, wait.next, False, group)
+        return StreamWait(wait.call, work, wait.next, False, group)
 
     def _apart(self, a: int, b: int) -> bool:
         """On one device, but not on one stream."""
         device = self.linked.trace.device
         return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
 
-    def misread(self, read: list[_Read], even: bool) -> set[_Group]:
-        """Groups that the recorded times contradict, or do not bear out although they have to."""
+    def misread(self, read: list[StreamWait], even: bool) -> set[_Group]:
+        """Return groups that the recorded times contradict, or do not bear out although they have to."""
         if not read:
             return set()
         device, calls = self.linked.trace.device, self.linked.trace.calls

@@ -8,17 +8,18 @@ programming guide, "Streams" and "Events"; docs/edges.md lists them one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.commevents import StreamWaits, call_order
+from graphlink.depend.commevents import StreamWait, call_order
 from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role, roles
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, DeviceRows, FoundBy, Linked, SyncKind, Trace, Waits
+from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.pairs import numbered_pairs
+from graphlink.tables import lookup
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
 # recorded, the one that waits is the first that is held up.
@@ -44,50 +45,45 @@ class CudaWaits:
     rows_without_call: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Streams:
-    key: list[int]  # a device row: dense index of its (device, stream)
-    index: dict[tuple[int, int], int]
-    device: list[int]  # of each index
-
-
-def _streams(device: DeviceRows, trace: Trace) -> _Streams:
-    pairs, inverse = numbered_pairs(device.device, device.stream)
+def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
+    """Return (key, index): the dense number of each device row's stream, and that of every (device, stream) of any row."""
+    pairs, key = numbered_pairs(trace.device.device, trace.device.stream)
     index = {pair: i for i, pair in enumerate(pairs)}
     syncs = trace.syncs
     known = syncs.stream_known
     for devices, streams in ((syncs.device[known], syncs.stream[known]), (trace.events.device, trace.events.stream)):
         for pair in zip(devices.tolist(), streams.tolist(), strict=True):
             index.setdefault(pair, len(index))
-    return _Streams(inverse.tolist(), index, [d for d, _ in index])
+    return key, index
 
 
-def cuda_waits(linked: Linked, read: StreamWaits | None = None) -> CudaWaits:
-    """Every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from the order of calls.
+def cuda_waits(linked: Linked, read: Sequence[StreamWait] = ()) -> CudaWaits:
+    """Find every wait that ``cuda_sync`` and ``cuda_event`` rows tell of, and those that need no row; ``read``: from the order of calls.
 
     Needs no row: a blocking copy waits for itself; with one device in the recording a device synchronisation waits for all of
     it; where all work so far is on one stream, a stream synchronisation waits for that. These count as inferred, as does ``read``.
 
     Cost: O(rows log rows) to order them, then O(1) a row and stream.
     """
-    read = read or StreamWaits.none()
-    machine = _Machine(linked, {}, read)
-    machine.run()
-    if machine.doubtful:
-        machine = _Machine(linked, machine.likeliest_devices(), read)
-        machine.run()
-    return machine.result()
+    walk = _Walk(linked, {}, read)
+    walk.run()
+    if walk.doubtful:
+        walk = _Walk(linked, walk.likeliest_devices(), read)
+        walk.run()
+    return walk.result()
 
 
-class _Machine:
+class _Walk:
     """The walk's state; one use."""
 
-    def __init__(self, linked: Linked, device_of: dict[int, int], read: StreamWaits) -> None:
+    def __init__(self, linked: Linked, device_of: dict[int, int], read: Sequence[StreamWait]) -> None:
         trace = linked.trace
         self.trace, self.linked, self.read = trace, linked, read
         self.role = roles(trace.calls, trace.strings)
-        self.streams = _streams(trace.device, trace)
-        self.call_of_row = _calls_of(trace.syncs.correlation, trace)
+        self.stream_of, self.index = _stream_index(trace)
+        self.key = self.stream_of.tolist()  # of each device row
+        self.device_of_key = [device for device, _ in self.index]
+        self.call_of_row = lookup(trace.calls.correlation, trace.syncs.correlation)
         order = np.lexsort((trace.device.start_ns, linked.device_call))
         first = np.searchsorted(linked.device_call[order], np.arange(len(trace.calls.start_ns) + 1))
         self.ops, self.first_op = order.tolist(), first.tolist()
@@ -114,7 +110,7 @@ class _Machine:
         device: that of its Event Sync rows, or the only one that has the stream, or as ``device_of`` says. Else it may be any, the
         row's own first, as kineto looks events up by context.
         """
-        s, index = self.trace.syncs, self.streams.index
+        s, index = self.trace.syncs, self.index
         by_stream: dict[int, list[int]] = {}
         for (_, stream), key in index.items():
             by_stream.setdefault(stream, []).append(key)
@@ -125,7 +121,7 @@ class _Machine:
         for _, stream, device, event, named, kind in rows:
             keys = by_stream.get(stream, [])
             if named and (kind == SyncKind.EVENT or len(keys) == 1) and keys:
-                device_of[event] = device if kind == SyncKind.EVENT else self.streams.device[keys[0]]
+                device_of[event] = device if kind == SyncKind.EVENT else self.device_of_key[keys[0]]
         out: dict[int, tuple[tuple[int, ...], int]] = {}
         for record, stream, device, event, named, _ in rows:
             own = index.get((device_of.get(event, device) if named else device, stream))
@@ -150,11 +146,12 @@ class _Machine:
         has_row = np.zeros(len(calls.start_ns), np.bool_)
         has_row[self.call_of_row[sync]] = True
         bare = np.flatnonzero(np.isin(self.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC]) & ~has_row)
+        read = np.array([wait.call for wait in self.read], np.int64)
         parts = (
             (_LAUNCH, launching, calls.start_ns[launching], calls.correlation[launching]),
             (_RECORD, recording, calls.start_ns[recording], calls.correlation[recording]),
             (_WAIT, wait, wait_ns, syncs.correlation[wait]),
-            (_READ, np.arange(len(self.read.call)), calls.start_ns[self.read.call], calls.correlation[self.read.call]),
+            (_READ, np.arange(len(read)), calls.start_ns[read], calls.correlation[read]),
             (_SYNC, sync, calls.start_ns[self.call_of_row[sync]], syncs.correlation[sync]),
             (_BARE, bare, calls.start_ns[bare], calls.correlation[bare]),
         )
@@ -183,12 +180,12 @@ class _Machine:
         "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated. The function
         will return once the pageable buffer has been copied to the staging memory" (CUDA driver API, "API synchronization behavior").
         """
-        key, device = self.streams.key[op], self.trace.device
+        key, device = self.key[op], self.trace.device
         staged = self.from_host[device.name[op]] and device.end_ns[op] > self.trace.calls.end_ns[call] + NOISE_NS
         return self._all_of(key, FoundBy.INFERRED) if staged else {key: (op, FoundBy.INFERRED)}
 
     def _enqueue(self, op: int) -> None:
-        key = self.streams.key[op]
+        key = self.key[op]
         sources = self.pending.pop(key, None)
         if sources:
             self.found += [(source, NOWHERE, op, bits) for source, bits in sources.values()]
@@ -233,13 +230,13 @@ class _Machine:
         if syncs.event_known[row]:
             keys, _ = self.record_streams[int(syncs.record[row])]
             for key, ended in zip(keys, ended_ns, strict=True):
-                about = (int(syncs.event[row]), self.streams.device[key])
+                about = (int(syncs.event[row]), self.device_of_key[key])
                 self.doubtful[about] = self.doubtful.get(about, 0) + (ended > limit_ns + self.slack_ns)
         possible = (c for c, ended in zip(candidates, ended_ns, strict=True) if ended <= limit_ns + self.slack_ns)
         return next(possible, candidates[0])
 
     def likeliest_devices(self) -> dict[int, int]:
-        """{event: device} of events whose device no row tells: the only one for which every wait could be true."""
+        """Return {event: device} of events whose device no row tells: the only one for which every wait could be true."""
         possible: dict[int, list[int]] = {}
         for (event, device), impossible in self.doubtful.items():
             possible.setdefault(event, []).extend([] if impossible else [device])
@@ -249,7 +246,7 @@ class _Machine:
         syncs = self.trace.syncs
         if not syncs.stream_known[row]:
             return
-        key = self.streams.index[int(syncs.device[row]), int(syncs.stream[row])]
+        key = self.index[int(syncs.device[row]), int(syncs.stream[row])]
         call = int(self.call_of_row[row])
         waits_ns = int(syncs.start_ns[row] if call == NOWHERE else self.trace.calls.start_ns[call])
         sources = self._awaited(row, lambda: self._next_start_ns(key, waits_ns))
@@ -259,15 +256,15 @@ class _Machine:
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
     def _read(self, at: int) -> None:
-        key, source = self.streams.key[int(self.read.on[at])], int(self.read.source[at])
-        of, bits = self.streams.key[source], int(FoundBy.INFERRED)
-        sources = self._all_of(of, bits) if self.read.whole[at] else {of: (source, bits)}
+        wait, bits = self.read[at], int(FoundBy.INFERRED)
+        key, of = self.key[wait.target], self.key[wait.source]
+        sources = self._all_of(of, bits) if wait.whole else {of: (wait.source, bits)}
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
     def _next_start_ns(self, key: int, after_ns: int) -> int:
         """When the first op starts that is launched onto a stream after a time."""
         if key not in self.launches_of:
-            rows = np.flatnonzero(np.array(self.streams.key, np.int64) == key)
+            rows = np.flatnonzero(self.stream_of == key)
             rows = rows[self.linked.device_call[rows] != NOWHERE]
             launch_ns = self.trace.calls.start_ns[self.linked.device_call[rows]]
             order = np.argsort(launch_ns, kind="stable")
@@ -283,7 +280,7 @@ class _Machine:
         if kind == SyncKind.DEVICE:
             sources = self._whole_device(device, FoundBy.CUDA_SYNC)
         elif kind == SyncKind.STREAM:
-            key = self.streams.index.get((device, int(syncs.stream[row]))) if syncs.stream_known[row] else None
+            key = self.index.get((device, int(syncs.stream[row]))) if syncs.stream_known[row] else None
             sources = None if key is None else self._all_of(key, FoundBy.CUDA_SYNC)
         else:
             sources = self._awaited(row, lambda: int(self.trace.calls.end_ns[call]))
@@ -298,7 +295,7 @@ class _Machine:
 
     def _bare(self, call: int) -> None:
         if self.role[call] == Role.DEVICE_SYNC and self.devices == 1:
-            sources = self._whole_device(self.streams.device[0], FoundBy.INFERRED)
+            sources = self._whole_device(self.device_of_key[0], FoundBy.INFERRED)
         elif self.role[call] == Role.STREAM_SYNC and len(self.tail) == 1:
             sources = self._all_of(next(iter(self.tail)), FoundBy.INFERRED)
         else:
@@ -308,7 +305,7 @@ class _Machine:
     def _whole_device(self, device: int, bits: int) -> Sources:
         out: Sources = {}
         for key in self.tail.keys() | self.pending.keys():
-            if self.streams.device[key] == device:
+            if self.device_of_key[key] == device:
                 self._merge(out, self._all_of(key, bits))
         return out
 
@@ -330,16 +327,3 @@ class _Machine:
         )
         without = int(np.count_nonzero(self.call_of_row == NOWHERE))
         return CudaWaits(waits, self.role, call_rank, launch_rank, self.told_call, self.told_op, without)
-
-
-def _calls_of(correlation: I64, trace: Trace) -> I32:
-    """The call row of each correlation, NOWHERE where there is none."""
-    calls = trace.calls.correlation
-    out = np.full(len(correlation), NOWHERE, np.int32)
-    if not len(calls):
-        return out
-    order = np.argsort(calls, kind="stable")
-    at = np.minimum(np.searchsorted(calls[order], correlation), len(calls) - 1)
-    hit = (calls[order[at]] == correlation) & (correlation > 0)
-    out[hit] = order[at[hit]]
-    return out

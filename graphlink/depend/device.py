@@ -6,59 +6,59 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.cuda import CudaWaits
-from graphlink.depend.devicetime import LATE_NS, Delays, Order, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import LATE_NS, Delays, StreamOrder, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.merge import Dependencies
-from graphlink.model import I32, I64, NOWHERE, U8, CommKind, Communication, FoundBy, Linked
+from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
+from graphlink.tables import concat
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSide:
-    """Event edges (device rows): recorded waits, then those inferred from late starts.
+    """``events``: waits of device ops, the recorded ones, then those inferred from late starts.
 
     ``latency_ns`` of each device row and ``delay_latency_ns`` of each delay: how long after the end of its launching host node it begins
     at the earliest; of a delay only where it has the ``launch`` edge of its op. Never so long that it would begin later than recorded.
     """
 
-    order: Order
+    order: StreamOrder
     delays: Delays
     latency_ns: I64
     delay_latency_ns: I64
-    event_source: I32
-    event_target: I32
-    event_found_by: U8
+    events: Waits
     inferred_events: int
 
 
-def device_side(linked: Linked, cuda: CudaWaits, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
-    """``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none. Cost: O(n log n)."""
+def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
+    """Put device ops in order and explain when they start. Cost: O(n log n).
+
+    ``enqueued``: what can have been waited for, to infer event waits from late starts; None to infer none.
+    """
     device = linked.trace.device
     order = stream_order(device)
     launched_ns = np.full(len(device.start_ns), host.start_ns, np.int64)
     linked_ops = host.launcher != NOWHERE
     by = host.launcher[linked_ops]
     launched_ns[linked_ops] = host.nodes.start_ns[by] + host.nodes.duration_ns[by]  # what the node waits for comes after
-    source, target, bits = found.event_source, found.event_target, found.event_found_by
+    events = found.device
     inferred = 0
     if enqueued is not None:
-        unseen = infer_events(linked, cuda, enqueued, ready_ns(order, launched_ns, (source, target), host.start_ns))
-        inferred = len(unseen[0])
-        source, target = np.concatenate([source, unseen[0]]), np.concatenate([target, unseen[1]])
-        bits = np.concatenate([bits, np.full(inferred, FoundBy.INFERRED, np.uint8)])
-    ready = ready_ns(order, launched_ns, (source, target), host.start_ns)
+        unseen = infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns))
+        inferred = len(unseen.source)
+        events = concat(events, unseen)
+    ready = ready_ns(order, launched_ns, events, host.start_ns)
     _conserved(linked, order, ready, host.start_ns)
     late = delays(device, ready, gap_ns)
     before_ns = int(device.start_ns.min(initial=host.start_ns)) - 2 * LATE_NS  # a stream was idle before its first op
-    busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), (source, target), before_ns)
+    busy_until_ns = ready_ns(order, np.full(len(ready), before_ns), events, before_ns)
     returned_ns = _returned_ns(linked, host)
     from_node_ns = launch_latency_ns(device, returned_ns, busy_until_ns)
     from_node_ns += np.where(returned_ns != NOWHERE, returned_ns - launched_ns, 0)  # a node may carry a short rest behind its call
     latency_ns = np.clip(from_node_ns, 0, np.maximum(device.start_ns - launched_ns, 0))
     delay_latency_ns = np.where(late.heads, np.clip(from_node_ns[late.row], 0, late.end_ns - launched_ns[late.row]), 0)
-    return DeviceSide(order, late, latency_ns, delay_latency_ns, source, target, bits, inferred)
+    return DeviceSide(order, late, latency_ns, delay_latency_ns, events, inferred)
 
 
 def _returned_ns(linked: Linked, host: HostSide) -> I64:
@@ -73,7 +73,7 @@ def _returned_ns(linked: Linked, host: HostSide) -> I64:
     return out
 
 
-def _conserved(linked: Linked, order: Order, ready: I64, start_ns: int) -> None:
+def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) -> None:
     """Every ns of a stream, from the start of the rank to its last op's end, is work, a start delay, or idle for what the op waited for."""
     device = linked.trace.device
     before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])
@@ -85,7 +85,7 @@ def _conserved(linked: Linked, order: Order, ready: I64, start_ns: int) -> None:
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
-    """(earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
+    """Return (earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
     device = linked.trace.device
     chosen = [i for i, node in enumerate(comm.device_node) if node.kind == CommKind.COLLECTIVE and node.group is not None]
     row = comm.device_row[chosen]

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.enqueued import Enqueued
 from graphlink.link.launch import rounding_ns
-from graphlink.link.roles import Role
-from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, Linked, SyncKind
+from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
+from graphlink.tables import successive
 
 LATE_NS = 20_000
 EVENT_NS = 30_000
@@ -25,7 +24,7 @@ AT_ONCE_TIMES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StreamOrder:
     """Stream order. ``before``: the op before each on its stream, NOWHERE for the first. ``end_ns``: recorded end less overlap."""
 
     before: I32
@@ -50,33 +49,28 @@ class Delays:
     start_delay_ns: I64
 
 
-def stream_order(device: DeviceRows) -> Order:
-    """Cost: O(n log n)."""
+def stream_order(device: DeviceRows) -> StreamOrder:
+    """Order the ops of each stream. Cost: O(n log n)."""
     n = len(device.start_ns)
-    order = np.lexsort((np.arange(n), device.stream, device.device))
-    same = (device.stream[order[1:]] == device.stream[order[:-1]]) & (device.device[order[1:]] == device.device[order[:-1]])
+    earlier, later = successive(np.lexsort((np.arange(n), device.stream, device.device)), device.device, device.stream)
     before = np.full(n, NOWHERE, np.int32)
-    before[order[1:][same]] = order[:-1][same]
+    before[later] = earlier
     end_ns = device.end_ns.copy()
-    earlier, later = order[:-1][same], order[1:][same]
     end_ns[earlier] = np.minimum(end_ns[earlier], device.start_ns[later])
-    return Order(before, end_ns, device.end_ns - end_ns)
+    return StreamOrder(before, end_ns, device.end_ns - end_ns)
 
 
-def ready_ns(order: Order, launched_ns: I64, event: tuple[I32, I32], rank_start_ns: int) -> I64:
-    """When all that each op depends on has ended. ``launched_ns``: end of the launching host node, the start of the rank for orphans.
-
-    ``event``: (source, target) device rows.
-    """
+def ready_ns(order: StreamOrder, launched_ns: I64, events: Waits, rank_start_ns: int) -> I64:
+    """Return when all that each op depends on has ended. ``launched_ns``: end of the launching host node; of orphans, rank start."""
     out = np.maximum(launched_ns, rank_start_ns)
     has = order.before != NOWHERE
     out[has] = np.maximum(out[has], order.end_ns[order.before[has]])
-    np.maximum.at(out, event[1], order.end_ns[event[0]])
+    np.maximum.at(out, events.device_op, order.end_ns[events.source])
     return out
 
 
-def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64) -> tuple[I32, I32]:
-    """(source, target) device rows of event waits that show by their effect only.
+def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
+    """Infer waits of device ops for events, which show by their effect only.
 
     Where an op of another device ended within 5 us before the start, only an op of this device that did, too, explains it: waits go
     across devices as well. An op that ended in the very us of the start, where the recording lost its ns, may have ended after it: it
@@ -88,7 +82,6 @@ def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64
     by_end = np.argsort(device.end_ns, kind="stable")
     last = np.searchsorted(device.end_ns[by_end], device.start_ns[late], side="right") - 1
     row_of, end_of = by_end.tolist(), device.end_ns[by_end].tolist()
-    allowed = _unseen_waits(linked, cuda, enqueued)
     found: list[tuple[int, int]] = []
     at_once: dict[int, int] = {}
     for op, at in zip(late.tolist(), last.tolist(), strict=True):
@@ -97,7 +90,7 @@ def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64
         while at >= 0 and end_of[at] >= floor:
             source, end_ns = row_of[at], end_of[at]
             at -= 1
-            if not allowed.between(source, op):
+            if not enqueued.may_wait(source, op):
                 continue
             if device.device[source] != device.device[op]:
                 if end_ns >= nearest_ns:
@@ -111,47 +104,12 @@ def infer_events(linked: Linked, cuda: CudaWaits, enqueued: Enqueued, ready: I64
     if AT_ONCE_TIMES <= len(at_once) >= len(found):
         found = [*((source, op) for op, source in at_once.items()), *((source, op) for source, op in found if op not in at_once)]
     pairs = np.array(found, np.int32).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Unseen:
-    """Where an event wait may hide: everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has no row.
-
-    Ops of one graph launch order themselves inside the graph, and what was launched before the recording did so unseen: no row tells.
-    """
-
-    everywhere: bool
-    wait_rank: I64
-    launch_rank: I64
-    in_graph: Bool
-    enqueued: Enqueued
-
-    def between(self, source: int, op: int) -> bool:
-        """May ``op`` have been made to wait for ``source``?"""
-        if self.launch_rank[op] < 0 or self.in_graph[op]:
-            return bool(self.launch_rank[source] <= self.launch_rank[op])
-        if self.launch_rank[source] >= self.launch_rank[op]:
-            return False
-        if not self.enqueued.recorded_and_awaited(source, int(self.launch_rank[op]), unseen=True):
-            return False
-        if self.everywhere:
-            return True
-        at = int(np.searchsorted(self.wait_rank, self.launch_rank[op])) - 1
-        return at >= 0 and bool(self.wait_rank[at] > self.launch_rank[source])
-
-
-def _unseen_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> _Unseen:
-    trace = linked.trace
-    told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
-    waits = (cuda.role == Role.STREAM_WAIT) & ~np.isin(trace.calls.correlation, told)
-    ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
-    in_graph = (linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1)
-    return _Unseen(not len(trace.syncs.kind), np.sort(cuda.call_rank[waits]), cuda.launch_rank, in_graph, enqueued)
+    nowhere, bits = np.full(len(pairs), NOWHERE, np.int32), np.full(len(pairs), FoundBy.INFERRED, np.uint8)
+    return Waits(pairs[:, 0], nowhere, pairs[:, 1], bits)
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
-    """Start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
+    """Find start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
     late_ns = np.maximum(device.start_ns - ready, 0)
     late = np.flatnonzero(late_ns > gap_ns)
     begins_ns = np.sort(np.where(late_ns > gap_ns, device.start_ns, device.start_ns - late_ns))
@@ -187,7 +145,7 @@ class _Cover:
         self.pieces: list[tuple[int, int, int, int, int]] = []  # op, start, end, piece before, heads
 
     def add(self, op: int) -> None:
-        """Ops come in order of ready."""
+        """Add a late op; ops come in order of ready."""
         if self.region and self.ready[op] >= self.until:
             self.close()
         start = int(self.start_ns[op])

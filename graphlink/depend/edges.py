@@ -24,7 +24,7 @@ class Edges:
 
     @staticmethod
     def join(parts: list[Edges]) -> Edges:
-        """One edge a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
+        """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
         source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
         kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
         if not len(source):
@@ -43,19 +43,13 @@ class Unordered(Exception):
         super().__init__(f"cycle of {len(nodes)} nodes")
 
 
-@dataclass(frozen=True, slots=True)
-class Numbering:
-    """``order``: provisional nodes in id order. ``start_ns``: by provisional node, moved up where rounding crossed an edge."""
-
-    order: I64
-    start_ns: I64
-
-
 QUICK_ROUNDS = 64
 
 
-def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_ROUNDS) -> Numbering:
-    """Ids by start; nodes that start together by their edges, then by ``rank``. Raises Unordered on a cycle.
+def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_ROUNDS) -> tuple[I64, I64]:
+    """Return (order, starts): provisional nodes in id order, and the start of each, moved up where rounding crossed an edge.
+
+    Ids go by start; nodes that start together by their edges, then by ``rank``. Raises Unordered on a cycle.
 
     Few edges join nodes that start together, so a few rounds over those settle it; where they do not, one walk in topological order.
     """
@@ -65,11 +59,11 @@ def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_
         back = starts[source] > starts[target]
         low = (starts[source] == starts[target]) & (level[target] <= level[source])
         if not back.any() and not low.any():
-            return Numbering(np.lexsort((rank, level, starts)), starts)
+            return np.lexsort((rank, level, starts)), starts
         np.maximum.at(starts, target[back], starts[source[back]])
         np.maximum.at(level, target[low], level[source[low]] + 1)
     starts, level = _walk(start_ns, edges)
-    return Numbering(np.lexsort((rank, level, starts)), starts)
+    return np.lexsort((rank, level, starts)), starts
 
 
 def _walk(start_ns: I64, edges: Edges) -> tuple[I64, I64]:

@@ -8,41 +8,77 @@ import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
 from graphlink.link.roles import Role
-from graphlink.model import I64, Linked
+from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
+from graphlink.tables import successive
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
     """Places in the order of calls (``CudaWaits.call_rank``): of each device row's launch, of the next launch on its stream, and of the
     cudaEventRecord and cudaStreamWaitEvent calls, ascending. Without any record in the recording, records may be anywhere.
+
+    ``hidden_rank``: of the wait calls that no row tells of; ``rows_tell``: there are rows. ``in_graph``: device rows of a graph launch.
     """
 
     launch_rank: I64
     next_rank: I64
     record_rank: I64
     wait_rank: I64
+    hidden_rank: I64
+    in_graph: Bool
+    rows_tell: bool
 
     @staticmethod
     def of(linked: Linked, cuda: CudaWaits) -> Enqueued:
-        """Cost: O(n log n)."""
-        device, n = linked.trace.device, len(linked.trace.device.start_ns)
-        order = np.lexsort((np.arange(n), cuda.launch_rank, device.stream, device.device))
-        same = (device.stream[order[1:]] == device.stream[order[:-1]]) & (device.device[order[1:]] == device.device[order[:-1]])
-        next_rank = np.full(n, np.iinfo(np.int64).max)
-        next_rank[order[:-1][same]] = cuda.launch_rank[order[1:][same]]
-        ranks = [np.sort(cuda.call_rank[cuda.role == role]) for role in (Role.RECORD, Role.STREAM_WAIT)]
-        return Enqueued(cuda.launch_rank, next_rank, ranks[0], ranks[1])
+        """Place launches, records and waits in the order of calls. Cost: O(n log n)."""
+        trace, device = linked.trace, linked.trace.device
+        row, following = successive(np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream)
+        next_rank = np.full(len(device.start_ns), np.iinfo(np.int64).max)
+        next_rank[row] = cuda.launch_rank[following]
+        told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
+        waits = cuda.role == Role.STREAM_WAIT
+        hidden = waits & ~np.isin(trace.calls.correlation, told)
+        ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
+        return Enqueued(
+            launch_rank=cuda.launch_rank,
+            next_rank=next_rank,
+            record_rank=np.sort(cuda.call_rank[cuda.role == Role.RECORD]),
+            wait_rank=np.sort(cuda.call_rank[waits]),
+            hidden_rank=np.sort(cuda.call_rank[hidden]),
+            in_graph=(linked.device_call != NOWHERE) & (ops_of_call[linked.device_call + 1] > 1),
+            rows_tell=len(trace.syncs.kind) > 0,
+        )
+
+    def may_wait(self, row: int, op: int) -> bool:
+        """Tell whether ``op`` may have been made to wait for ``row`` by a wait that no row tells of.
+
+        Everywhere in a recording without ``cuda_sync`` rows, else only where a wait call has none. Ops of one graph launch order themselves
+        inside the graph, and what was launched before the recording did so unseen.
+        """
+        if self.launch_rank[op] < 0 or self.in_graph[op]:
+            return bool(self.launch_rank[row] <= self.launch_rank[op])
+        if self.launch_rank[row] >= self.launch_rank[op]:
+            return False
+        if not self.recorded_and_awaited(row, int(self.launch_rank[op]), unseen=True):
+            return False
+        if not self.rows_tell:
+            return True
+        at = int(np.searchsorted(self.hidden_rank, self.launch_rank[op])) - 1
+        return at >= 0 and bool(self.hidden_rank[at] > self.launch_rank[row])
 
     def last_of_stream(self, row: int, rank: int) -> bool:
-        """Was it the last op of its stream when a call began? Only such a one can hold up the synchronisation of its stream."""
+        """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation of its stream."""
         return bool(self.launch_rank[row] < rank <= self.next_rank[row])
 
     def recorded(self, row: int, rank: int) -> bool:
-        """Can an event have been recorded behind it, before the next op of its stream and before a call?"""
+        """Tell whether an event can have been recorded behind it, before the next op of its stream and before a call."""
         return self._first_record(row, rank) is not None
 
     def recorded_and_awaited(self, row: int, rank: int, *, unseen: bool) -> bool:
-        """Can a stream have been made to wait for such an event, before a call? ``unseen``: even if no wait call is in the recording."""
+        """Tell whether a stream can have been made to wait for such an event, before a call.
+
+        ``unseen``: even if no wait call is in the recording.
+        """
         record = self._first_record(row, rank)
         if record is None:
             return False

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Elements, Marks
 from graphlink.link.askers import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
+from graphlink.tables import take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
@@ -33,7 +35,7 @@ class Asked:
 
 
 def asked(linked: Linked) -> Asked:
-    """What a thread of gloo's ran was handed over while the op that asked for it ran. O(n log n)."""
+    """Find who asked for host communication: what gloo's threads ran was handed over while the op that asked ran. O(n log n)."""
     rows, op = linked.trace.host, askers(linked)
     row = np.flatnonzero(op != NOWHERE)
     tid, at_ns, start_ns = rows.tid.copy(), rows.start_ns.copy(), rows.start_ns.copy()
@@ -53,21 +55,21 @@ def asked(linked: Linked) -> Asked:
 
 @dataclass(frozen=True, slots=True)
 class HostCommWaits:
-    """``comm`` (position in ``Communication.host_row``) was waited for by ``element`` over [from, until) on the axis of the marks.
+    """``comm`` (position in ``Communication.host_row``) was waited for over each stretch of ``blocked``.
 
     ``late``: receives and collectives that would be waits, had the next row not begun too late; they were pending for ``late_ns`` in all.
     """
 
     comm: I64
-    element: I32
-    from_ns: I64
-    until_ns: I64
+    blocked: Blocked
     late: int
     late_ns: int
 
 
 def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: Marks) -> HostCommWaits:
-    """Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.
+    """Find waits for host-side communication.
+
+    Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.
 
     A recorded ``WAIT_RANGE`` is a wait in any case. Where a thread of gloo's ran it, the one that asked for it slept and had to be woken:
     after 100 us and more of such time, up to 2 ms after (``depend.sleep``). Of several that end in one stretch the last counts. A send is
@@ -90,7 +92,8 @@ def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Eleme
     soon = following[last] - until_ns <= np.where(slept, WAKING_NS, WAIT_END_NS)
     soon |= _in_wait_range(linked, el, marks.owner[mark])
     late_ns = int((until_ns - from_ns)[~soon].sum())
-    return HostCommWaits(at[last][soon], marks.owner[mark][soon], from_ns[soon], until_ns[soon], int(np.count_nonzero(~soon)), late_ns)
+    blocked = take(Blocked(marks.owner[mark], from_ns, until_ns), soon)
+    return HostCommWaits(at[last][soon], blocked, int(np.count_nonzero(~soon)), late_ns)
 
 
 def _in_wait_range(linked: Linked, el: Elements, element: I32) -> Bool:

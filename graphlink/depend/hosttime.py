@@ -18,7 +18,6 @@ class HostNodes:
 
     A node carries one unbroken stretch of its thread, from ``start_ns`` to ``until_ns``. ``element``: whose node or part it is, NOWHERE
     for gaps. ``sleep``: the row of ``Sleeps`` that ends where the node opens, else NOWHERE. ``first``: an element's own node.
-    ``asleep_ns``: time that is in no node, over all threads.
     """
 
     kind: U8
@@ -33,10 +32,9 @@ class HostNodes:
     first: I32
     axis: Axis
     at_ns: I64  # start_ns on the axis
-    asleep_ns: int
 
     def carrying(self, at_ns: I64, element: I32) -> I32:
-        """The node that carries the time just before each position, not before ``element``'s own (NOWHERE: any). O(log n) each."""
+        """Return the node that carries the time just before each position, not before ``element``'s own (NOWHERE: any). O(log n) each."""
         found = np.searchsorted(self.at_ns, at_ns, side="left") - 1
         found = np.maximum(found, np.searchsorted(self.at_ns, self.axis.thread(at_ns) * self.axis.span_ns, side="left"))
         known = element != NOWHERE
@@ -44,14 +42,14 @@ class HostNodes:
         return found.astype(np.int32)
 
     def opening(self, at_ns: I64) -> I32:
-        """The first node that opens exactly at each position: the part behind a cut, even where the next op begins at once."""
+        """Return the first node that opens exactly at each position: the part behind a cut, even where the next op begins at once."""
         found = np.searchsorted(self.at_ns, at_ns, side="left")
         assert (self.at_ns[found] == at_ns).all(), "a cut without a node"
         return found.astype(np.int32)
 
 
 def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
-    """The nodes of all threads. Cost: O(n log n)."""
+    """Make the nodes of all threads; ``blocked`` must be disjoint and in order. Cost: O(n log n)."""
     p = points(marks, blocked, cuts, sleeps, gap_ns)
     following = np.where(p.last, p.at_ns, np.append(p.at_ns[1:], p.at_ns[-1:]))
     asleep = _asleep(p)
@@ -73,6 +71,11 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
     duration_ns = np.bincount(node, own, n).astype(np.int64) if n else np.zeros(0, np.int64)
     until = np.zeros(n, np.int64)
     until[node[~asleep]] = following[~asleep]  # of the points of a node the last stays
+    wait_ns = _wait_ns(blocked, first, p.at_ns[at])
+    asleep_ns = int(spent[asleep].sum())
+    spans_ns = int((marks.at_ns[marks.bounds[1:] - 1] % marks.axis.span_ns).sum())
+    spent_ns = int(duration_ns.sum() + wait_ns.sum()) + asleep_ns
+    assert spent_ns == spans_ns, f"host time is not conserved: {spent_ns} ns in nodes, waits and sleep, {spans_ns} ns recorded"
     return HostNodes(
         kind=kind,
         element=element,
@@ -81,12 +84,11 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
         until_ns=marks.axis.time_ns(until),
         duration_ns=duration_ns,
         self_ns=_self_ns(p, node, own, element, kind, first),
-        wait_ns=_wait_ns(blocked, first, p.at_ns[at]),
+        wait_ns=wait_ns,
         sleep=p.sleep[at],
         first=first,
         axis=marks.axis,
         at_ns=p.at_ns[at],
-        asleep_ns=int(spent[asleep].sum()),
     )
 
 

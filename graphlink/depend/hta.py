@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from graphlink.depend.hta_feed import Feed, Window, choices, device_feed, frame, sync_calls, windows
-from graphlink.model import I32, I64, NOWHERE, Bool, FoundBy, Trace, Waits
+from graphlink.model import I32, I64, NOWHERE, FoundBy, Trace, Waits
 
 WINDOW_ROWS = 500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
 _LONE_SYNC = "cuda_sync row without its call"
@@ -45,7 +45,7 @@ class HtaResult:
 
 
 def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS) -> HtaResult:
-    """HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row.
+    """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row.
 
     ``device_call[i]`` is the row in ``trace.calls`` that launched device row i, NOWHERE for an orphan. Traces of more than
     ``window_rows`` (or ``limit_events``) device, call and sync rows are looked at in windows of whole ProfilerSteps; a window with more
@@ -83,25 +83,16 @@ def _nothing(warning: str) -> HtaResult:
     return HtaResult(_waits([]), windows=0, skipped_windows=0, failed_windows=0, left_out={}, warnings=(warning,))
 
 
-@dataclass(frozen=True, slots=True)
-class _Edges:
-    """SYNC edges of one run by row: ``source`` a device row, ``target`` a device row where ``to_op``, else a call."""
-
-    source: I64
-    target: I64
-    to_op: Bool
-
-
 @dataclass(slots=True)
 class _Outcomes:
     """Collects what came of each run. A failure is kept under its text with the windows and devices it befell."""
 
     windows: int
-    edges: list[_Edges] = field(default_factory=list)
+    edges: list[Waits] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     failures: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
 
-    def add(self, window: Window, device: int, outcome: _Edges | str) -> None:
+    def add(self, window: Window, device: int, outcome: Waits | str) -> None:
         if isinstance(outcome, str):
             self.failures.setdefault(outcome, []).append((window.name, device))
         else:
@@ -130,19 +121,14 @@ class _Outcomes:
         return HtaResult(waits, self.windows, len(self.skipped), failed, left_out, tuple(said))
 
 
-def _waits(edges: list[_Edges]) -> Waits:
-    """Unique, by target (calls first), then source."""
-    found = [np.column_stack([e.to_op, e.target, e.source]) for e in edges]
-    to_op, target, source = np.unique(np.concatenate([np.empty((0, 3), np.int64), *found]), axis=0).astype(np.int32).T
-    return Waits(
-        source=source,
-        call=np.where(to_op, NOWHERE, target).astype(np.int32),
-        device_op=np.where(to_op, target, NOWHERE).astype(np.int32),
-        found_by=np.full(len(source), FoundBy.HTA, np.uint8),
-    )
+def _waits(edges: list[Waits]) -> Waits:
+    """Return each wait once, by target (calls first), then source."""
+    found = np.concatenate([np.empty((0, 3), np.int32), *(np.column_stack([e.device_op, e.call, e.source]) for e in edges)])
+    device_op, call, source = np.unique(found, axis=0).astype(np.int32).T
+    return Waits(source, call, device_op, np.full(len(source), FoundBy.HTA, np.uint8))
 
 
-def _run(feed: Feed) -> _Edges | str:
+def _run(feed: Feed) -> Waits | str:
     """One run of HTA: its edges, or why there are none to be had."""
     try:
         with warnings.catch_warnings():
@@ -153,7 +139,13 @@ def _run(feed: Feed) -> _Edges | str:
         return f"HTA failed with {type(error).__name__}: {first_line[:200]}".rstrip(": ")
     if pairs is None:
         return "HTA returned None instead of a graph"
-    return _Edges(source=feed.row[pairs[:, 0]], target=feed.row[pairs[:, 1]], to_op=feed.is_op[pairs[:, 1]])
+    source, target, to_op = feed.row[pairs[:, 0]], feed.row[pairs[:, 1]], feed.is_op[pairs[:, 1]]
+    return Waits(
+        source=source.astype(np.int32),
+        call=np.where(to_op, NOWHERE, target).astype(np.int32),
+        device_op=np.where(to_op, target, NOWHERE).astype(np.int32),
+        found_by=np.full(len(source), FoundBy.HTA, np.uint8),
+    )
 
 
 def _sync_pairs(feed: Feed) -> I64 | None:

@@ -32,6 +32,7 @@ from itertools import pairwise
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, SyncKind, Trace
+from graphlink.tables import lookup
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
 SYNC_SYMBOL = {
@@ -81,7 +82,7 @@ def windows(trace: Trace, size: int) -> tuple[Window, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncCalls:
+class SyncPartners:
     """``call[i]`` is the row in ``trace.calls`` that made sync row i, ``record[i]`` that of the cudaEventRecord it waits for; NOWHERE.
 
     HTA cannot ``place`` a sync row without its call, nor a stream synchronisation or wait of an unknown stream.
@@ -92,30 +93,18 @@ class SyncCalls:
     placed: Bool
 
 
-def sync_calls(trace: Trace) -> SyncCalls:
+def sync_calls(trace: Trace) -> SyncPartners:
     """Join sync rows with their calls by correlation; of several calls with one id the outermost. O(n log n)."""
     calls, syncs = trace.calls, trace.syncs
     recorders = [i for i, text in enumerate(trace.strings) if "EventRecord" in text]
     records = np.flatnonzero(np.isin(calls.name, recorders))
-    record = _lookup(calls.correlation[records], records, syncs.record)
-    call = _lookup(calls.correlation, np.arange(len(calls.correlation)), syncs.correlation)
-    return SyncCalls(
+    record = np.append(records, NOWHERE)[lookup(calls.correlation[records], syncs.record)]
+    call = lookup(calls.correlation, syncs.correlation).astype(np.int32)
+    return SyncPartners(
         call=call,
         record=np.where(syncs.record_known, record, NOWHERE).astype(np.int32),
         placed=(call != NOWHERE) & (syncs.stream_known | np.isin(syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT))),
     )
-
-
-def _lookup(ids: I64, rows: I64, wanted: I64) -> I32:
-    """The first of ``rows`` whose id is the wanted one; ids of 0 and less are nobody's."""
-    order = np.argsort(ids, kind="stable")
-    at = np.searchsorted(ids, wanted, sorter=order)
-    found = np.full(len(wanted), NOWHERE, np.int32)
-    hit = np.flatnonzero((at < len(ids)) & (wanted > 0))
-    row = order[at[hit]]
-    same = ids[row] == wanted[hit]
-    found[hit[same]] = rows[row[same]]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +129,7 @@ class DeviceFeed:
     record_rank: I64
 
 
-def device_feed(trace: Trace, device_call: I32, joined: SyncCalls, device: int) -> DeviceFeed:
+def device_feed(trace: Trace, device_call: I32, joined: SyncPartners, device: int) -> DeviceFeed:
     """Gather the device rows with a call and the sync rows with a call of one device. O(n log n)."""
     calls, syncs = trace.calls, trace.syncs
     op = np.flatnonzero((trace.device.device == device) & (device_call != NOWHERE))
@@ -201,7 +190,7 @@ class Choice:
 
 
 def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
-    """A choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
+    """Return a choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
     near = _candidates(feed)
     waits = feed.sync_kind == SyncKind.STREAM_WAIT
     sync_ns = np.where(waits, np.append(feed.op_ns, _LATEST)[near.next_op], feed.sync_ns)
@@ -273,12 +262,12 @@ class _Grouped:
         return cls(key[row], row, span)
 
     def preceding(self, group: I64, rank: I64) -> I64:
-        """The row of the group with the highest rank below the given one, or NOWHERE."""
+        """Return the row of the group with the highest rank below the given one, or NOWHERE."""
         at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1)) - 1
         return self._row(at, group)
 
     def following(self, group: I64, rank: I64) -> I64:
-        """The row of the group with the lowest rank from the given one on, or NOWHERE."""
+        """Return the row of the group with the lowest rank from the given one on, or NOWHERE."""
         at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1))
         return self._row(at, group)
 

@@ -46,17 +46,10 @@ LATEST_NS = 1_000_000  # no call is taken to return later than this after what i
 LATEST_OPS = 64  # nor when so many have ended since
 
 
-@dataclass(frozen=True, slots=True)
-class Inferred:
-    """``unexplained_calls`` blocked for ``unexplained_ns`` in all, and nothing in the recording says on what."""
+def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Waits, list[int]]:
+    """Infer waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
 
-    waits: Waits
-    unexplained_calls: int
-    unexplained_ns: int
-
-
-def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred:
-    """Waits of the synchronisation calls that neither rows nor CUDA's rules explain (``cuda.waits``), by effect.
+    Returns (waits, calls that blocked and of which nothing in the recording says on what).
 
     A cudaMemcpyAsync from device to pageable host memory blocks, too, for its own copy; one from pageable host memory blocks until what
     stood before it on its stream is done. Cost: O(rows log rows + calls x ops that end within the time that waking takes).
@@ -69,7 +62,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     sync = np.isin(cuda.role, SYNCS)
     by_end = np.argsort(device.end_ns, kind="stable")
     slack_ns = rounding_ns(trace)
-    search = _Search(
+    search = _OpsByEnd(
         ends=device.end_ns[by_end].tolist(),
         row=by_end.tolist(),
         enqueued=enqueued,
@@ -79,7 +72,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
         slack_ns=slack_ns,
     )
     found: list[tuple[int, int]] = []
-    unexplained_calls = unexplained_ns = 0
+    unexplained: list[int] = []
     asked = np.flatnonzero(open_ & sync)
     last = np.searchsorted(device.end_ns[by_end], calls.end_ns[asked] + slack_ns, side="right") - 1
     asking = [
@@ -98,8 +91,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     for call, what in zip(asked.tolist(), asking, strict=True):
         source = search.awaited(what, bands[int(calls.name[call])])
         if source is None:
-            unexplained_calls += 1
-            unexplained_ns += int(took_ns[call])
+            unexplained.append(call)
         else:
             found.append((source, call))
     found += _pageable_copies(linked, cuda, slack_ns)
@@ -107,7 +99,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> Inferred
     pairs = np.array(found, np.int32).reshape(-1, 2)
     nowhere = np.full(len(pairs), NOWHERE, np.int32)
     waits = Waits(pairs[:, 0], pairs[:, 1], nowhere, np.full(len(pairs), FoundBy.INFERRED, np.uint8))
-    return Inferred(waits, unexplained_calls, unexplained_ns)
+    return waits, unexplained
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +114,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _OpsByEnd:
     """Device rows by end; ``ends`` and ``row`` are lists as the search touches few of them, one by one."""
 
     ends: list[int]
@@ -134,7 +126,7 @@ class _Search:
     slack_ns: int
 
     def awaited(self, call: _Call, bands: tuple[Mode, ...]) -> int | None:
-        """The one op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before them."""
+        """Find the op that explains a call: one that ended in the first of ``bands`` that holds any, else the last, a while before."""
         if not bands:
             return None
         usual = bands[-1]
@@ -164,12 +156,12 @@ class _Search:
         return own[0] if len(own) == 1 else None
 
     def since_ns(self, call: _Call) -> int:
-        """From when on an op that ended can have held the call up at all."""
+        """Return from when on an op that ended can have held the call up at all."""
         before = call.last - LATEST_OPS
         return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 
     def candidates(self, call: _Call, since_ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
+        """Return (row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
 
         Those by themselves, and those because a stream may have been made to wait for them.
         """
@@ -197,7 +189,7 @@ class _Search:
         return other_device or bool(self.stream[row] != self.stream[best]) or role == Role.EVENT_SYNC
 
 
-def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
+def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
     """{name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the default.
 
     A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer than the
@@ -220,7 +212,7 @@ def _bands(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking:
     return out
 
 
-def _lags(linked: Linked, cuda: CudaWaits, search: _Search, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
+def _lags(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
     """(name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been held up, from what
     held them up, of the others from the last op that may have.
     """

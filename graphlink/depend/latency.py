@@ -21,7 +21,7 @@ MOST_NS: Final = 100_000  # what takes longer is no latency: something held all 
 
 
 def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) -> I64:
-    """Of each device row, how long after its launch call returned it begins at the earliest; shape (device rows,).
+    """Estimate for each device row how long after its launch call returned it begins at the earliest; shape (device rows,).
 
     The mode of the launches on idle streams, of each device and kind of op (kernel, copy, memset); where these are few, of all kinds of
     the device; else ``DEFAULT_NS``. Never below 0, and 0 where ``returned_ns`` is NOWHERE. A stream was idle if nothing that the op

@@ -11,7 +11,7 @@ Reasons (``SyncCounts.rejected``; docs/edges.md)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,32 +20,28 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
+from graphlink.tables import concat, take
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """What survived. All columns of a group are parallel.
 
-    ``call_source``, ``call``: every true wait of the host, one a (source, call), for the part after the cut.
-    ``sync_source``, ``sync_target``: the edges to the next operator (a host row). ``event_source``, ``event_target``: device rows.
-    ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
+    ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``, ``sync_target``: the
+    edges to the next operator (a host row). ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
     """
 
-    call_source: I32
-    call: I32
-    call_found_by: U8
+    host: Waits
     sync_source: I32
     sync_target: I32
     sync_found_by: U8
-    event_source: I32
-    event_target: I32
-    event_found_by: U8
+    device: Waits
     rejected: Waits
     counts: SyncCounts
 
 
 def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Dependencies:
-    """One set of dependencies from all sources; ``others`` may be empty. Cost: O(pairs log pairs)."""
+    """Make one set of dependencies from all sources; ``others`` may be empty. Cost: O(pairs log pairs)."""
     all_ = (cuda.waits, *others)
     pairs = _unique_pairs(all_)
     reason = _reject(linked, cuda, pairs)
@@ -71,16 +67,12 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     event = np.flatnonzero(device & (reason == 0))
     named = (reason == _IMPOSSIBLE) & ((pairs.found_by & (FoundBy.CUDA_SYNC | FoundBy.EVENT_ID)) != 0)
     return Dependencies(
-        call_source=pairs.source[call_pairs],
-        call=pairs.call[call_pairs],
-        call_found_by=pairs.found_by[call_pairs],
+        host=take(pairs, call_pairs),
         sync_source=pairs.source[sync],
         sync_target=target[sync],
         sync_found_by=bits,
-        event_source=pairs.source[event],
-        event_target=pairs.device_op[event],
-        event_found_by=pairs.found_by[event],
-        rejected=Waits(pairs.source[named], pairs.call[named], pairs.device_op[named], pairs.found_by[named]),
+        device=take(pairs, event),
+        rejected=take(pairs, named),
         counts=_counts(pairs, reason),
     )
 
@@ -91,17 +83,13 @@ _SOURCES = (("hta", FoundBy.HTA), ("cuda_sync", FoundBy.CUDA_SYNC), ("event_id",
 
 
 def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
-    source = np.concatenate([w.source for w in sources])
-    call = np.concatenate([w.call for w in sources])
-    device_op = np.concatenate([w.device_op for w in sources])
-    bits = np.concatenate([w.found_by for w in sources])
-    if not len(source):
-        return Waits(source, call, device_op, bits)
-    order = np.lexsort((source, device_op, call))
-    key = np.stack([call[order], device_op[order], source[order]])
+    pairs = concat(*sources)
+    if not len(pairs.source):
+        return pairs
+    pairs = take(pairs, np.lexsort((pairs.source, pairs.device_op, pairs.call)))
+    key = np.stack([pairs.call, pairs.device_op, pairs.source])
     first = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
-    at = order[first]
-    return Waits(source[at], call[at], device_op[at], np.bitwise_or.reduceat(bits[order], first))
+    return replace(take(pairs, first), found_by=np.bitwise_or.reduceat(pairs.found_by, first))
 
 
 def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
@@ -128,7 +116,7 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
 
 
 def next_operator(linked: Linked, call: I32) -> I32:
-    """The next simulatable CPU operator of each call: a host row, NOWHERE where there is none.
+    """Return the next simulatable CPU operator of each call: a host row, NOWHERE where there is none.
 
     The first ``cpu_op`` or ``user_annotation`` (not ProfilerStep) of the same thread that starts at or after the end of the call
     (CONTRACT, "Edges"): mlcommons/chakra takes any thread and the start of the call, which is wrong twice.
@@ -138,7 +126,7 @@ def next_operator(linked: Linked, call: I32) -> I32:
 
 
 def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
-    """The first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there is none."""
+    """Return the first simulatable CPU operator of each thread from a time on: a host row, NOWHERE where there is none."""
     rows = linked.trace.host
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
@@ -152,7 +140,7 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
 
 
 def search_by_thread(tid: I64, time_ns: I64, asked_tid: I64, asked_ns: I64, *, after: bool = False) -> I64:
-    """For each asked (tid, time): the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
+    """Return for each asked (tid, time) the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
 
     With ``after`` the time is > asked. Where a thread has none, the position is where the next thread begins.
     """
@@ -190,13 +178,13 @@ def _counts(pairs: Waits, reason: U8) -> SyncCounts:
 
 
 def wait_ends(linked: Linked, cuda: CudaWaits, found: Dependencies) -> I64:
-    """For each call: when the last awaited device op ended, where the host was blocked in it until then; else the call's start.
+    """Return for each call when the last awaited device op ended, where the host was blocked in it until then; else the call's start.
 
     A query never blocks. Never beyond the end of the call.
     """
     calls = linked.trace.calls
     out = calls.start_ns.copy()
-    np.maximum.at(out, found.call, linked.trace.device.end_ns[found.call_source])
+    np.maximum.at(out, found.host.call, linked.trace.device.end_ns[found.host.source])
     out = np.minimum(out, calls.end_ns)
     query = cuda.role == Role.EVENT_QUERY
     out[query] = calls.start_ns[query]

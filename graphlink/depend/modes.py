@@ -37,7 +37,7 @@ class Mode:
 
 
 def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
-    """The band that holds most of the lags; None where no band of 10 or more stands out.
+    """Return the band that holds most of the lags; None where no band of 10 or more stands out.
 
     It must hold a third of all lags, and more than by chance (``_beyond_chance``). ``chance_per_ns``, parallel to ``lag_ns``: the
     density of ends that might have been taken for what was waited for; 0 where rows tell. Cost: O(n log n).

@@ -16,30 +16,29 @@ import numpy as np
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import Marks
 from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.tables import take
 
 LAUNCH_REST_NS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Stretches in which ``element`` (NOWHERE: none) was blocked, as positions on the axis: disjoint, ascending."""
+    """Stretches in which ``element`` (NOWHERE: none) was blocked, as positions on the axis."""
 
     element: I32
     from_ns: I64
     until_ns: I64
 
-    @staticmethod
-    def of(element: I32, from_ns: I64, until_ns: I64) -> Blocked:
-        """Sorts, and takes what overlaps (calls inside calls) only once."""
-        order = np.lexsort((until_ns, from_ns))
-        until = np.maximum.accumulate(until_ns[order]) if len(order) else until_ns
-        start = from_ns[order].copy()
+    def disjoint(self) -> Blocked:
+        """Return them in order, what overlaps (calls inside calls) only once."""
+        order = np.lexsort((self.until_ns, self.from_ns))
+        until = np.maximum.accumulate(self.until_ns[order]) if len(order) else self.until_ns
+        start = self.from_ns[order]
         start[1:] = np.maximum(start[1:], until[:-1])
-        real = until > start
-        return Blocked(element[order][real], start[real], until[real])
+        return take(Blocked(self.element[order], start, until), until > start)
 
     def between(self, from_ns: I64, until_ns: I64) -> I64:
-        """Blocked ns inside each [from, until)."""
+        """Return blocked ns inside each [from, until)."""
         total = np.concatenate([[0], np.cumsum(self.until_ns - self.from_ns)])
 
         def before(at: I64) -> I64:
@@ -55,14 +54,20 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """On the axis: where a node opens in any case (``at_ns``: ends of waits, and where an op began while its launch call ran on), and ends
-    of launch calls (``launch_ns``). ``after``, ``launch_after``: the element that made the call.
+    """Positions on the axis where a node may open. ``after``: the element that made the call, NOWHERE without one.
+
+    A node opens in any case where a wait ended, and where an op began while its launch call ran on; where a call had launched
+    (``launch``) only if enough time follows.
     """
 
     at_ns: I64
     after: I32
-    launch_ns: I64
-    launch_after: I32
+    launch: Bool
+
+    @staticmethod
+    def of(at_ns: I64, after: I32 | None = None, *, launch: bool = False) -> Cuts:
+        n = len(at_ns)
+        return Cuts(at_ns, np.full(n, NOWHERE, np.int32) if after is None else after, np.full(n, launch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ _EARLY, _MARK, _FALL, _WAKE, _CUT, _LAUNCH = range(6)  # order of points at one 
 
 
 def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
-    """All points, with the nodes that open. Cost: O(n log n)."""
+    """Find all points, with the nodes that open. Cost: O(n log n)."""
     kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps)
     order = np.lexsort((kind, at_ns, segment))
     kind, at_ns, segment, sleep = kind[order], at_ns[order], segment[order], sleep[order]
@@ -122,21 +127,17 @@ def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I
     released = axis.of(sleeps.by_tid[cut], sleeps.release_ns[cut])
     released = released[released < marks.at_ns[marks.bounds[axis.thread(released) + 1] - 1]]  # behind its last mark a thread is over
     none = np.full(len(marks.at_ns), NOWHERE, np.int32)
-
-    def after(at_ns: I64, element: I32) -> I64:
-        found = marks.behind(at_ns, before=True)
-        known = element != NOWHERE
-        found[known] = np.maximum(found[known], marks.start_of[element[known]])
-        return found
-
+    behind_cut = marks.behind(cuts.at_ns, before=True)
+    known = cuts.after != NOWHERE
+    behind_cut[known] = np.maximum(behind_cut[known], marks.start_of[cuts.after[known]])
     parts: tuple[tuple[int, I64, I64, I32 | None], ...] = (
         (_EARLY, late * axis.span_ns, heads[late], None),
         (_MARK, marks.at_ns, np.arange(len(marks.at_ns)), none),
         (_FALL, fall, behind, None),
         (_WAKE, wake, behind, np.arange(len(wake), dtype=np.int32)),
-        (_CUT, cuts.at_ns, after(cuts.at_ns, cuts.after), None),
+        (_CUT, cuts.at_ns[~cuts.launch], behind_cut[~cuts.launch], None),
         (_CUT, released, marks.behind(released, before=False), None),
-        (_LAUNCH, cuts.launch_ns, after(cuts.launch_ns, cuts.launch_after), None),
+        (_LAUNCH, cuts.at_ns[cuts.launch], behind_cut[cuts.launch], None),
     )
     return (
         np.concatenate([np.full(len(p[1]), p[0], np.int64) for p in parts]),

@@ -22,6 +22,7 @@ import numpy as np
 from graphlink.depend.modes import mode_of
 from graphlink.depend.timeline import Elements, behind_rows
 from graphlink.model import I32, I64, Bool, Linked
+from graphlink.tables import take
 
 ASLEEP_NS = 100_000
 WAKING_NS = 2_000_000
@@ -61,12 +62,12 @@ class _Thread:
     forward_tid: list[int]  # and the thread of that
 
     def forward_of(self, from_ns: int, until_ns: int) -> int | None:
-        """The thread for which it does backward work in an interval: that of the first such row."""
+        """Return the thread for which it does backward work in an interval: that of the first such row."""
         at = bisect_left(self.backward, from_ns)
         return self.forward_tid[at] if at < len(self.backward) and self.backward[at] < until_ns else None
 
     def in_engine(self, from_ns: int, until_ns: int) -> bool:
-        """Does backward work begin in an interval?"""
+        """Tell whether backward work begins in an interval."""
         at = bisect_left(self.engine, from_ns)
         return at < len(self.engine) and self.engine[at] < until_ns
 
@@ -82,7 +83,7 @@ class _Release:
 
 
 def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> Sleeps:
-    """Sleeps of all threads; ``autograd``: (forward, backward) rows. Cost: O(n log n + idle intervals x threads x log n)."""
+    """Find sleeps of all threads; ``autograd``: (forward, backward) rows. Cost: O(n log n + idle intervals x threads x log n)."""
     threads = _threads(linked, el, autograd, rank_start_ns, rank_end_ns)
     found: list[tuple[int, ...]] = []
     for tid, a in threads.items():
@@ -94,18 +95,19 @@ def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_n
                 first = int(idle_until == a.busy_from[0])
                 found.append((tid, idle_from, idle_until, best.by, best.at_ns, best.cut, first, int(best.told)))
     table = np.array(found, np.int64).reshape(-1, 8)
-    table = table[(table[:, 7] == 1) | _soon(table)]
-    return Sleeps(*(table[:, i].copy() for i in range(7)))
+    every = Sleeps(*(table[:, k].copy() for k in range(7)))
+    return take(every, (table[:, 7] == 1) | _soon(every))
 
 
-def _soon(table: I64) -> Bool:
-    """Sleeps that ended as soon after their release as waking takes, by the thread that woke and the one that woke it."""
-    waking_ns = table[:, 2] - table[:, 4]
+def _soon(s: Sleeps) -> Bool:
+    """Return which sleeps ended as soon after their release as waking takes, by the thread that woke and the one that woke it."""
+    waking_ns = s.until_ns - s.release_ns
     out: Bool = waking_ns <= WAKING_NS
-    late = np.flatnonzero(~out & (waking_ns <= LATEST_NS))
-    for tid, by in np.unique(table[late][:, [0, 3]], axis=0).tolist():
-        pair = np.flatnonzero((table[:, 0] == tid) & (table[:, 3] == by) & (waking_ns <= LATEST_NS))
-        mode = mode_of(waking_ns[pair], 1 / (table[pair, 2] - table[pair, 1]))
+    possible = waking_ns <= LATEST_NS
+    late = np.flatnonzero(~out & possible)
+    for tid, by in set(zip(s.tid[late].tolist(), s.by_tid[late].tolist(), strict=True)):
+        pair = np.flatnonzero((s.tid == tid) & (s.by_tid == by) & possible)
+        mode = mode_of(waking_ns[pair], 1 / (s.until_ns[pair] - s.from_ns[pair]))
         if mode:
             out[pair[waking_ns[pair] <= mode.most_ns]] = True
     return out

@@ -12,7 +12,7 @@ wait for. A replay runs that little work early, and is exact again where the op 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from graphlink.depend.devicetime import stream_order
 from graphlink.depend.merge import Dependencies
+from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
 from graphlink.depend.timeline import Axis, Elements, Marks
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pairs import numbered_pairs
+from graphlink.tables import take
 
 NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
@@ -34,16 +36,14 @@ _LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer
 
 @dataclass(frozen=True, slots=True)
 class Spins:
-    """``element`` waited over [from, until) on the axis of the marks for device row ``source``, which ended at ``ended_ns`` on the axis.
+    """Over each stretch of ``blocked`` the host waited for device row ``source``, which ended at ``ended_ns`` on the axis of the marks.
 
     ``before``: what ``source`` itself had to wait for longest, where that held the host up, and the wait was over before ``source`` ended;
     else NOWHERE.
     ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
     """
 
-    element: I32
-    from_ns: I64
-    until_ns: I64
+    blocked: Blocked
     ended_ns: I64
     source: I32
     before: I32
@@ -52,24 +52,18 @@ class Spins:
 
 
 @dataclass(frozen=True, slots=True)
-class _Silences:
-    """Parallel columns: ``element`` was silent over [from, until) on the axis, behind the launch of device row ``op``."""
+class _Silences(Blocked):
+    """Stretches in which ``element`` was silent, behind the launch of device row ``op``."""
 
-    element: I32
-    from_ns: I64
-    until_ns: I64
     op: I32
-
-    def only(self, which: Bool) -> _Silences:
-        return _Silences(self.element[which], self.from_ns[which], self.until_ns[which], self.op[which])
 
 
 def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept: Sleeps) -> Spins:
-    """Cost: O(n log n)."""
+    """Find waits that poll. Cost: O(n log n)."""
     silent = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
     device, axis = linked.trace.device, marks.axis
     tid = axis.tids[axis.thread(silent.from_ns)]
-    ended = axis.of(tid, np.clip(device.end_ns[silent.op], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
+    ended = axis.clipped(tid, device.end_ns[silent.op])
     runs = ended > silent.from_ns
     near = runs & (np.abs(silent.until_ns - ended) <= NEAR_NS)
     chance = np.minimum(2 * NEAR_NS / (silent.until_ns - silent.from_ns), 1.0)
@@ -77,12 +71,10 @@ def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept
     waits &= (marks.within(ended) == ended) & _awake(axis, slept, silent.until_ns, ended)
     untold = near & ~waits & (chance <= _LEAST_CHANCE)
     before = _before(linked, found)[silent.op]
-    freed = axis.of(tid, np.clip(device.end_ns[before], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
+    freed = axis.clipped(tid, device.end_ns[before])
     early = (ended > silent.until_ns) & (before != NOWHERE) & (freed > silent.from_ns) & (freed <= silent.until_ns)
     return Spins(
-        element=silent.element[waits],
-        from_ns=silent.from_ns[waits],
-        until_ns=np.minimum(silent.until_ns, ended)[waits],
+        blocked=take(Blocked(silent.element, silent.from_ns, np.minimum(silent.until_ns, ended)), waits),
         ended_ns=ended[waits],
         source=silent.op[waits],
         before=np.where(early, before, NOWHERE)[waits].astype(np.int32),
@@ -108,9 +100,8 @@ def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> _Silences:
     at = at[axis.thread(marks.at_ns[at]) == axis.thread(marks.at_ns[at + 1])]
     from_ns, until_ns = marks.at_ns[at], marks.at_ns[at + 1]
     call = np.flatnonzero(axis.has(calls.tid)) if len(at) else np.zeros(0, np.int64)
-    last_ns = axis.origin_ns + axis.span_ns - 1
-    begin = axis.of(calls.tid[call], np.clip(calls.start_ns[call], axis.origin_ns, last_ns))
-    end = axis.of(calls.tid[call], np.clip(calls.end_ns[call], axis.origin_ns, last_ns))
+    begin = axis.clipped(calls.tid[call], calls.start_ns[call])
+    end = axis.clipped(calls.tid[call], calls.end_ns[call])
     place = np.searchsorted(from_ns, begin, side="right") - 1
     inside = (place >= 0) & (begin < until_ns[place]) if len(at) else np.zeros(0, np.bool_)
     begin, end = begin[inside], np.minimum(end[inside], until_ns[place[inside]])
@@ -118,7 +109,7 @@ def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> _Silences:
     long = ends - starts >= ASLEEP_NS
     starts, ends = starts[long], ends[long]
     owner = marks.owner[at][np.searchsorted(from_ns, starts, side="right") - 1] if len(starts) else np.zeros(0, np.int32)
-    return _Silences(owner, starts, ends, np.full(len(starts), NOWHERE, np.int32)).only(_awake(axis, slept, starts, ends))
+    return take(_Silences(owner, starts, ends, np.full(len(starts), NOWHERE, np.int32)), _awake(axis, slept, starts, ends))
 
 
 def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: _Silences) -> _Silences:
@@ -127,15 +118,15 @@ def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: _Silenc
     row = np.flatnonzero(linked.device_call != NOWHERE)
     row = row[axis.has(calls.tid[linked.device_call[row]])]
     if not len(row) or not len(silent.from_ns):
-        return silent.only(np.zeros(len(silent.from_ns), np.bool_))
+        return take(silent, np.zeros(len(silent.from_ns), np.bool_))
     call = linked.device_call[row]
-    launched = axis.of(calls.tid[call], np.clip(calls.start_ns[call], axis.origin_ns, axis.origin_ns + axis.span_ns - 1))
+    launched = axis.clipped(calls.tid[call], calls.start_ns[call])
     order = np.lexsort((linked.trace.device.start_ns[row], launched))
     at = np.searchsorted(launched[order], silent.from_ns) - 1
     op = row[order[at]]
     begun = axis.of(el.tid[silent.element], el.start_ns[silent.element])
     real = (at >= 0) & (launched[order[at]] >= begun)
-    return _Silences(silent.element, silent.from_ns, silent.until_ns, op.astype(np.int32)).only(real)
+    return take(replace(silent, op=op.astype(np.int32)), real)
 
 
 def _again(linked: Linked, el: Elements, silent: _Silences, near: Bool, against: Bool, chance: NDArray[np.float64]) -> Bool:
@@ -156,8 +147,8 @@ def _before(linked: Linked, found: Dependencies) -> I32:
     """What each device op had to wait for longest: the op before on its stream, or a source of its events."""
     device = linked.trace.device
     before = stream_order(device).before.copy()
-    order = np.argsort(device.end_ns[found.event_source], kind="stable")
-    source, target = found.event_source[order], found.event_target[order]
+    order = np.argsort(device.end_ns[found.device.source], kind="stable")
+    source, target = found.device.source[order], found.device.device_op[order]
     last = np.full(len(before), NOWHERE, np.int32)
     last[target] = source  # of several the last that ended stays
     later = (last != NOWHERE) & ((before == NOWHERE) | (device.end_ns[last] > device.end_ns[before]))

@@ -10,7 +10,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 
 
 def forward_backward(linked: Linked) -> tuple[I32, I32]:
-    """(forward, backward) host rows on different threads, each backward row once.
+    """Return (forward, backward) host rows on different threads, each backward row once.
 
     From ``fwdbwd`` flows (a flow starts and ends at the start of an op), else from sequence numbers: the forward op of a backward op
     is the last-starting forward row with its number on another thread (890 of 890 flows of five real files agree). A backward op on
@@ -32,7 +32,7 @@ def _from_flows(linked: Linked) -> tuple[I32, I32]:
     tid, start_ns = rows.tid[order], rows.start_ns[order]
 
     def starting(at_tid: I64, at_ns: I64) -> tuple[I32, Bool]:
-        """The innermost row that starts at the time (rounding of absolute float us: up to 1 us off)."""
+        """Return the innermost row that starts at the time (rounding of absolute float us: up to 1 us off)."""
         slack_ns = rounding_ns(linked.trace)
         at = search_by_thread(tid, start_ns, at_tid, at_ns + slack_ns, after=True) - 1
         ok = (at >= 0) & (tid[at] == at_tid) & (np.abs(start_ns[at] - at_ns) <= slack_ns)

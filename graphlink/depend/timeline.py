@@ -38,11 +38,15 @@ class Axis:
     span_ns: int
 
     def of(self, tid: I64, time_ns: I64) -> I64:
-        """Position of times on threads; every tid must be one of ``tids``, every time within the span."""
+        """Return the position of times on threads; every tid must be one of ``tids``, every time within the span."""
         return np.searchsorted(self.tids, tid) * self.span_ns + (time_ns - self.origin_ns)
 
+    def clipped(self, tid: I64, time_ns: I64) -> I64:
+        """Return positions as ``of`` does, of times brought into the span."""
+        return self.of(tid, np.clip(time_ns, self.origin_ns, self.origin_ns + self.span_ns - 1))
+
     def thread(self, at_ns: I64) -> I64:
-        """Index into ``tids`` of positions."""
+        """Return the index into ``tids`` of positions."""
         return at_ns // self.span_ns
 
     def time_ns(self, at_ns: I64) -> I64:
@@ -68,18 +72,18 @@ class Marks:
     bounds: I64
 
     def within(self, at_ns: I64) -> I64:
-        """Positions no later than their thread's last mark: behind it a thread is over, though a call may end later than its op."""
+        """Return positions no later than their thread's last mark: behind it a thread is over, though a call may end later than its op."""
         out: I64 = np.minimum(at_ns, self.at_ns[self.bounds[self.axis.thread(at_ns) + 1] - 1])
         return out
 
     def behind(self, at_ns: I64, *, before: bool) -> I64:
-        """The mark that each position lies behind: the last at or (``before``) strictly before it; its thread's first if there is none."""
+        """Find the mark behind which each position lies: the last at or (``before``) strictly before it; else its thread's first."""
         found = np.searchsorted(self.at_ns, at_ns, side="left" if before else "right") - 1
         return np.maximum(found, self.bounds[self.axis.thread(at_ns)])
 
 
 def elements(linked: Linked, role: U8) -> Elements:
-    """Cost: O(n log n).
+    """Find what has a host node of its own. Cost: O(n log n).
 
     A cudaEventQuery outside any row is no element: it waits for nothing, and a thread that only polls (NCCL's watchdog) would take part
     in the run with nothing but its sleep.
@@ -120,7 +124,7 @@ def elements(linked: Linked, role: U8) -> Elements:
 
 
 def behind_rows(linked: Linked) -> Bool:
-    """Calls that are the profiler's own, where ops are recorded: those that begin after the last row, and its last synchronisation.
+    """Find calls that are the profiler's own, where ops are recorded: those that begin after the last row, and its last synchronisation.
 
     Nothing in the graph comes after them, and they would stretch the run by the time that profiling took to end (in real traces up to
     1.6 s of 16 s). ``torch.profiler`` synchronises the device as it stops: on its thread, outside any row and behind all that the thread
@@ -155,7 +159,7 @@ def _last_synchronisation(linked: Linked) -> int:
 
 
 def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:
-    """The Euler tour of ``el``, all within [rank_start_ns, rank_end_ns]. Cost: O(elements)."""
+    """Make the Euler tour of ``el``, all within [rank_start_ns, rank_end_ns]. Cost: O(elements)."""
     n = len(el.tid)
     depth, size = [0] * n, [1] * n
     parent = el.parent.tolist()

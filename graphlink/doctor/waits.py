@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.build import Found
+from graphlink.depend.build import FoundWaits
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import span_of
 from graphlink.doctor.records import Finding, Kind, Level
@@ -107,7 +107,7 @@ KINDS: Final = (
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
-def waits_lacking(linked: Linked, found: Found, built: Built, comms: int, *, nsys: bool) -> Iterator[Finding]:
+def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *, nsys: bool) -> Iterator[Finding]:
     """``comms``: host-side communication ops; ``nsys``: of an export, else of a Kineto trace."""
     trace, role = linked.trace, found.cuda.role
     calls, syncs = trace.calls, trace.syncs
@@ -171,9 +171,9 @@ def _no_rows(linked: Linked, *, nsys: bool) -> Kind:
     return NO_HIP_SYNC if any(linked.trace.strings[k].startswith("hip") for k in used.tolist()) else NO_SYNC
 
 
-def _inferred_calls(found: Found, count: int) -> Bool:
+def _inferred_calls(found: FoundWaits, count: int) -> Bool:
     out = np.zeros(count, np.bool_)
-    out[found.dependencies.call[(found.dependencies.call_found_by & FoundBy.INFERRED) != 0]] = True
+    out[found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]] = True
     return out
 
 

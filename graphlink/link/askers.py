@@ -15,7 +15,7 @@ ASKING = "c10d::"
 
 
 def askers(linked: Linked) -> I32:
-    """Of each host row the op that asked for it, NOWHERE of rows that nest, that began on the asking thread, or without ids. O(n log n)."""
+    """Find the op that asked for each host row; NOWHERE of rows that nest, that began on the asking thread, or without ids. O(n log n)."""
     rows = linked.trace.host
     out = np.full(len(rows.tid), NOWHERE, np.int32)
     run = np.flatnonzero(linked.crossing & ~np.isin(rows.tid, rows.tid[~linked.crossing]))

@@ -8,7 +8,7 @@ from graphlink.model import I64, Bool, Trace
 
 
 def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
-    """Ends of the calls of ``trace``, no later than the next call, and the next begin or end of a row, on the call's thread.
+    """Return ends of the calls of ``trace``, no later than the next call, and the next begin or end of a row, on the call's thread.
 
     Rows that are ``crossing`` bound nothing. Up to ``slack_ns``, the rounding of the recording, neighbours may overlap, and a call may
     seem to begin before a row that it follows: some recordings of 2024 round calls to 250 ns, but not rows. Real recordings hold to
@@ -23,7 +23,7 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
     bounding = ~crossing & np.isin(rows.tid, tids)
 
     def on_one_axis(tid: I64, time_ns: I64) -> I64:
-        """Thread after thread, each from the first begin to the last end of a call."""
+        """Return positions thread after thread, each from the first begin to the last end of a call."""
         inside = np.clip(time_ns, origin_ns, past_ns) - origin_ns
         at: I64 = np.searchsorted(tids, tid) * (past_ns - origin_ns + 1) + inside
         return at

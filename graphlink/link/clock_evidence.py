@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from graphlink.link.roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
+from graphlink.tables import lookup, successive, take
 
 USUAL_NS: Final = {"hip": 4_700, "": 1_000}  # an idle stream's kernel after its call returned, by prefix of the call's name
 BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
@@ -24,7 +25,7 @@ _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitReturns:
     """Device row ``op`` had ended when a call returned: the clock is at least ``least_ns`` ahead, by the usual lag more if it ``blocked``.
 
     Not ``exact``: the call may have waited for less than ``op``, the last of all that was launched before it.
@@ -35,16 +36,6 @@ class Waits:
     begun_ns: I64  # when the op ended after the start of the call
     exact: Bool
     blocked: Bool
-
-    @staticmethod
-    def joined(*parts: Waits) -> Waits:
-        """All of them."""
-        return Waits(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Waits)))
-
-    def of(self, mine: Bool) -> Waits:
-        """Those of some device rows."""
-        keep = mine[self.op]
-        return Waits(self.op[keep], self.least_ns[keep], self.begun_ns[keep], self.exact[keep], self.blocked[keep])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +53,13 @@ class Evidence:
     exact: Bool
     blocked: Bool
 
-    @staticmethod
-    def joined(parts: list[Evidence]) -> Evidence:
-        """All of it in order."""
-        columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Evidence)}
-        order = np.argsort(columns["at_ns"], kind="stable")
-        return Evidence(**{name: column[order] for name, column in columns.items()})
+    def in_order(self) -> Evidence:
+        """Return it by time."""
+        return take(self, np.argsort(self.at_ns, kind="stable"))
 
     @property
     def anchored(self) -> bool:
-        """Does it fix the clock?"""
+        """Tell whether it fixes the clock."""
         close = self.blocked & (np.abs(self.ahead_ns) <= MOST_NS)
         return bool(np.count_nonzero(self.launch) >= FEWEST or close.any())
 
@@ -89,24 +77,24 @@ class Launches:
     first_ns: int  # the least from the start of a call to the start of its op
 
     def roughly(self, _: I64) -> Bool:
-        """Launches on a stream that may have been idle, wherever the clock is within its steps."""
+        """Return launches on a stream that may have been idle, wherever the clock is within its steps."""
         out: Bool = self.before_ns <= self.call_ns + self.first_ns + STEPS_NS
         return out
 
     def by(self, offset_ns: I64) -> Bool:
-        """Launches on an idle stream by a known offset of each device row."""
+        """Return launches on an idle stream by a known offset of each device row."""
         out: Bool = self.before_ns - offset_ns[self.row] <= self.call_ns + NOISE_NS
         return out
 
     def of(self, idle: Bool) -> I64:
-        """Positions of those that tell: kernels, where there are enough of them."""
+        """Return positions of those that tell: kernels, where there are enough of them."""
         near = idle & (np.abs(self.ahead_ns - self.first_ns) <= NEAR_NS) & (abs(self.first_ns) <= MOST_NS)
         chosen = near & self.kernel
         return np.flatnonzero(chosen if np.count_nonzero(chosen) >= FEWEST else near)
 
 
 def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
-    """Launches of single ops of a device, whose rows are ``own``, in order of start."""
+    """Find launches of single ops of a device, whose rows are ``own``, in order of start."""
     device, calls = trace.device, trace.calls
     several = np.bincount(call + 1, minlength=len(calls.start_ns) + 1)[call + 1] > 1
     row = own[(call[own] != NOWHERE) & ~several[own]]
@@ -126,22 +114,21 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
     )
 
 
-def evidence_of(trace: Trace, launches: Launches, at: I64, waits: Waits) -> Evidence:
-    """Launches on an idle stream (positions ``at``), and waits; a few launches count only as far as waits agree with them."""
+def evidence_of(trace: Trace, launches: Launches, at: I64, waits: WaitReturns) -> Evidence:
+    """Join launches on an idle stream (positions ``at``) and waits; a few launches count only as far as waits agree with them."""
     if len(at) < FEWEST and waits.blocked.any():
         at = at[np.abs(launches.ahead_ns[at] - np.median(waits.least_ns[waits.blocked])) <= STEPS_NS]
-    start_ns = np.concatenate([trace.device.start_ns[launches.row[at]], trace.device.start_ns[waits.op]])
-    order = np.argsort(start_ns, kind="stable")
+    start_ns = trace.device.start_ns
     launch, no_launch = np.ones(len(at), np.bool_), np.zeros(len(waits.op), np.bool_)
     return Evidence(
-        at_ns=start_ns[order],
-        ahead_ns=np.concatenate([launches.ahead_ns[at], waits.least_ns])[order],
-        begun_ns=np.concatenate([np.zeros(len(at), np.int64), waits.begun_ns])[order],
-        launch=np.concatenate([launch, no_launch])[order],
-        warm=np.concatenate([launches.warm[at], no_launch])[order],
-        exact=np.concatenate([~launch, waits.exact])[order],
-        blocked=np.concatenate([~launch, waits.blocked])[order],
-    )
+        at_ns=np.concatenate([start_ns[launches.row[at]], start_ns[waits.op]]),
+        ahead_ns=np.concatenate([launches.ahead_ns[at], waits.least_ns]),
+        begun_ns=np.concatenate([np.zeros(len(at), np.int64), waits.begun_ns]),
+        launch=np.concatenate([launch, no_launch]),
+        warm=np.concatenate([launches.warm[at], no_launch]),
+        exact=np.concatenate([~launch, waits.exact]),
+        blocked=np.concatenate([~launch, waits.blocked]),
+    ).in_order()
 
 
 def _usual_ns(trace: Trace) -> I64:
@@ -178,18 +165,16 @@ def _behind_waits(trace: Trace, call: I32) -> Bool:
 
 
 def _ended_before(trace: Trace, rows: I64) -> I64:
-    """When the op before each row on its stream ended, on the device's clock."""
+    """Return when the op before each row on its stream ended, on the device's clock."""
     device = trace.device
-    order = np.lexsort((device.start_ns, device.stream, device.device))
-    before = np.full(len(order), np.iinfo(np.int64).min // 2)
-    a, b = order[:-1], order[1:]
-    same = (device.stream[a] == device.stream[b]) & (device.device[a] == device.device[b])
-    before[b[same]] = device.end_ns[a[same]]
-    return before[rows]
+    before, after = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
+    ended_ns = np.full(len(device.end_ns), np.iinfo(np.int64).min // 2)
+    ended_ns[after] = device.end_ns[before]
+    return ended_ns[rows]
 
 
-def waits_of(trace: Trace, call: I32) -> Waits:
-    """What synchronisation calls had waited for: of the ops that they name the one that ended last.
+def waits_of(trace: Trace, call: I32) -> WaitReturns:
+    """Find what synchronisation calls had waited for: of the ops that they name the one that ended last.
 
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where there is one stream for
     that, a copy to the host for itself, and a stream synchronisation whose thread called nothing since an asynchronous copy to the host for
@@ -202,13 +187,13 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
     none = np.zeros(0, np.int64)
     if not len(launched):
-        return Waits(none, none, none, none.astype(np.bool_), none.astype(np.bool_))
-    row_call = called(trace, syncs.correlation)
+        return WaitReturns(none, none, none, none.astype(np.bool_), none.astype(np.bool_))
+    row_call = lookup(calls.correlation, syncs.correlation)
     usable = (row_call != NOWHERE) & (role[row_call] != Role.EVENT_QUERY)
     stream = np.flatnonzero(usable & (syncs.kind == SyncKind.STREAM) & syncs.stream_known)
     whole = np.flatnonzero(usable & (syncs.kind == SyncKind.DEVICE))
     event = np.flatnonzero(usable & (syncs.kind == SyncKind.EVENT) & syncs.record_known & syncs.record_stream_known)
-    recorded = called(trace, syncs.record[event])
+    recorded = lookup(calls.correlation, syncs.record[event])
     event, recorded = event[recorded != NOWHERE], recorded[recorded != NOWHERE]
     bare = np.isin(role, _SYNCS)
     bare[row_call[row_call != NOWHERE]] = False
@@ -239,32 +224,20 @@ def waits_of(trace: Trace, call: I32) -> Waits:
     begun_ns = device.end_ns[op] - calls.start_ns[by]
     blocked &= begun_ns > -STEPS_NS
     keep = exact | blocked
-    return Waits(op[keep], least_ns[keep], begun_ns[keep], exact[keep], blocked[keep])
-
-
-def called(trace: Trace, correlation: I64) -> I64:
-    """The call of each correlation, NOWHERE where there is none."""
-    calls = trace.calls
-    if not len(calls.correlation):
-        return np.full(len(correlation), NOWHERE, np.int64)
-    by_id = np.argsort(calls.correlation, kind="stable")
-    at = np.minimum(np.searchsorted(calls.correlation[by_id], correlation), len(by_id) - 1)
-    hit = (calls.correlation[by_id[at]] == correlation) & (correlation > 0)
-    return np.where(hit, by_id[at], NOWHERE)
+    return take(WaitReturns(op, least_ns, begun_ns, exact, blocked), keep)
 
 
 def _called_before(trace: Trace) -> I64:
-    """The call before each on its thread, NOWHERE for the first."""
+    """Return the call before each on its thread, NOWHERE for the first."""
     calls = trace.calls
-    order = np.lexsort((calls.start_ns, calls.tid))
-    same = calls.tid[order[1:]] == calls.tid[order[:-1]]
-    out = np.full(len(order), NOWHERE, np.int64)
-    out[order[1:][same]] = order[:-1][same]
+    before, after = successive(np.lexsort((calls.start_ns, calls.tid)), calls.tid)
+    out = np.full(len(calls.tid), NOWHERE, np.int64)
+    out[after] = before
     return out
 
 
 def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
-    """(op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended last."""
+    """Return (op, waiting call): of the ops launched on a device (and stream) before call ``until`` the one that ended last."""
     device, calls = trace.device, trace.calls
     of_stream = np.zeros(len(launched) + len(number), np.int64) if stream is None else np.concatenate([device.stream[launched], stream])
     lane, wanted = np.split(numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)])

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, Waits, called, last_of
+from graphlink.link.clock_evidence import MOST_NS, WaitReturns, last_of
 from graphlink.model import I32, I64, NOWHERE, Bool, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
+from graphlink.tables import lookup, successive, take
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Succession:
     """Device row ``after`` began ``gap_ns`` after row ``before`` had ended, by their clocks, and no earlier in truth.
 
     ``named`` by rows, else as both are on one stream. Pairs that are further apart than clocks are have no part in it. ``waits``: what
@@ -23,28 +24,25 @@ class Order:
     after: I64
     gap_ns: I64
     named: Bool
-    waits: Waits
+    waits: WaitReturns
 
 
-def order_of(trace: Trace, call: I32) -> Order:
-    """The order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n log n).
+def order_of(trace: Trace, call: I32) -> Succession:
+    """Return the order that a recording tells. ``call``: of each device row its launch call, NOWHERE without one. O(n log n).
 
     The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on the stream of
     the record before that has ended. A record counts where the number of its stream tells the device, too.
     """
     device = trace.device
-    row = np.lexsort((device.start_ns, device.stream, device.device))
-    a, b = row[:-1], row[1:]
-    same = (device.stream[a] == device.stream[b]) & (device.device[a] == device.device[b])
+    first, second = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
     source, target, waits = _named(trace, call)
-    before, after = np.concatenate([a[same], source]), np.concatenate([b[same], target])
+    before, after = np.concatenate([first, source]), np.concatenate([second, target])
     gap_ns = device.start_ns[after] - device.end_ns[before]
-    keep = np.abs(gap_ns) <= MOST_NS
-    named = np.arange(len(before)) >= len(before) - len(source)
-    return Order(before[keep], after[keep], gap_ns[keep], named[keep], waits)
+    every = Succession(before, after, gap_ns, np.repeat([False, True], [len(first), len(source)]), waits)
+    return take(every, np.abs(gap_ns) <= MOST_NS)
 
 
-def _named(trace: Trace, call: I32) -> tuple[I64, I64, Waits]:
+def _named(trace: Trace, call: I32) -> tuple[I64, I64, WaitReturns]:
     """(before, after) as rows name them, and what was waited for through them."""
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     wait, record, number = _waiting(trace)
@@ -54,7 +52,7 @@ def _named(trace: Trace, call: I32) -> tuple[I64, I64, Waits]:
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
     source, at = last_of(trace, call, launched, number, syncs.record_stream[wait], record, np.arange(len(wait)))
-    sync_call = called(trace, syncs.correlation)
+    sync_call = lookup(calls.correlation, syncs.correlation)
     sync = np.flatnonzero((syncs.kind == SyncKind.STREAM) & syncs.stream_known & (sync_call != NOWHERE))
     place = np.empty(len(calls.start_ns), np.int64)
     place[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(place))
@@ -74,8 +72,8 @@ def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
     wait = np.flatnonzero((syncs.kind == SyncKind.STREAM_WAIT) & syncs.stream_known & syncs.record_known & syncs.record_stream_known)
     numbers, inverse = np.unique(syncs.record_stream[wait], return_inverse=True)
     number = np.array([NOWHERE if stream in twice else devices.get(stream, NOWHERE) for stream in numbers.tolist()], np.int64)[inverse]
-    record = called(trace, syncs.record[wait])
-    keep = (number != NOWHERE) & (record != NOWHERE) & (called(trace, syncs.correlation[wait]) != NOWHERE)
+    record = lookup(trace.calls.correlation, syncs.record[wait])
+    keep = (number != NOWHERE) & (record != NOWHERE) & (lookup(trace.calls.correlation, syncs.correlation[wait]) != NOWHERE)
     return wait[keep], record[keep], number[keep]
 
 
@@ -89,8 +87,8 @@ def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
     return np.where(lane[out] == lane[len(key) :], out, NOWHERE)
 
 
-def _bounds(trace: Trace, op: I64, by: I64) -> Waits:
+def _bounds(trace: Trace, op: I64, by: I64) -> WaitReturns:
     """Exact, but no sign of how late a call returns: it may have waited for later work, too."""
     device, calls = trace.device, trace.calls
     every = np.ones(len(op), np.bool_)
-    return Waits(op, device.end_ns[op] - calls.end_ns[by], device.end_ns[op] - calls.start_ns[by], every, ~every)
+    return WaitReturns(op, device.end_ns[op] - calls.end_ns[by], device.end_ns[op] - calls.start_ns[by], every, ~every)

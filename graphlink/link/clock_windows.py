@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from graphlink.link.clock_evidence import NOISE_NS, STEPS_NS, Evidence
 from graphlink.model import I64, Bool
+from graphlink.tables import concat
 
 F64 = NDArray[np.float64]
 
@@ -45,7 +46,9 @@ STILL: Final = Windows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1,
 
 
 def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[int, I64]) -> list[tuple[tuple[int, ...], Windows]]:
-    """Devices with the windows of their clock. Those that one clock explains as well have one: what they did together stays together.
+    """Return devices with the windows of their clock.
+
+    Those that one clock explains as well have one: what they did together stays together.
 
     So have those that show nothing themselves. Where the others do not have one, or there are none, nothing tells: their clock stays.
     ``changed``: times (device clock) at which a clock is known to change, which then costs nothing.
@@ -54,9 +57,8 @@ def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[
     anchored = {device: e for device, e in evidence.items() if e.anchored}
     apart = {device: _windows(e, resolution_ns, changed.get(device, none)) if e.anchored else STILL for device, e in evidence.items()}
     if anchored and len(evidence) > 1:
-        one = _windows(
-            Evidence.joined([*anchored.values()]), resolution_ns, np.concatenate([none, *(changed.get(d, none) for d in anchored)])
-        )
+        every = concat(*anchored.values()).in_order()
+        one = _windows(every, resolution_ns, np.concatenate([none, *(changed.get(d, none) for d in anchored)]))
         if one.cost_us <= sum(w.cost_us for w in apart.values()) + _MOST_NOISE * CHANGE_US * (len(anchored) - 1):
             return [(tuple(evidence), one)]
     return [((device,), windows) for device, windows in apart.items()]
@@ -138,7 +140,7 @@ def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -
 
 
 def cheapest(costs: F64, change_us: F64) -> I64:
-    """The level of each block on the cheapest path, a change to block k costing ``change_us[k]`` (Viterbi)."""
+    """Return the level of each block on the cheapest path, a change to block k costing ``change_us[k]`` (Viterbi)."""
     total, best = costs[0], np.zeros(len(costs), np.int64)
     changed = np.zeros(costs.shape, np.bool_)
     for k in range(1, len(costs)):

@@ -9,16 +9,17 @@ recordings of an API (docs/edges.md, "Clocks"). All of it moves with the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, Evidence, Launches, Waits, evidence_of, launches_of, waits_of
-from graphlink.link.clock_order import Order, order_of
+from graphlink.link.clock_evidence import MOST_NS, Evidence, Launches, WaitReturns, evidence_of, launches_of, waits_of
+from graphlink.link.clock_order import Succession, order_of
 from graphlink.link.clock_windows import Windows, of_devices
 from graphlink.link.launch import joined, rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Bool, Clocks, CommTable, DeviceClock, DeviceRows, Trace
+from graphlink.model import I32, I64, NOWHERE, Clocks, DeviceClock, Trace
+from graphlink.tables import concat, take
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
 _EVER, _NEVER = np.iinfo(np.int64).max // 2, np.iinfo(np.int64).min // 2
@@ -28,16 +29,9 @@ def on_host_clock(trace: Trace) -> Trace:
     """Bring the device rows onto the host's clock: each starts and ends ``Trace.clocks.offset_ns`` earlier. O(n log n)."""
     found = clocks(trace, joined(trace))
     device = trace.device
-    start_ns, end_ns = device.start_ns - found.offset_ns, device.end_ns - found.offset_ns
-    order = np.lexsort((end_ns, start_ns))
-    columns = {f.name: getattr(device, f.name)[order] for f in fields(device) if f.name != "comm"}
-    columns |= {"start_ns": start_ns[order], "end_ns": end_ns[order]}
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order))
-    row = place[device.comm.row]
-    by_row = np.argsort(row)
-    comm = CommTable(row[by_row], tuple(device.comm.comms[i] for i in by_row.tolist()))
-    return replace(trace, device=DeviceRows(**columns, comm=comm), clocks=Clocks(found.offset_ns[order], found.devices))
+    moved = replace(device, start_ns=device.start_ns - found.offset_ns, end_ns=device.end_ns - found.offset_ns)
+    order = np.lexsort((moved.end_ns, moved.start_ns))
+    return replace(trace, device=take(moved, order), clocks=take(found, order))
 
 
 def clocks(trace: Trace, call: I32) -> Clocks:
@@ -47,7 +41,7 @@ def clocks(trace: Trace, call: I32) -> Clocks:
     """
     out = np.zeros(len(call), np.int64)
     order = order_of(trace, call)
-    waits = Waits.joined(waits_of(trace, call), order.waits)
+    waits = concat(waits_of(trace, call), order.waits)
     numbers = np.unique(trace.device.device).tolist()
     launches = {number: launches_of(trace, call, _in_order(trace, (number,))) for number in numbers}
     evidence: dict[int, Evidence] = {}
@@ -55,7 +49,7 @@ def clocks(trace: Trace, call: I32) -> Clocks:
     changed: dict[int, I64] = {}
     for idle in (Launches.roughly, Launches.by):
         evidence = {
-            number: evidence_of(trace, one, one.of(idle(one, out)), waits.of(trace.device.device == number))
+            number: evidence_of(trace, one, one.of(idle(one, out)), take(waits, trace.device.device[waits.op] == number))
             for number, one in launches.items()
         }
         anchored = set()
@@ -87,12 +81,11 @@ def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ClockRows:
     """The rows of devices with one clock, in order of start, on that clock.
 
     The clock is at least ``least_ns`` ahead, by exact waits for the row, and at most ``most_ns``, by its launch call. ``idle_ns``: they
-    had been idle for that long when it started. Pairs in order of ``after``: row ``after`` began ``gap_ns`` after row ``before`` had
-    ended, and no earlier; ``named``: as rows tell exactly.
+    had been idle for that long when it started. ``pairs`` are of positions in these columns, in order of ``after``.
     """
 
     row: I64
@@ -100,14 +93,11 @@ class _Rows:
     least_ns: I64
     most_ns: I64
     idle_ns: I64
-    before: I64
-    after: I64
-    gap_ns: I64
-    named: Bool
+    pairs: Succession
     rounding_ns: int
 
 
-def _rows(trace: Trace, call: I32, waits: Waits, order: Order, devices: tuple[int, ...]) -> _Rows:
+def _rows(trace: Trace, call: I32, waits: WaitReturns, order: Succession, devices: tuple[int, ...]) -> _ClockRows:
     device, row = trace.device, _in_order(trace, devices)
     start_ns, end_ns = device.start_ns[row], device.end_ns[row]
     least_ns = np.full(len(call), _NEVER)
@@ -121,11 +111,11 @@ def _rows(trace: Trace, call: I32, waits: Waits, order: Order, devices: tuple[in
     before, after = place[order.before], place[order.after]
     keep = np.flatnonzero((before != NOWHERE) & (before < after))
     keep = keep[np.argsort(after[keep], kind="stable")]
-    pairs = before[keep], after[keep], order.gap_ns[keep], order.named[keep]
-    return _Rows(row, start_ns, least_ns[row], most_ns, idle_ns, *pairs, rounding_ns(trace))
+    pairs = take(replace(order, before=before, after=after), keep)
+    return _ClockRows(row, start_ns, least_ns[row], most_ns, idle_ns, pairs, rounding_ns(trace))
 
 
-def _offsets(windows: Windows, rows: _Rows) -> I64:
+def _offsets(windows: Windows, rows: _ClockRows) -> I64:
     """The offset of each row: that of its window, within the bounds of all rows of the window.
 
     Bounds that contradict each other are of two windows, though nothing else shows the step.
@@ -141,31 +131,32 @@ def _offsets(windows: Windows, rows: _Rows) -> I64:
     return out
 
 
-def _bounds(rows: _Rows, offset_ns: I64) -> tuple[I64, I64]:
+def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:
     """(least, most) of each row, but those that are off by more than a clock can be.
 
     A pair that contradicts the offsets bounds both of its rows: each is off by half of it, as far as it tells.
     """
     least = np.where(rows.least_ns - offset_ns <= MOST_NS, rows.least_ns, _NEVER)
     most = np.where(offset_ns - rows.most_ns <= MOST_NS, rows.most_ns, _EVER)
-    off_ns = offset_ns[rows.after] - offset_ns[rows.before] - rows.gap_ns
-    bad = rows.named & (off_ns > rows.rounding_ns)
-    before, after, half_ns = rows.before[bad], rows.after[bad], off_ns[bad] // 2
+    pairs = rows.pairs
+    off_ns = offset_ns[pairs.after] - offset_ns[pairs.before] - pairs.gap_ns
+    bad = pairs.named & (off_ns > rows.rounding_ns)
+    before, after, half_ns = pairs.before[bad], pairs.after[bad], off_ns[bad] // 2
     np.maximum.at(least, before, offset_ns[before] + off_ns[bad] - half_ns)
     np.minimum.at(most, after, offset_ns[after] - half_ns)
     return least, most
 
 
-def _placed(windows: Windows, rows: _Rows) -> I64:
+def _placed(windows: Windows, rows: _ClockRows) -> I64:
     """The window of each row. A change stands where it breaks least: bounds of the rows between, and what came after what."""
     begins = np.zeros(len(windows.offset_ns), np.int64)
-    earliest = np.minimum.accumulate(rows.before[::-1])[::-1]  # of all pairs from one on
+    earliest = np.minimum.accumulate(rows.pairs.before[::-1])[::-1]  # of all pairs from one on
     for k in range(1, len(begins)):
         low = int(np.searchsorted(rows.start_ns, windows.after_ns[k], side="right"))
         high = max(low, int(np.searchsorted(rows.start_ns, windows.by_ns[k], side="left")))
         old, new = int(windows.offset_ns[k - 1]), int(windows.offset_ns[k])
         before, after = (np.cumsum(np.append(0, _off_ns(rows, slice(low, high), offset))) for offset in (old, new))
-        pairs = slice(int(np.searchsorted(rows.after, low)), int(np.searchsorted(earliest, high)))
+        pairs = slice(int(np.searchsorted(rows.pairs.after, low)), int(np.searchsorted(earliest, high)))
         cost = before + after[-1] - after + _disorder_ns(rows, pairs, (low, high), new - old)
         best = np.flatnonzero(cost == cost.min())[::-1]
         idle_ns = rows.idle_ns[np.minimum(low + best, len(rows.idle_ns) - 1)]
@@ -174,26 +165,26 @@ def _placed(windows: Windows, rows: _Rows) -> I64:
     return out
 
 
-def _disorder_ns(rows: _Rows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
+def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
     """By how much ``pairs`` of rows are in the wrong order where the clock steps before row ``between[0]``, ..., ``between[1]``."""
     low, high = between
-    gap_ns = rows.gap_ns[pairs]
+    before, after, gap_ns = rows.pairs.before[pairs], rows.pairs.after[pairs], rows.pairs.gap_ns[pairs]
     apart_ns = np.maximum(step_ns - gap_ns, 0) - np.maximum(-gap_ns, 0)
     change_ns = np.zeros(high - low + 2, np.int64)
-    np.add.at(change_ns, np.clip(rows.before[pairs] + 1 - low, 0, high + 1 - low), apart_ns)
-    np.subtract.at(change_ns, np.minimum(rows.after[pairs], high) + 1 - low, apart_ns)
+    np.add.at(change_ns, np.clip(before + 1 - low, 0, high + 1 - low), apart_ns)
+    np.subtract.at(change_ns, np.minimum(after, high) + 1 - low, apart_ns)
     out: I64 = np.cumsum(change_ns)[:-1]
     return out
 
 
-def _off_ns(rows: _Rows, part: slice, offset_ns: int) -> I64:
+def _off_ns(rows: _ClockRows, part: slice, offset_ns: int) -> I64:
     """By how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
     off = np.maximum(np.maximum(rows.least_ns[part] - offset_ns, offset_ns - rows.most_ns[part]), 0)
     out: I64 = np.where(off > MOST_NS, 0, off)
     return out
 
 
-def _split(windows: Windows, window: I64, rows: _Rows) -> Windows:
+def _split(windows: Windows, window: I64, rows: _ClockRows) -> Windows:
     """Windows whose rows all agree: where bounds contradict those before them, another begins."""
     offset_ns = windows.offset_ns[window]
     least, most = _bounds(rows, offset_ns)

@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.link.coalesced import as_one, waiting_calls
 from graphlink.link.commgroups import Groups
 from graphlink.link.commtypes import collective_type, element_bytes, kind_of, size_bytes, sizes_may_differ
-from graphlink.link.nest import Nesting, innermost, last_started
+from graphlink.link.nest import innermost, last_started
 from graphlink.model import (
     I32,
     I64,
@@ -311,7 +311,7 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
     launched = np.flatnonzero(call != NOWHERE)
     at_ns = trace.calls.start_ns[call[launched]]
     found = last_started(host, ~linked.crossing, trace.calls.tid[call[launched]], at_ns)
-    found = innermost(host, Nesting(linked.parent, linked.crossing), found, wanted, at_ns)
+    found = innermost(host, linked.parent, found, wanted, at_ns)
     names = [""] * len(rows)
     for k, row in zip(launched.tolist(), found.tolist(), strict=True):
         if row != NOWHERE:
@@ -327,7 +327,7 @@ def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
     wanted = np.zeros(len(host.tid), np.bool_)
     wanted[list(calls.host)] = True
     around = last_started(host, ~linked.crossing, host.tid[rows], host.start_ns[rows])
-    around = innermost(host, Nesting(linked.parent, linked.crossing), around, wanted, host.start_ns[rows])
+    around = innermost(host, linked.parent, around, wanted, host.start_ns[rows])
     found = []
     for row, op in zip(rows.tolist(), around.tolist(), strict=True):
         name = trace.strings[host.name[row]]

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.link.calls import cut_calls
 from graphlink.link.names import ASYNC_PREFIX
-from graphlink.link.nest import Nesting, innermost, last_started, nest
-from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
+from graphlink.link.nest import innermost, last_started, nest
+from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace
+from graphlink.tables import lookup
 
 _LAUNCH: Final = re.compile(r"[Ll]aunch(?!HostFunc)")
 NO_CORRELATION = "no correlation id"
 BEFORE_WINDOW = "launched before the recording"
 NO_CALL = "launch call not recorded"
 STARTS_EARLY = "starts before its launch call"
-
-
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """``device_call``: a device row -> the call that launched it; ``orphans`` counts the others by reason."""
-
-    device_call: I32
-    orphans: dict[str, int]
-    repeated: int  # calls whose correlation an earlier call has already
 
 
 def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
@@ -43,16 +35,17 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
     Nothing is raised for data: what cannot be joined is NOWHERE, device rows by reason in ``Linked.orphans``.
     """
     slack_ns = rounding_ns(trace)
-    nesting = nest(trace.host, asynchronous(trace), slack_ns)
-    call_end_ns = cut_calls(trace, nesting.crossing, slack_ns)
+    parent, crossing = nest(trace.host, asynchronous(trace), slack_ns)
+    call_end_ns = cut_calls(trace, crossing, slack_ns)
     cut = int(np.count_nonzero(call_end_ns != trace.calls.end_ns))
     warnings = list(match.warnings)
     if cut:
         trace = replace(trace, calls=replace(trace.calls, end_ns=call_end_ns))
         warnings.append(f"{cut} API calls run on into the next call or op of their thread, or out of their op: taken to end there")
-    launches = _launches(trace, slack_ns)
-    if launches.repeated:
-        warnings.append(f"{launches.repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest")
+    ids = np.sort(trace.calls.correlation)
+    repeated = int(np.count_nonzero((ids[1:] == ids[:-1]) & (ids[1:] != 0)))
+    if repeated:
+        warnings.append(f"{repeated} API calls repeat the correlation id of an earlier call; device ops go to the earliest")
     lost = launches_without_ops(trace)
     if lost:
         which = ", ".join(f"{count:,} x {name}" for name, count in lost.items())
@@ -60,21 +53,22 @@ def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
             f"{sum(lost.values()):,} launch calls have no device op ({which}): what they launched is not in the graph (the device was not "
             "recorded, rows were lost, it ran after the recording, or was captured into a graph)"
         )
+    device_call, orphans = _launches(trace, ids, slack_ns)
     return Linked(
         trace=trace,
         et=et,
         match=match,
-        parent=nesting.parent,
-        crossing=nesting.crossing,
-        call_op=_call_ops(trace, nesting, slack_ns),
-        device_call=launches.device_call,
-        orphans=launches.orphans,
+        parent=parent,
+        crossing=crossing,
+        call_op=_call_ops(trace, parent, crossing, slack_ns),
+        device_call=device_call,
+        orphans=orphans,
         warnings=tuple(warnings),
     )
 
 
 def launches_without_ops(trace: Trace) -> dict[str, int]:
-    """Calls whose name says that they launch work for a device, and of which no device row has the correlation, by name.
+    """Return calls whose name says that they launch work for a device, and of which no device row has the correlation, by name.
 
     Calls without correlation are not counted: what they launched is not of this rank. None where as many device rows have no
     correlation: those may be theirs.
@@ -89,21 +83,21 @@ def launches_without_ops(trace: Trace) -> dict[str, int]:
 
 
 def rounding_ns(trace: Trace) -> int:
-    """By how much recorded times may contradict what is true: 1 us where the recording lost its ns, else 0."""
+    """Return by how much recorded times may contradict what is true: 1 us where the recording lost its ns, else 0."""
     return trace.resolution_ns if trace.resolution_ns > 1 else 0
 
 
 def asynchronous(trace: Trace) -> Bool:
-    """Host rows that do not end with a return: as the recording says, or by a name that says that they end with a wait."""
+    """Return host rows that do not end with a return: as the recording says, or by a name that says that they end with a wait."""
     named = np.fromiter((s.startswith(ASYNC_PREFIX) for s in trace.strings), np.bool_, len(trace.strings))
     out = named[trace.host.name] & trace.host.annotation
     return out if trace.host.apart is None else out | trace.host.apart
 
 
-def _call_ops(trace: Trace, nesting: Nesting, slack_ns: int) -> I32:
+def _call_ops(trace: Trace, parent: I32, crossing: Bool, slack_ns: int) -> I32:
     """The innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else fits."""
     rows, calls = trace.host, trace.calls
-    around = last_started(rows, ~nesting.crossing, calls.tid, calls.start_ns)
+    around = last_started(rows, ~crossing, calls.tid, calls.start_ns)
     found = np.full(len(calls.tid), NOWHERE, np.int32)
     # Rounding may end an op before its last call: where nothing else is around, a call fits if it ends no later than that explains.
     lenient_ns = calls.end_ns - 1 - slack_ns
@@ -115,26 +109,18 @@ def _call_ops(trace: Trace, nesting: Nesting, slack_ns: int) -> I32:
     ):
         open_calls = np.flatnonzero(found == NOWHERE)
         if len(open_calls):
-            found[open_calls] = innermost(rows, nesting, around[open_calls], wanted, until_ns[open_calls])
+            found[open_calls] = innermost(rows, parent, around[open_calls], wanted, until_ns[open_calls])
     return found
 
 
 def joined(trace: Trace) -> I32:
     """Find the earliest call with each device row's correlation; NOWHERE where there is none. Shape (device rows,)."""
-    by_id = np.argsort(trace.calls.correlation, kind="stable")
-    ids = trace.calls.correlation[by_id]
-    at = np.searchsorted(ids, trace.device.correlation)
-    hit = (at < len(ids)) & (trace.device.correlation > 0)
-    hit[hit] = ids[at[hit]] == trace.device.correlation[hit]
-    call = np.full(len(at), NOWHERE, np.int32)
-    call[hit] = by_id[at[hit]]
-    return call
+    return lookup(trace.calls.correlation, trace.device.correlation).astype(np.int32)
 
 
-def _launches(trace: Trace, slack_ns: int) -> Launches:
+def _launches(trace: Trace, ids: I64, slack_ns: int) -> tuple[I32, dict[str, int]]:
+    """Return (call, count): the call that launched each device row, and how many have none, by reason. ``ids``: those of calls, sorted."""
     calls, device = trace.calls, trace.device
-    ids = np.sort(calls.correlation)
-    repeated = int(np.count_nonzero((ids[1:] == ids[:-1]) & (ids[1:] != 0)))
     call = joined(trace)
     numbered, hit = device.correlation > 0, call != NOWHERE
     late = hit.copy()
@@ -154,4 +140,4 @@ def _launches(trace: Trace, slack_ns: int) -> Launches:
             STARTS_EARLY: int(np.count_nonzero(late)),
         }
     )
-    return Launches(call, {reason: n for reason, n in orphans.items() if n}, repeated)
+    return call, {reason: n for reason, n in orphans.items() if n}

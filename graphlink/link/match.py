@@ -41,9 +41,8 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
         pairs = np.where(wrong, NOWHERE, by_id).astype(np.int32)
     else:
         method = "order"
-        found = match_by_order(trace, et, names)
-        pairs = found.et
-        warnings += found.notes
+        pairs, notes = match_by_order(trace, et, names)
+        warnings += notes
     misfits = tuple(warnings)
     used = np.zeros(len(et.id), np.bool_)
     used[pairs[pairs != NOWHERE]] = True

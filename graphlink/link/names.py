@@ -21,18 +21,18 @@ class Names:
     text: tuple[str, ...]
 
     def count(self, codes: I64) -> dict[str, int]:
-        """How often each name occurs, the most frequent first."""
+        """Return how often each name occurs, the most frequent first."""
         return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
 
     def present(self, codes: I64) -> Bool:
-        """One entry a code: does it occur in ``codes``?"""
+        """Tell of each code whether it occurs in ``codes``."""
         found = np.zeros(len(self.text), np.bool_)
         found[codes] = True
         return found
 
 
 def common_names(trace: Trace, et: HostTrace | None) -> Names:
-    """Numbers the host names of both sides; ``et`` is empty where there is none."""
+    """Number the host names of both sides; ``et`` is empty where there is none."""
     codes: dict[str, int] = {}
 
     def numbered(strings: tuple[str, ...]) -> I64:

@@ -7,7 +7,6 @@ and ends when somebody waits for it (gloo's are of this kind), or broken data. S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -15,16 +14,8 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, Bool, HostRows
 
 
-@dataclass(frozen=True, slots=True)
-class Nesting:
-    """One entry a host row. ``parent``: the enclosing row of the thread, NOWHERE for the outermost and for crossing rows."""
-
-    parent: I32
-    crossing: Bool
-
-
-def nest(rows: HostRows, outside: Bool, slack_ns: int) -> Nesting:
-    """Parent and crossing of each row, in linear time.
+def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
+    """Find (parent, crossing) of each host row in linear time: the enclosing row of its thread, NOWHERE for outermost and crossing rows.
 
     ``outside`` marks rows that are known to be asynchronous. Rows must be sorted by start, longest first, then ``order``, so rows with
     equal times nest in that order. An overhang of at most ``slack_ns`` over any row around is rounding. Where a row crosses an
@@ -69,7 +60,12 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> Nesting:
         if not annotation[i]:
             op_fits.append(min(ends, op_fits[-1]) if op_fits else ends)
     _adopt(parent, crossing)
-    return _in_table_order(by_tid, parent, crossing)
+    parents = np.full(count, NOWHERE, np.int32)
+    inside = np.flatnonzero(np.array(parent, np.int64) != NOWHERE)
+    parents[by_tid[inside]] = by_tid[np.array(parent, np.int64)[inside]]
+    crosses = np.zeros(count, np.bool_)
+    crosses[by_tid] = crossing
+    return parents, crosses
 
 
 def _adopt(parent: list[int], crossing: list[bool]) -> None:
@@ -82,16 +78,8 @@ def _adopt(parent: list[int], crossing: list[bool]) -> None:
             parent[i] = NOWHERE
 
 
-def _in_table_order(by_tid: I64, parent: list[int], crossing: list[bool]) -> Nesting:
-    parents = np.array(parent, np.int64)
-    out = Nesting(np.full(len(parent), NOWHERE, np.int32), np.zeros(len(parent), np.bool_))
-    out.parent[by_tid] = np.where(parents == NOWHERE, NOWHERE, by_tid[parents]) if len(parents) else parents
-    out.crossing[by_tid] = crossing
-    return out
-
-
 def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
-    """For each (``tid``, ``at_ns``) the ``usable`` row of that thread that started last, no later than then.
+    """Return for each (``tid``, ``at_ns``) the ``usable`` row of that thread that started last, no later than then.
 
     Of equal starts it is the last in the table, which is the innermost; NOWHERE where none had started.
     """
@@ -112,8 +100,8 @@ def last_started(rows: HostRows, usable: Bool, tid: I64, at_ns: I64) -> I32:
     return found
 
 
-def innermost(rows: HostRows, nesting: Nesting, start_from: I32, wanted: Bool, until_ns: I64) -> I32:
-    """Climbs from row ``start_from[k]`` through its parents to the first ``wanted`` row that ends after ``until_ns[k]``.
+def innermost(rows: HostRows, parent: I32, start_from: I32, wanted: Bool, until_ns: I64) -> I32:
+    """Climb from row ``start_from[k]`` through its parents to the first ``wanted`` row that ends after ``until_ns[k]``.
 
     Each round moves all that have not arrived one level up: the work is the number of levels climbed, summed.
     """
@@ -122,6 +110,6 @@ def innermost(rows: HostRows, nesting: Nesting, start_from: I32, wanted: Bool, u
     while len(moving):
         here = at[moving]
         moving = moving[~(wanted[here] & (rows.end_ns[here] > until_ns[moving]))]
-        at[moving] = nesting.parent[at[moving]]
+        at[moving] = parent[at[moving]]
         moving = moving[at[moving] != NOWHERE]
     return at

@@ -21,15 +21,7 @@ MIN_MATCHED_SHARE = 0.5  # of the ET nodes that could match: below, the recordin
 
 
 @dataclass(frozen=True, slots=True)
-class OrderMatch:
-    """``et``: for each Kineto host row an ET row or NOWHERE. ``notes``: threads left unpaired, places that were guessed."""
-
-    et: I32
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Thread:
+class _Sequence:
     tid: int
     rows: I64  # in the order in which they began
     codes: I32  # their names
@@ -39,16 +31,10 @@ class _Thread:
         return self.codes.tobytes()
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a sequence lies in a longer one; ``certain`` where it is the only place, or the one with the same sequence numbers."""
+def match_by_order(trace: Trace, et: HostTrace, names: Names) -> tuple[I32, list[str]]:
+    """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places that were guessed).
 
-    at: int
-    certain: bool
-
-
-def match_by_order(trace: Trace, et: HostTrace, names: Names) -> OrderMatch:
-    """Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
+    Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
 
     Collectives of gloo are dropped, too: Kineto has them on the thread that ran them, the ET on the one that asked.
 
@@ -62,10 +48,10 @@ def match_by_order(trace: Trace, et: HostTrace, names: Names) -> OrderMatch:
     possible = sum(len(t.rows) for t in nodes)
     if not possible:
         raise InputError("no host operator of it is in the Kineto trace", path=et.path, todo=_todo(trace))
-    match = OrderMatch(np.full(len(trace.host.tid), NOWHERE, np.int32), ())
+    pairs = np.full(len(trace.host.tid), NOWHERE, np.int32)
     notes: list[str] = []
-    nodes, kineto = _pair_equal(nodes, kineto, match.et)
-    nodes, kineto = _pair_runs(nodes, kineto, trace, et, match.et, notes)
+    nodes, kineto = _pair_equal(nodes, kineto, pairs)
+    nodes, kineto = _pair_runs(nodes, kineto, trace, et, pairs, notes)
     fitted = possible - sum(len(t.rows) for t in nodes)
     if fitted < MIN_MATCHED_SHARE * possible:
         raise InputError(
@@ -75,7 +61,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: Names) -> OrderMatch:
             todo=_todo(trace),
         )
     notes += [f"ET thread {t.tid} ({len(t.rows)} nodes) fits no Kineto thread: {_first_mismatch(t, kineto, names)}" for t in nodes]
-    return OrderMatch(match.et, tuple(notes))
+    return pairs, notes
 
 
 def _run_elsewhere(trace: Trace, names: Names) -> Bool:
@@ -88,20 +74,20 @@ def _todo(trace: Trace) -> str:
     return f"give the ET and the Kineto trace of one rank of one run (Kineto: {trace.path})"
 
 
-def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Thread]:
+def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
     """The kept rows by thread, the thread that has most of them first."""
     kept = np.flatnonzero(keep)
     rows = kept[np.lexsort((order[kept], tid[kept]))]
     if not len(rows):
         return []
     cuts = np.flatnonzero(np.diff(tid[rows])) + 1
-    threads = [_Thread(int(tid[part[0]]), part, codes[part].astype(np.int32)) for part in np.split(rows, cuts)]
+    threads = [_Sequence(int(tid[part[0]]), part, codes[part].astype(np.int32)) for part in np.split(rows, cuts)]
     return sorted(threads, key=lambda t: -len(t.rows))
 
 
-def _pair_equal(nodes: list[_Thread], kineto: list[_Thread], out: I32) -> tuple[list[_Thread], list[_Thread]]:
+def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tuple[list[_Sequence], list[_Sequence]]:
     """Pairs threads with equal sequences; what is left of both."""
-    waiting: dict[bytes, list[_Thread]] = defaultdict(list)
+    waiting: dict[bytes, list[_Sequence]] = defaultdict(list)
     for thread in reversed(kineto):
         waiting[thread.key].append(thread)
     left = []
@@ -116,8 +102,8 @@ def _pair_equal(nodes: list[_Thread], kineto: list[_Thread], out: I32) -> tuple[
 
 
 def _pair_runs(
-    nodes: list[_Thread], kineto: list[_Thread], trace: Trace, et: HostTrace, out: I32, notes: list[str]
-) -> tuple[list[_Thread], list[_Thread]]:
+    nodes: list[_Sequence], kineto: list[_Sequence], trace: Trace, et: HostTrace, out: I32, notes: list[str]
+) -> tuple[list[_Sequence], list[_Sequence]]:
     """Pairs threads of which one is a contiguous run of the other; what is left of both."""
     free, left = list(kineto), []
     for node in nodes:
@@ -127,10 +113,11 @@ def _pair_runs(
             place = _find(shorter, longer, sides[0][shorter.rows], sides[1][longer.rows])
             if place is None:
                 continue
-            run = longer.rows[place.at : place.at + len(shorter.rows)]
+            at, certain = place
+            run = longer.rows[at : at + len(shorter.rows)]
             rows, fitting = (run, node.rows) if shorter is node else (thread.rows, run)
             out[rows] = fitting
-            if not place.certain:
+            if not certain:
                 notes.append(f"ET thread {node.tid} fits thread {thread.tid} in several places: the first was taken")
             free.remove(thread)
             break
@@ -139,7 +126,8 @@ def _pair_runs(
     return left, free
 
 
-def _find(shorter: _Thread, longer: _Thread, seq: I64, longer_seq: I64) -> _Place | None:
+def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> tuple[int, bool] | None:
+    """Find (place, certain) of a sequence in a longer one: certain where it is the only one, or the one with the same sequence numbers."""
     width, needle, hay = shorter.codes.itemsize, shorter.key, longer.key
     places: list[int] = []
     at = hay.find(needle)
@@ -150,13 +138,13 @@ def _find(shorter: _Thread, longer: _Thread, seq: I64, longer_seq: I64) -> _Plac
     if not places:
         return None
     if len(places) == 1:
-        return _Place(places[0], certain=True)
+        return places[0], True
     scores = [_agreement(seq, longer_seq[p : p + len(seq)]) for p in places]
     best = max(scores)
     certain = best > 0 and scores.count(best) == 1
     if not certain and len(shorter.rows) < MIN_AMBIGUOUS:
         return None
-    return _Place(places[scores.index(best)], certain)
+    return places[scores.index(best)], certain
 
 
 def _agreement(a: I64, b: I64) -> int:
@@ -165,12 +153,12 @@ def _agreement(a: I64, b: I64) -> int:
     return int(np.count_nonzero(known & (a == b)) - np.count_nonzero(known & (a != b)))
 
 
-def _first_mismatch(node: _Thread, kineto: list[_Thread], names: Names) -> str:
+def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: Names) -> str:
     """The first position at which an ET thread differs from the free Kineto thread that it follows longest."""
     if not kineto:
         return f"ET thread {node.tid} has no Kineto thread left to be paired with"
 
-    def common(thread: _Thread) -> int:
+    def common(thread: _Sequence) -> int:
         n = min(len(thread.codes), len(node.codes))
         differ = np.flatnonzero(thread.codes[:n] != node.codes[:n])
         return int(differ[0]) if len(differ) else n

@@ -12,7 +12,7 @@ MAX_HOURS_APART = 24 + 14  # the ET's date is local time without a zone, up to 1
 
 
 def differences(trace: Trace, et: HostTrace) -> tuple[str, ...]:
-    """The process id, date and sizes of process groups in which an ET and a Kineto trace differ, in words.
+    """Return the process id, date and sizes of process groups in which an ET and a Kineto trace differ, in words.
 
     What one side does not record is no difference.
     """

@@ -23,7 +23,7 @@ class Role(IntEnum):
 
     @property
     def waits(self) -> bool:
-        """The host blocks in it until device work is done."""
+        """Tell whether the host blocks in it until device work is done."""
         return self in (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC, Role.COPY)
 
 
@@ -58,7 +58,7 @@ _BY_WORDS = tuple(
 
 
 def role_of(name: str) -> Role:
-    """The role of a call by its recorded name, e.g. ``cudaMemcpyAsync_v3020`` or ``hipEventQuery``."""
+    """Return the role of a call by its recorded name, e.g. ``cudaMemcpyAsync_v3020`` or ``hipEventQuery``."""
     for prefix in ("cuda", "cu", "hip"):
         if name.startswith(prefix):
             bare = _SUFFIX.sub("", name[len(prefix) :])
@@ -71,7 +71,7 @@ def role_of(name: str) -> Role:
 
 
 def roles(calls: CallRows, strings: tuple[str, ...]) -> U8:
-    """``Role`` of every call; shape (len(calls),)."""
+    """Return ``Role`` of every call; shape (len(calls),)."""
     used = np.unique(calls.name)
     by_name = np.zeros(len(strings) or 1, np.uint8)
     by_name[used] = [role_of(strings[i]) for i in used]

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from graphlink.errors import UsageError
-from graphlink.model import (
-    I64,
-    NOWHERE,
-    Bool,
-    CallRows,
-    CommTable,
-    DeviceRows,
-    EventRows,
-    FlowRows,
-    HostMatch,
-    HostRows,
-    OverheadRows,
-    SyncRows,
-    Trace,
-)
+from graphlink.model import I64, NOWHERE, Bool, HostMatch, Trace
 from graphlink.records import Short
+from graphlink.tables import take
 
 ALL: Final = "all"
 _MARK: Final = re.compile(r"ProfilerStep\s?#(\d+)")
@@ -97,13 +84,13 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     }
     small = replace(
         trace,
-        host=replace(_rows(trace.host, host), comm=_comm(trace.host.comm, host)),
-        calls=_rows(trace.calls, calls),
-        device=replace(_rows(trace.device, device), comm=_comm(trace.device.comm, device)),
-        syncs=_rows(trace.syncs, syncs),
-        events=_rows(trace.events, events),
-        flows=_rows(trace.flows, flows),
-        overhead=_rows(trace.overhead, within(trace.overhead.start_ns)),
+        host=take(trace.host, host),
+        calls=take(trace.calls, calls),
+        device=take(trace.device, device),
+        syncs=take(trace.syncs, syncs),
+        events=take(trace.events, events),
+        flows=take(trace.flows, flows),
+        overhead=take(trace.overhead, within(trace.overhead.start_ns)),
         left_out={**trace.left_out, **gone},
     )
     pairs = match.et[host]
@@ -132,20 +119,3 @@ def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
         )
     mine = rows[(number >= steps.first) & (number <= steps.last)]
     return int(trace.host.start_ns[mine].min()), int(trace.host.end_ns[mine].max())
-
-
-_Table = TypeVar("_Table", HostRows, CallRows, DeviceRows, SyncRows, EventRows, FlowRows, OverheadRows)
-
-
-def _rows(table: _Table, keep: Bool) -> _Table:
-    """The rows of a table that ``keep`` marks; its ``comm``, which is no column, as it was."""
-    columns = {f.name: getattr(table, f.name) for f in fields(table)}
-    kept: dict[str, Any] = {name: c[keep] for name, c in columns.items() if isinstance(c, np.ndarray)}
-    return replace(table, **kept)
-
-
-def _comm(table: CommTable, keep: Bool) -> CommTable:
-    stays = keep[table.row]
-    moved = np.cumsum(keep) - 1
-    comms = tuple(c for c, kept in zip(table.comms, stays.tolist(), strict=True) if kept)
-    return CommTable(moved[table.row[stays]].astype(np.int32), comms)

@@ -8,22 +8,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, NOWHERE, Comm, CommTable
+from graphlink.model import I32, I64, Comm, CommTable
+from graphlink.tables import take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
 _MAX_US = MAX_NS // 1000
+_DTYPE = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "Bool": np.bool_}  # by a record's annotation
+_Record = TypeVar("_Record", bound=Any)  # a dataclass of columns
 _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\s*")
 
 
 def to_int(value: object, default: int = MISSING) -> int:
-    """``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
+    """Return ``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
     if isinstance(value, int):
         number = int(value)
     elif isinstance(value, float):
@@ -46,7 +50,7 @@ def to_int_or_none(value: object) -> int | None:
 
 
 def loose(raw: msgspec.Raw | str) -> Any:
-    """Whatever the text says; None where it is empty or not to be decoded."""
+    """Decode whatever the text says; None where it is empty or not to be decoded."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -54,7 +58,7 @@ def loose(raw: msgspec.Raw | str) -> Any:
 
 
 def ints(values: Sequence[object], default: int = MISSING) -> I64:
-    """int64 column of ``values``; each that is no int64 gives ``default``."""
+    """Return an int64 column of ``values``; each that is no int64 gives ``default``."""
     if set(map(type, values)) <= {int}:
         try:
             return np.fromiter(values, np.int64, len(values))
@@ -64,7 +68,7 @@ def ints(values: Sequence[object], default: int = MISSING) -> I64:
 
 
 def ns_of_us(us: NDArray[np.float64]) -> I64:
-    """Microseconds to the nearest ns, exact for three decimals below 2**43 us.
+    """Convert microseconds to the nearest ns, exact for three decimals below 2**43 us.
 
     Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. NaN or |us| >= 2**62 / 1000 gives MISSING.
     """
@@ -122,23 +126,33 @@ class Parts:
         self._comms.append(comm)
 
     def column(self, name: str, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
-        """The whole column, which is given up here: each can be taken once, so that two copies never live."""
+        """Return a column and give it up: each can be taken once, so that two copies never live."""
         parts = self._columns.pop(name, None)
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
-    def seen(self, name: str) -> I64:
-        """The column so far, which stays; empty where there is none."""
-        return np.concatenate([np.zeros(0, np.int64), *self._columns.get(name, [])])
+    def seen(self, name: str) -> NDArray[Any]:
+        """Return a column so far, which stays; empty int64 where there is none."""
+        if name not in self._columns:
+            return np.zeros(0, np.int64)
+        self._columns[name] = [np.concatenate(self._columns[name])]
+        return self._columns[name][0]
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Those that have not been taken yet."""
+        """Return those that have not been taken yet, and give them up."""
         return {name: self.column(name) for name in list(self._columns)}
 
-    def comm_table(self, order: NDArray[np.intp]) -> CommTable:
-        """The comms at their rows after the table is put in ``order``, which may leave rows out."""
-        place = np.full(self.count, NOWHERE, np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
-        rows = place[np.array(self._comm_rows, np.int64)]
-        ascending = np.argsort(rows, kind="stable")
-        ascending = ascending[rows[ascending] != NOWHERE]
-        return CommTable(rows[ascending], tuple(self._comms[i] for i in ascending.tolist()))
+    def table(self, kind: type[_Record], order: NDArray[np.intp], **others: Any) -> _Record:
+        """Return the columns as a record, rows in ``order`` (which may leave rows out); ``others`` are what it holds besides.
+
+        Each column is given up as it is copied.
+        """
+        for f in fields(kind):
+            if f.name in others:
+                continue
+            if f.type == "CommTable":
+                comms = CommTable(np.array(self._comm_rows, np.int32), tuple(self._comms))
+                others[f.name] = take_comms(comms, order, self.count)
+            else:
+                others[f.name] = self.column(f.name, _DTYPE[str(f.type)])[order]
+        record: _Record = kind(**others)
+        return record

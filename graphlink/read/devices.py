@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.model import I64, Bool, DeviceKind, SyncKind
 from graphlink.read.columns import MISSING, Parts, Strings
 from graphlink.read.ranges import around_others
 
+_Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
 UNPLACED: Final = ", of a device, without its stream or device"  # ends the reason in ``left_out`` of rows that no warning-free graph has
 _CALLS: Final = re.compile(r".*_(?:runtime|driver)")
 _DEVICE: Final = re.compile(r"(?i).*\b(?:gpu|xpu|npu|hpu|mlu|tpu|dcu|mtia|gaudi|ascend|accelerator|device)\b.*")
@@ -28,26 +29,22 @@ _COPY: Final = re.compile(r"(?i).*(?:mem_?cpy|dma|[hd]to[hd]|[hd]2[hd]).*")
 _SET: Final = re.compile(r"(?i).*mem_?set.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """What metadata call each process: ``label`` by ``process_labels``, ``name`` by ``process_name``."""
+def device_processes(labels: dict[int, str], names: dict[int, str]) -> set[int]:
+    """Return the processes that stand for a device, by what metadata call them: ``process_labels`` and ``process_name``.
 
-    label: dict[int, str]
-    name: dict[int, str]
-
-    def devices(self) -> set[int]:
-        """Processes that stand for a device. Kineto names the process of each GPU like the program, and labels it "GPU 0"."""
-        labelled = {pid for pid, text in self.label.items() if text not in ("", "CPU")}
-        return labelled | {pid for pid, text in self.name.items() if pid not in self.label and _DEVICE.fullmatch(text)}
+    Kineto names the process of each GPU like the program, and labels it "GPU 0".
+    """
+    labelled = {pid for pid, text in labels.items() if text not in ("", "CPU")}
+    return labelled | {pid for pid, text in names.items() if pid not in labels and _DEVICE.fullmatch(text)}
 
 
 def is_call(category: str) -> bool:
-    """Whether rows of a category are calls of a runtime or driver, whatever the device."""
+    """Tell whether rows of a category are calls of a runtime or driver, whatever the device."""
     return _CALLS.fullmatch(category) is not None
 
 
 def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices: Collection[int]) -> tuple[Counter[str], tuple[str, ...]]:
-    """Puts each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
+    """Put each row of ``others`` where it belongs: among the calls, ranges (host), device ops or waits (sync) of ``tables``.
 
     ``others`` are the rows of categories that are not known, ``of_devices`` the processes that stand for devices. What is of no device
     is left out by category, what is of a device but does not say on which stream with a warning: both are returned. Where no category
@@ -55,66 +52,59 @@ def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices:
     category around other rows of its thread, that launched nothing, is a range: it is not the call that took the time. What a device's
     queue waits for another stream is no work: such a row is of no length where the wait ended. O(n log n).
     """
-    rows = _Rows(others)
+    rows = others.columns()
+    category, name, correlation = rows["category"], rows["name"], rows["correlation"]
     texts = tuple(strings)
-    call_like = _fits(_CALLS, texts)[rows.category]
-    on_device = np.isin(rows.pid, np.array(sorted(of_devices), np.int64))
-    placed = (rows.stream != MISSING) & (rows.device != MISSING) & (rows.correlation > 0)
-    paired = ~placed & np.isin(rows.correlation, rows.correlation[placed & ~call_like]) & (rows.correlation > 0)
-    calls = (call_like | paired) & ~on_device & (rows.tid != MISSING)
-    call_ids = np.concatenate([tables["call"].seen("correlation"), rows.correlation[calls]])
-    of_call = (rows.correlation > 0) & np.isin(rows.correlation, call_ids)
+    call_like = _fits(_CALLS, texts)[category]
+    on_device = np.isin(rows["pid"], np.array(sorted(of_devices), np.int64))
+    placed = (rows["stream"] != MISSING) & (rows["device"] != MISSING) & (correlation > 0)
+    paired = ~placed & np.isin(correlation, correlation[placed & ~call_like]) & (correlation > 0)
+    calls = (call_like | paired) & ~on_device & (rows["tid"] != MISSING)
+    call_ids = np.concatenate([tables["call"].seen("correlation"), correlation[calls]])
+    of_call = (correlation > 0) & np.isin(correlation, call_ids)
     related = ~call_like & ~calls & (on_device | of_call)
-    stream = np.where((rows.stream == MISSING) & on_device, rows.tid, rows.stream)
-    device = np.where((rows.device == MISSING) & on_device, rows.pid, rows.device)
+    stream = np.where((rows["stream"] == MISSING) & on_device, rows["tid"], rows["stream"])
+    device = np.where((rows["device"] == MISSING) & on_device, rows["pid"], rows["device"])
     told = (stream != MISSING) & (device != MISSING)
-    work, waits = related & told, call_like & on_device & told & of_call & _fits(_SYNC, texts)[rows.name]
-    ranges = _ranges(rows, calls, tables, rows.correlation[work])
+    work, waits = related & told, call_like & on_device & told & of_call & _fits(_SYNC, texts)[name]
+    ranges = _ranges(rows, calls, tables, correlation[work])
     _add_calls(tables["call"], rows, calls & ~ranges)
     _add_host(tables["host"], rows, calls & ranges)
     _add_work(tables["device"], rows, work, device, stream, texts)
     _add_waits(tables["sync"], rows, waits, device, stream, SyncKind.STREAM)
-    _add_waits(tables["sync"], rows, work & of_call & (rows.awaited != MISSING) & _fits(_WAIT, texts)[rows.name], device, stream, None)
+    _add_waits(tables["sync"], rows, work & of_call & (rows["awaited"] != MISSING) & _fits(_WAIT, texts)[name], device, stream, None)
     lost = (related | call_like) & ~calls & ~work & ~waits
-    left_out = Counter(texts[k] or "no category, ph X" for k in rows.category[~(lost | calls | work | waits)].tolist())
-    left_out.update(texts[k] + UNPLACED for k in rows.category[lost].tolist())
+    left_out = Counter(texts[k] or "no category, ph X" for k in category[~(lost | calls | work | waits)].tolist())
+    left_out.update(texts[k] + UNPLACED for k in category[lost].tolist())
     return left_out, tuple(_warnings(rows, lost, texts))
-
-
-class _Rows:
-    """The columns of rows that are not known yet."""
-
-    def __init__(self, others: Parts) -> None:
-        self.start, self.end = others.column("start"), others.column("end")
-        self.category, self.name = others.column("category", np.int32), others.column("name", np.int32)
-        self.pid, self.tid = others.column("pid"), others.column("tid")
-        self.device, self.stream = others.column("device"), others.column("stream")
-        self.correlation, self.bytes = others.column("correlation"), others.column("bytes")
-        self.awaited, self.number = others.column("awaited"), others.column("number")
 
 
 def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
     return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 
-def _ranges(rows: _Rows, calls: Bool, tables: dict[str, Parts], launched: I64) -> Bool:
+def _of(rows: _Columns, which: Bool, *names: str) -> _Columns:
+    """Return some columns of the rows that ``which`` marks."""
+    return {name: rows[name][which] for name in names}
+
+
+def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64) -> Bool:
     """Rows of names of which one encloses another row of its thread, but for those that launched something."""
     known = [tables["host"], tables["call"]]
     start, end, tid = (
-        np.concatenate([mine[calls], *(table.seen(column) for table in known)])
-        for mine, column in ((rows.start, "start"), (rows.end, "end"), (rows.tid, "tid"))
+        np.concatenate([rows[column][calls], *(table.seen(column) for table in known)]) for column in ("start_ns", "end_ns", "tid")
     )
     count = int(np.count_nonzero(calls))
-    launches = np.isin(rows.correlation, np.concatenate([launched, tables["device"].seen("correlation")])) & (rows.correlation > 0)
-    around = np.zeros(len(rows.start), np.bool_)
+    launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (rows["correlation"] > 0)
+    around = np.zeros(len(rows["start_ns"]), np.bool_)
     around[calls] = around_others(start, end, tid)[:count]
-    out: Bool = np.isin(rows.name, np.unique(rows.name[around & ~launches])) & ~launches
+    out: Bool = np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
     return out
 
 
 def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
     """When the last of the ``host`` rows ended that a thread had begun by each start; the least number where it had begun none."""
-    began, ended, threads = host.seen("start"), host.seen("end"), host.seen("tid")
+    began, ended, threads = host.seen("start_ns"), host.seen("end_ns"), host.seen("tid")
     order = np.lexsort((began, threads))
     out = np.full(len(start), np.iinfo(np.int64).min)
     for thread in np.unique(tid).tolist():
@@ -125,71 +115,60 @@ def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
     return out
 
 
-def _add_host(table: Parts, rows: _Rows, which: Bool) -> None:
+def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
     """Ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's runtime writes runs on."""
     count = int(np.count_nonzero(which))
     if not count:
         return
-    start, end, tid = rows.start[which], rows.end[which], rows.tid[which]
+    start, end, tid = rows["start_ns"][which], rows["end_ns"][which], rows["tid"][which]
     around = _around_ends(start, tid, table)
     nothing, no_text = np.zeros(count, np.int64), np.zeros(count, np.int32)
     table.add(
-        start=start,
-        end=np.where((around > start) & (around < end), around, end),
+        start_ns=start,
+        end_ns=np.where((around > start) & (around < end), around, end),
         tid=tid,
-        name=rows.name[which],
+        name=rows["name"][which],
         annotation=np.ones(count, np.bool_),
         order=table.count + np.arange(count),
         rf_id=nothing,
         seq_id=nothing - 1,
         fw_tid=nothing,
-        shapes=no_text,
-        types=no_text,
+        input_shapes=no_text,
+        input_types=no_text,
     )
 
 
-def _add_calls(table: Parts, rows: _Rows, which: Bool) -> None:
+def _add_calls(table: Parts, rows: _Columns, which: Bool) -> None:
     if which.any():
-        table.add(
-            start=rows.start[which],
-            end=rows.end[which],
-            tid=rows.tid[which],
-            name=rows.name[which],
-            correlation=rows.correlation[which],
-        )
+        table.add(**_of(rows, which, "start_ns", "end_ns", "tid", "name", "correlation"))
 
 
-def _add_work(table: Parts, rows: _Rows, which: Bool, device: I64, stream: I64, texts: Sequence[str]) -> None:
+def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, texts: Sequence[str]) -> None:
     if not which.any():
         return
-    copies = _fits(_COPY, texts)[rows.name] | _fits(_COPY, texts)[rows.category]
-    kind = np.where(_fits(_SET, texts)[rows.name], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL))
-    start = np.where(_fits(_WAIT, texts)[rows.name], rows.end, rows.start)
+    copies = _fits(_COPY, texts)[rows["name"]] | _fits(_COPY, texts)[rows["category"]]
+    kind = np.where(_fits(_SET, texts)[rows["name"]], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL))
+    start = np.where(_fits(_WAIT, texts)[rows["name"]], rows["end_ns"], rows["start_ns"])
     table.add(
-        start=start[which],
-        end=rows.end[which],
+        start_ns=start[which],
         device=device[which],
         stream=stream[which],
-        name=rows.name[which],
         kind=kind[which].astype(np.uint8),
-        correlation=rows.correlation[which],
-        bytes=rows.bytes[which],
+        **_of(rows, which, "end_ns", "name", "correlation", "bytes"),
     )
 
 
-def _add_waits(table: Parts, rows: _Rows, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
+def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
     """Waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the stream it names."""
     count = int(np.count_nonzero(which))
     if not count:
         return
     record = np.zeros(count, np.int64) if kind is not None else _recorded(rows, which, device, stream)
-    awaited = np.where(rows.awaited[which] == MISSING, 0, rows.awaited[which])
+    awaited = np.where(rows["awaited"][which] == MISSING, 0, rows["awaited"][which])
     of_event = np.full(count, kind is None)
     table.add(
         kind=np.full(count, SyncKind.STREAM_WAIT if kind is None else kind, np.uint8),
-        start=rows.start[which],
-        end=rows.end[which],
-        correlation=rows.correlation[which],
+        **_of(rows, which, "start_ns", "end_ns", "correlation"),
         device=device[which],
         stream=stream[which],
         stream_known=np.ones(count, np.bool_),
@@ -202,21 +181,21 @@ def _add_waits(table: Parts, rows: _Rows, which: Bool, device: I64, stream: I64,
     )
 
 
-def _recorded(rows: _Rows, waits: Bool, device: I64, stream: I64) -> I64:
+def _recorded(rows: _Columns, waits: Bool, device: I64, stream: I64) -> I64:
     """The correlation of the record that each wait names by device, stream and number; 0 where none has a call."""
-    records = np.flatnonzero((rows.number != MISSING) & (rows.awaited == MISSING) & (rows.correlation > 0))
-    place = zip(device[records].tolist(), stream[records].tolist(), rows.number[records].tolist(), strict=True)
-    call = dict(zip(place, rows.correlation[records].tolist(), strict=True))
+    records = np.flatnonzero((rows["number"] != MISSING) & (rows["awaited"] == MISSING) & (rows["correlation"] > 0))
+    place = zip(device[records].tolist(), stream[records].tolist(), rows["number"][records].tolist(), strict=True)
+    call = dict(zip(place, rows["correlation"][records].tolist(), strict=True))
     wanted: Iterable[tuple[int, int, int]] = zip(
-        device[waits].tolist(), rows.awaited[waits].tolist(), rows.number[waits].tolist(), strict=True
+        device[waits].tolist(), rows["awaited"][waits].tolist(), rows["number"][waits].tolist(), strict=True
     )
     return np.array([call.get(key, 0) for key in wanted], np.int64)
 
 
-def _warnings(rows: _Rows, lost: Bool, texts: Sequence[str]) -> Iterable[str]:
-    length = rows.end - rows.start
-    for category in np.unique(rows.category[lost]).tolist():
-        mine = lost & (rows.category == category)
+def _warnings(rows: _Columns, lost: Bool, texts: Sequence[str]) -> Iterable[str]:
+    length = rows["end_ns"] - rows["start_ns"]
+    for category in np.unique(rows["category"][lost]).tolist():
+        mine = lost & (rows["category"] == category)
         named = f"of category {texts[category]}" if texts[category] else "without category"
         yield (
             f"{int(np.count_nonzero(mine))} rows {named} ({int(length[mine].sum()) / 1e6:,.3f} ms) are of a device, but do not say on "

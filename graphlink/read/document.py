@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
-    """The document at ``path`` as ``kind``, all integers in it within +-2**62, so that sums and floats of them stay finite.
+    """Read the document at ``path`` as ``kind``, all integers in it within +-2**62, so that sums and floats of them stay finite.
 
     Raises:
         InputError: it cannot be read, or is no ``what``.

@@ -15,8 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from graphlink.errors import InputError
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import count_or_none, job_of, process_groups, rank_or_none
@@ -63,29 +61,21 @@ class Head:
     job: str = ""
 
 
-class _Event(msgspec.Struct, gc=False):
-    cat: Any = None
-    pid: Any = None
-    ts: Any = None
-
-
-class _Node(msgspec.Struct, gc=False):
-    name: Any = None
-    inputs: msgspec.Raw = msgspec.Raw(b"")
+_Row = dict[str, Any]
 
 
 def read_heads(paths: Sequence[Path]) -> list[Head]:
-    """The head of each file. Raises InputError as ``read_head`` does."""
+    """Read the head of each file. Raises InputError as ``read_head`` does."""
     return at_once(read_head, paths)
 
 
 def deep_ranks(paths: Sequence[Path]) -> list[int | None]:
-    """``deep_rank`` of each file."""
+    """Return ``deep_rank`` of each file."""
     return at_once(deep_rank, paths)
 
 
 def read_head(path: Path) -> Head:
-    """The head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
+    """Read the head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
 
     Raises:
         InputError: the file cannot be opened, or its packing is damaged that early. Text that is no trace is none.
@@ -103,7 +93,7 @@ def read_head(path: Path) -> Head:
 
 
 def deep_rank(path: Path) -> int | None:
-    """The rank that the collectives in the first ``DEEP_BYTES`` of an ET are recorded on; None where none tells, or it cannot be read.
+    """Find the rank that the collectives in the first ``DEEP_BYTES`` of an ET ran on; None where none tells, or it cannot be read.
 
     Only groups of two and more that begin with rank 0 and go on without gaps tell: the rank in the group is the global rank there.
     """
@@ -113,7 +103,7 @@ def deep_rank(path: Path) -> int | None:
         if _COLLECTIVE.encode() not in text:
             return None
         array = ArrayReader(Source(path, io.BytesIO(text), ""), ("nodes",), _CHUNK)
-        nodes = (node for block in array.blocks(_Node) for node in block.rows if node.name == _COLLECTIVE)
+        nodes = (node for block in array.blocks(dict) for node in block.rows if node.get("name") == _COLLECTIVE)
         return next((rank for node in nodes if (rank := _own_rank(_inputs(node))) is not None), None)
     except InputError:  # cut off inside a node, as a rule
         return None
@@ -137,7 +127,7 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
     info = around.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     base_ns = to_int_or_none(around.get("baseTimeNanoseconds")) or 0
-    first = next((row for row in _first_rows(array, _Event) if _is_host(row)), None)
+    first = next((row for row in _first_rows(array) if _is_host(row)), None)
     return Head(
         path,
         kind,
@@ -145,14 +135,14 @@ def _kineto(path: Path, kind: str | None, array: ArrayReader, around: dict[str, 
         world_size=count_or_none(info.get("world_size")),
         backend=str(info["backend"]) if info.get("backend") else None,
         group_count=to_int_or_none(info.get("pg_count")),
-        pid=to_int_or_none(first.pid) if first else None,
-        start_ns=base_ns + round(first.ts * 1000) if first and _is_time(first.ts) else None,
+        pid=to_int_or_none(first["pid"]) if first else None,
+        start_ns=base_ns + round(first["ts"] * 1000) if first and _is_time(first.get("ts")) else None,
         job=job_of(around),
     )
 
 
 def _et(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]) -> Head:
-    init = next((node for node in _first_rows(array, _Node) if node.name == _GROUP_INIT), None)
+    init = next((node for node in _first_rows(array) if node.get("name") == _GROUP_INIT), None)
     inputs = _inputs(init) if init else []
     groups = process_groups(inputs[0]) if inputs else ()
     # listed are the groups that this rank is in: where only one rank is in all of them, it is this one
@@ -168,8 +158,9 @@ def _et(path: Path, kind: str | None, array: ArrayReader, around: dict[str, Any]
     )
 
 
-def _is_host(row: _Event) -> bool:
-    return isinstance(row.cat, str) and TABLE_OF.get(row.cat) in (HOST, CALL) and type(row.pid) is int
+def _is_host(row: _Row) -> bool:
+    category = row.get("cat")
+    return isinstance(category, str) and TABLE_OF.get(category) in (HOST, CALL) and type(row.get("pid")) is int
 
 
 def _is_time(ts: object) -> bool:
@@ -183,16 +174,16 @@ def _local_ns(time: object) -> int | None:
         return None
 
 
-def _first_rows(array: ArrayReader, row_type: type[_Given]) -> list[_Given]:
-    """Those of the whole elements in the text at hand."""
+def _first_rows(array: ArrayReader) -> list[_Row]:
+    """Return the whole elements in the text at hand."""
     try:
-        return next(array.blocks(row_type)).rows
+        return next(array.blocks(dict)).rows
     except (InputError, StopIteration):
         return []
 
 
-def _inputs(node: _Node) -> list[Any]:
-    inputs = loose(node.inputs)
+def _inputs(node: _Row) -> list[Any]:
+    inputs = node.get("inputs")
     values = inputs.get("values") if isinstance(inputs, dict) else inputs
     return values if isinstance(values, list) else []
 
@@ -209,7 +200,7 @@ def _own_rank(values: list[Any]) -> int | None:
 
 
 def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
-    """``work`` of each, in this order, in threads: for what waits for file systems."""
+    """Return ``work`` of each, in this order, in threads: for what waits for file systems."""
     if len(given) < 2:
         return [work(one) for one in given]
     pool = ThreadPoolExecutor(min(_READERS, len(given)))

@@ -84,13 +84,13 @@ def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = B
             raise InputError("is a bare list, not an execution trace (ET)", path=path, todo=f"if it is a trace, {kinds.KINETO.todo}")
         if array.key != "nodes":
             raise InputError(f"is {kinds.KINETO.what}, not an execution trace (ET)", path=path, todo=kinds.KINETO.todo)
-        gathered = _Gathered(str(path))
+        gathered = _EtNodes(str(path))
         for block in array.blocks(_Node, keep_raw=keep_json):
             gathered.add(block)
         return gathered.trace(array, keep_json)
 
 
-class _Gathered:
+class _EtNodes:
     def __init__(self, path: str):
         self.path = path
         self.strings = Strings()
@@ -160,25 +160,19 @@ class _Gathered:
             )
         for row, comm in self.comms.items():
             parts.add_comm(row, self._with_group_name(comm))
-        ids, rf_id = parts.column("id"), parts.column("rf_id")
-        order = self._order(ids, rf_id)
-        names = ("parent", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "name", "op_schema")
-        texts = ("input_shapes", "input_types", "output_shapes", "output_types")
-        columns = {name: parts.column(name)[order] for name in names + texts}
-        return HostTrace(
+        order = self._order(parts.seen("id"), parts.seen("rf_id"))
+        return parts.table(
+            HostTrace,
+            order,
             path=self.path,
             schema=str(around.get("schema") or ""),
             pid=to_int_or_none(around.get("pid")),
             recorded_at=text_or_none(around.get("time")),
             strings=tuple(self.strings),
-            id=ids[order],
-            rf_id=rf_id[order],
-            comm=parts.comm_table(order),
             process_groups=tuple(self.groups.values()),
             device_nodes_left_aside=self.device_nodes,
             left_out={reason: count for reason, count in self.left_out.items() if count},
             nodes_json=tuple(self.raws[i] for i in order.tolist()) if keep_json else None,
-            **columns,
         )
 
     def _order(self, ids: I64, rf_id: I64) -> NDArray[np.intp]:

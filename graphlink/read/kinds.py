@@ -67,7 +67,7 @@ _MAGIC = (
 
 
 def binary_kind(head: bytes) -> Kind | None:
-    """The kind of a file that is no JSON, from its first few hundred unpacked bytes; None if unknown."""
+    """Return the kind of a file that is no JSON, from its first few hundred unpacked bytes; None if unknown."""
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
@@ -83,12 +83,12 @@ def binary_kind(head: bytes) -> Kind | None:
 
 
 def kind_by_name(name: str) -> Kind | None:
-    """What files of this ending are that are no recordings as they are read here, and have no mark of their own; None for others."""
+    """Return the kind of a file by its ending, where files of it have no mark of their own; None for others."""
     return next((kind for ending, kind in _NAMED if ending.search(name)), None)
 
 
 def is_jax(head: bytes) -> bool:
-    """Whether the beginning of a JSON trace names processes as TensorFlow and JAX do: "/device:GPU:0"."""
+    """Tell whether the beginning of a JSON trace names processes as TensorFlow and JAX do: "/device:GPU:0"."""
     return _JAX.search(head) is not None
 
 

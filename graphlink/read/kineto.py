@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.model import I64, Comm, SyncKind, Trace
+from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
-from graphlink.read.devices import Labels, is_call, place
+from graphlink.read.devices import device_processes, is_call, place
 from graphlink.read.kineto_rows import (
     ANNOTATIONS,
     CALL,
@@ -47,24 +47,14 @@ from graphlink.read.kineto_rows import (
     peer_of,
     sync_kind,
 )
-from graphlink.read.kineto_tables import (
-    Clock,
-    call_rows,
-    device_rows,
-    event_rows,
-    flow_rows,
-    frame_rows,
-    host_rows,
-    overhead_rows,
-    refuse_span,
-    sync_rows,
-)
-from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, BadRow, Block, gc_paused, open_array
+from graphlink.read.kineto_tables import add_base, by_start, flow_rows, host_rows, refuse_span
+from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
 
 _OWN = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})  # keys that Kineto alone writes
 _AROUND = frozenset({"baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"})
 # as torch.profiler's tensorboard_trace_handler names its files
 _WORKER = re.compile(r"(?:.*[/\\])?(?P<host>[^/\\]+)_(?P<pid>\d{1,10})\.\d+\.pt\.trace\.json(?:\.gz)?")
+_NODE_TABLES = (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)
 _EXACT_US = 2.0**43  # below, a float64 holds three decimals of a microsecond
 
 
@@ -78,30 +68,14 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
     with gc_paused(), open_array(path, ("traceEvents", "nodes"), block_bytes) as array:
         if array.key == "nodes":
             raise InputError(f"is {kinds.ET.what}, not a Kineto trace", path=path, todo=kinds.ET.todo)
-        gathered = _Gathered(str(path))
+        gathered = _KinetoRows(str(path))
         for block in array.blocks(Event):
             gathered.add(block)
         gathered.refuse_foreign(array)
         return gathered.trace(array)
 
 
-class _Lists(dict[str | None, Callable[[Event], None]]):
-    """Sorts the rows of a block: category -> append of the list it belongs to. Unknown categories get a list of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: dict[str, list[Event]] = {name: [] for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD)}
-        self.others: dict[str | None, list[Event]] = {}
-        for category, table in TABLE_OF.items():
-            self[category] = self.tables[table].append
-
-    def __missing__(self, category: str | None) -> Callable[[Event], None]:
-        rows = self.others.setdefault(category, [])
-        self[category] = rows.append
-        return rows.append
-
-
-class _Gathered:
+class _KinetoRows:
     """What has been read so far. Times are ns without the base, which may follow the events."""
 
     def __init__(self, path: str):
@@ -109,20 +83,23 @@ class _Gathered:
         self.strings = Strings()
         self.json_texts = JsonTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
-        self.parts = {name: Parts() for name in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD, OTHER, FRAME)}
-        self.labels = Labels({}, {})
+        self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
+        self.process_labels: dict[int, str] = {}
+        self.process_names: dict[int, str] = {}
         self.pids: Counter[Any] = Counter()
         self.left_out: Counter[str] = Counter()
         self.highest_us, self.has_fraction = 0.0, False
         self.old = False  # rows of category Operator were seen
 
     def add(self, block: Block[Event]) -> None:
-        for bad in block.bad:
-            self._judge(bad)
-        lists = _Lists()
+        for index, text in block.bad.items():
+            self._judge(index, text)
+        tables: dict[str, list[Event]] = {name: [] for name in _NODE_TABLES}
+        others: dict[str | None, list[Event]] = defaultdict(list)
+        append: dict[str | None, Callable[[Event], None]] = {category: tables[table].append for category, table in TABLE_OF.items()}
         for row in block.rows:
-            lists[row.cat](row)
-        for category, rows in lists.others.items():
+            (append.get(row.cat) or others[row.cat].append)(row)
+        for category, rows in others.items():
             self._count_others(category, self._others(category, rows))
         for table, fill in (
             (HOST, self._host),
@@ -133,7 +110,7 @@ class _Gathered:
             (FLOW, self._flows),
             (OVERHEAD, self._overhead),
         ):
-            rows = lists.tables[table]
+            rows = tables[table]
             if table != FLOW:
                 spans = [row for row in rows if row.ph == "X"]
                 self.left_out["not a span (ph is not X)"] += len(rows) - len(spans)
@@ -142,33 +119,33 @@ class _Gathered:
                 fill(rows, block)
 
     def refuse_foreign(self, array: ArrayReader) -> None:
-        """InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
-        known = any(self.parts[table].count for table in (HOST, CALL, DEVICE, SYNC, EVENT, FLOW, OVERHEAD))
+        """Raise InputError where neither the list nor what is around it holds anything of Kineto's, but there is something else."""
+        known = any(self.parts[table].count for table in _NODE_TABLES)
         if known or NO_NODES & self.left_out.keys() or _OWN & array.around.keys():
             return
-        if any(text.startswith(("/device:", "/host:")) for text in self.labels.name.values()):
+        if any(text.startswith(("/device:", "/host:")) for text in self.process_names.values()):
             raise InputError(f"is {kinds.JAX.what}", path=self.path, todo=kinds.JAX.todo)
         categories = [text for text in dict.fromkeys(self.strings_of(self.parts[OTHER].seen("category"))) if not is_call(text)]
         if self.parts[OTHER].count and categories:
             shown = ", ".join(text or "none" for text in categories[:8])
             todo = "record with torch.profiler, or give its own file and not one that was made from it"
             raise InputError(f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo)
-        if self.left_out["unreadable"] and not self.labels.name:
+        if self.left_out["unreadable"] and not self.process_names:
             raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo)
 
     def strings_of(self, codes: I64) -> list[str]:
         texts = tuple(self.strings)
         return [texts[k] for k in np.unique(codes).tolist()]
 
-    def _judge(self, bad: BadRow) -> None:
+    def _judge(self, index: int, text: bytes) -> None:
         """Of a row that is no Event. One that should have a time and has none is an error, others are left out."""
         try:
-            row = json.loads(bad.text.decode("utf-8", "replace"))
+            row = json.loads(text.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             row = None
         is_node = isinstance(row, dict) and row.get("ph") == "X" and isinstance(row.get("cat"), str) and row["cat"] in TABLE_OF
         if is_node and any(not _is_time(row.get(key, 0)) for key in ("ts", "dur")):
-            raise self._bad_time(bad.index, f"ts {row.get('ts')!r:.40}, dur {row.get('dur')!r:.40}")
+            raise self._bad_time(index, f"ts {row.get('ts')!r:.40}, dur {row.get('dur')!r:.40}")
         self.left_out["unreadable"] += 1
 
     def _bad_time(self, index: int, what: str) -> InputError:
@@ -198,12 +175,12 @@ class _Gathered:
         if not spans:
             return rows
         if category == FRAME:
-            self.parts[FRAME].add(tid=ints([row.tid for row in spans]), start=start[usable], end=(start + length)[usable])
+            self.parts[FRAME].add(tid=ints([row.tid for row in spans]), start_ns=start[usable], end_ns=(start + length)[usable])
             return rows
         args = [row.args or NO_ARGS for row in spans]
         self.parts[OTHER].add(
-            start=start[usable],
-            end=(start + length)[usable],
+            start_ns=start[usable],
+            end_ns=(start + length)[usable],
             category=self.strings.column([category or ""] * len(spans)),
             name=self.strings.column([row.name or "" for row in spans]),
             pid=ints([row.pid for row in spans]),
@@ -224,9 +201,9 @@ class _Gathered:
             if pid is None or row.args is None:
                 continue
             if row.name == "process_labels":
-                self.labels.label[pid] = str(row.args.labels or "")
+                self.process_labels[pid] = str(row.args.labels or "")
             elif row.name == "process_name":
-                self.labels.name[pid] = str(row.args.label or "")
+                self.process_names[pid] = str(row.args.label or "")
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
         """Start and end of ``rows``, ns without base."""
@@ -278,8 +255,8 @@ class _Gathered:
             elif names[at] in P2P_OPS:
                 table.add_comm(table.count + at, peer_of(names[at], a))
         table.add(
-            start=start,
-            end=end,
+            start_ns=start,
+            end_ns=end,
             tid=tid,
             name=self.strings.column(names),
             annotation=np.array([row.cat in ANNOTATIONS for row in rows]),
@@ -287,8 +264,8 @@ class _Gathered:
             rf_id=ints([a.rf_id for a in args], 0),
             seq_id=ints([a.seq_id for a in args], -1),
             fw_tid=ints([a.fw_tid for a in args], 0),
-            shapes=self.json_texts.column([a.shapes or a.shapes_2020 for a in args]),
-            types=self.json_texts.column([a.types for a in args]),
+            input_shapes=self.json_texts.column([a.shapes or a.shapes_2020 for a in args]),
+            input_types=self.json_texts.column([a.types for a in args]),
         )
 
     def _calls(self, rows: list[Event], block: Block[Event]) -> None:
@@ -299,8 +276,8 @@ class _Gathered:
         self._count_pids(rows)
         start, end = self._times(rows, block)
         self.parts[CALL].add(
-            start=start,
-            end=end,
+            start_ns=start,
+            end_ns=end,
             tid=tid,
             name=self.strings.column([row.name or "" for row in rows]),
             correlation=ints([(row.args or NO_ARGS).correlation for row in rows], 0),
@@ -321,8 +298,8 @@ class _Gathered:
                 table.add_comm(table.count + at, self._comm(a))
         kind = np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows))
         table.add(
-            start=start,
-            end=end,
+            start_ns=start,
+            end_ns=end,
             device=device,
             stream=stream,
             name=self.strings.column([row.name or "" for row in rows]),
@@ -350,8 +327,8 @@ class _Gathered:
         device = on_gpu(rows, "device", "pid")
         self.parts[SYNC].add(
             kind=kind,
-            start=start,
-            end=end,
+            start_ns=start,
+            end_ns=end,
             correlation=ints([a.correlation for a in args], 0),
             device=np.where(device == MISSING, 0, device),
             stream=stream,
@@ -385,7 +362,7 @@ class _Gathered:
     def _overhead(self, rows: list[Event], block: Block[Event]) -> None:
         self.left_out["overhead"] += len(rows)  # they are no nodes
         start, end = self._times(rows, block)
-        self.parts[OVERHEAD].add(start=start, end=end, name=self.strings.column([row.name or "" for row in rows]))
+        self.parts[OVERHEAD].add(start_ns=start, end_ns=end, name=self.strings.column([row.name or "" for row in rows]))
 
     def _comm(self, a: Args) -> Comm:
         raw = (
@@ -401,7 +378,7 @@ class _Gathered:
         return comm
 
     def trace(self, array: ArrayReader) -> Trace:
-        """Everything read, sorted, on the recording's clock."""
+        """Return the trace of all that was read, sorted, on the recording's clock."""
         around = {key: loose(raw) for key, raw in array.around.items() if key in _AROUND or JOB_KEY.search(key)}
         base = to_int(around.get("baseTimeNanoseconds", 0), 0)
         if abs(base) >= MAX_NS:
@@ -416,21 +393,24 @@ class _Gathered:
         ]
         pids = [pid for pid in map(to_int_or_none, (pid for pid, _ in self.pids.most_common())) if pid is not None]
         if self.parts[OTHER].count:
-            left_out, of_devices = place(self.parts[OTHER], self.parts, self.strings, self.labels.devices() - set(pids))
+            left_out, of_devices = place(
+                self.parts[OTHER], self.parts, self.strings, device_processes(self.process_labels, self.process_names) - set(pids)
+            )
             self.left_out.update(left_out)
             warnings += of_devices
         exact = self.highest_us < _EXACT_US and self.has_fraction
         pid = pids[0] if pids else None
-        clock = Clock(base, self.path)
+        parts = self.parts
+        add_base(parts.values(), base, self.path)
         trace = Trace(
             path=self.path,
-            host=host_rows(self.parts[HOST], clock, tuple(self.strings), old=self.old),
-            calls=call_rows(self.parts[CALL], clock),
-            device=device_rows(self.parts[DEVICE], clock),
-            syncs=sync_rows(self.parts[SYNC], clock),
-            events=event_rows(self.parts[EVENT]),
-            flows=flow_rows(self.parts[FLOW], clock, self.left_out),
-            overhead=overhead_rows(self.parts[OVERHEAD], clock),
+            host=host_rows(parts[HOST], tuple(self.strings), old=self.old),
+            calls=parts[CALL].table(CallRows, by_start(parts[CALL], longest_first=True)),
+            device=parts[DEVICE].table(DeviceRows, by_start(parts[DEVICE])),
+            syncs=parts[SYNC].table(SyncRows, by_start(parts[SYNC])),
+            events=parts[EVENT].table(EventRows, np.arange(parts[EVENT].count)),
+            flows=flow_rows(parts[FLOW], self.left_out),
+            overhead=parts[OVERHEAD].table(OverheadRows, by_start(parts[OVERHEAD])),
             strings=tuple(self.strings),
             pid=pid,
             rank=rank,
@@ -439,7 +419,7 @@ class _Gathered:
             resolution_ns=1 if exact else 1000,
             left_out={reason: count for reason, count in self.left_out.items() if count},
             warnings=tuple(warnings),
-            frames=frame_rows(self.parts[FRAME], clock),
+            frames=parts[FRAME].table(FrameRows, np.arange(parts[FRAME].count)) if parts[FRAME].count else None,
             host_name=_host_name(around, pid),
             job=job_of(around),
         )

@@ -124,7 +124,7 @@ SYNC_KIND = {
 
 
 def on_gpu(rows: list[Event], key: str, otherwise: str) -> I64:
-    """``args[key]`` of GPU rows, or the row's own field ``otherwise`` where args lack it (2021: ``"stream 7"``); MISSING if neither."""
+    """Read ``args[key]`` of GPU rows, or the row's own ``otherwise`` where args lack it (2021: ``"stream 7"``); MISSING if neither."""
     values = [getattr(row.args, key, None) for row in rows]
     if None in values:
         values = [getattr(row, otherwise) if value is None else value for row, value in zip(rows, values, strict=True)]
@@ -132,7 +132,7 @@ def on_gpu(rows: list[Event], key: str, otherwise: str) -> I64:
 
 
 def known(values: list[object]) -> tuple[I64, Bool]:
-    """Ids, and whether each is one: absent, -1 and its unsigned forms are none (and 0 in the first column)."""
+    """Return ids, and whether each is one: absent, -1 and its unsigned forms are none (and 0 in the first column)."""
     numbers = ints(values)
     there = ~np.isin(numbers, _NO_ID)
     return np.where(there, numbers, 0), there
@@ -145,7 +145,7 @@ def sync_kind(row: Event) -> SyncKind | None:
 
 
 def comm_of(a: Args) -> Comm:
-    """The collective that ``args`` describe. Ranks cut with "..." are taken from start and stride where those are recorded."""
+    """Return the collective that ``args`` describe. Ranks cut with "..." are taken from start and stride where those are recorded."""
     size = count_or_none(a.group_size)
     return Comm(
         name=str(a.collective).lower(),
@@ -166,7 +166,7 @@ def comm_of(a: Args) -> Comm:
 
 
 def peer_of(op: str, a: Args) -> Comm:
-    """Of a ``c10d`` send or receive, from its inputs (tensors, group, peer, tag) and the shapes of its tensors."""
+    """Return the call of a ``c10d`` send or receive, from its inputs (tensors, group, peer, tag) and the shapes of its tensors."""
     inputs, shapes = loose(a.inputs), loose(a.shapes)
     scalars = inputs[2:] if isinstance(inputs, list) else []
     peer = scalars[0] if len(scalars) > 1 else None

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.errors import InputError
-from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, FrameRows, HostRows, OverheadRows, SyncRows
+from graphlink.model import CallRows, DeviceRows, FlowRows, HostRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
 from graphlink.read.ranges import ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
+_TIMES = ("start_ns", "end_ns", "ns")
 
 
-class Clock:
-    """Adds the recording's base to relative ns."""
+def add_base(tables: Iterable[Parts], base_ns: int, path: str) -> None:
+    """Add the base of a recording to all times of its ``tables``, in place.
 
-    def __init__(self, base_ns: int, path: str):
-        self._base_ns, self._path = base_ns, path
-
-    def ns(self, parts: Parts, name: str) -> I64:
-        """Column ``name`` as ns since the epoch. InputError beyond 2**62."""
-        column: I64 = parts.column(name)
-        if len(column) and max(abs(int(column.min()) + self._base_ns), abs(int(column.max()) + self._base_ns)) >= MAX_NS:
-            raise InputError("an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=self._path, todo="record again")
-        column += self._base_ns
-        return column
+    Raises:
+        InputError: a time is then beyond 2**62 ns.
+    """
+    for column in (parts.seen(name) for parts in tables for name in _TIMES):
+        if len(column) and max(abs(int(column.min()) + base_ns), abs(int(column.max()) + base_ns)) >= MAX_NS:
+            raise InputError("an event's time plus baseTimeNanoseconds is beyond 2**62 ns", path=path, todo="record again")
+        column += base_ns
 
 
 def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | SyncRows], lanes: int) -> None:
-    """Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
+    """Refuse events that lie too far apart, as one with a damaged time does from all others.
 
-    InputError where the events lie too far apart for that, as one with a damaged time does from all others.
+    Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis. Raises InputError.
     """
     there = [t for t in tables if len(t.start_ns)]
     if not there:
@@ -50,98 +50,27 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
     )
 
 
-def host_rows(parts: Parts, clock: Clock, strings: Sequence[str], *, old: bool) -> HostRows:
-    """``old``: rows of category ``Operator`` are among them."""
-    start, end, place = clock.ns(parts, "start"), clock.ns(parts, "end"), parts.column("order")
-    order = np.lexsort((place, -end, start))
-    tid, name, shapes = parts.column("tid"), parts.column("name", np.int32), parts.column("shapes", np.int32)
-    seq_id, fw_tid, annotation = parts.column("seq_id"), parts.column("fw_tid"), parts.column("annotation", np.bool_)
-    numbered = (seq_id >= 0) | (fw_tid > 0)
-    annotation = ranges(annotation, name, strings, start_ns=start, end_ns=end, tid=tid, shapes=shapes, numbered=numbered, old=old)
-    return HostRows(
-        start_ns=start[order],
-        end_ns=end[order],
-        tid=tid[order],
-        name=name[order],
-        annotation=annotation[order],
-        order=place[order],
-        rf_id=parts.column("rf_id")[order],
-        seq_id=seq_id[order],
-        fw_tid=fw_tid[order],
-        input_shapes=shapes[order],
-        input_types=parts.column("types", np.int32)[order],
-        comm=parts.comm_table(order),
-    )
+def host_rows(parts: Parts, strings: Sequence[str], *, old: bool) -> HostRows:
+    """Return host rows in order, with ranges told from ops. ``old``: rows of category ``Operator`` are among them."""
+    rows = parts.table(HostRows, np.lexsort((parts.seen("order"), -parts.seen("end_ns"), parts.seen("start_ns"))), apart=None)
+    numbered = (rows.seq_id >= 0) | (rows.fw_tid > 0)
+    times = {"start_ns": rows.start_ns, "end_ns": rows.end_ns, "tid": rows.tid}
+    is_range = ranges(rows.annotation, rows.name, strings, **times, shapes=rows.input_shapes, numbered=numbered, old=old)
+    return replace(rows, annotation=is_range)
 
 
-def call_rows(parts: Parts, clock: Clock) -> CallRows:
-    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
-    order = np.lexsort((-end, start))
-    return CallRows(
-        start_ns=start[order],
-        end_ns=end[order],
-        tid=parts.column("tid")[order],
-        name=parts.column("name", np.int32)[order],
-        correlation=parts.column("correlation")[order],
-    )
+def by_start(parts: Parts, *, longest_first: bool = False) -> NDArray[np.intp]:
+    """Return the order of rows by start; of those that start together, the shortest or longest first."""
+    end_ns = parts.seen("end_ns")
+    return np.lexsort((-end_ns if longest_first else end_ns, parts.seen("start_ns")))
 
 
-def device_rows(parts: Parts, clock: Clock) -> DeviceRows:
-    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
-    order = np.lexsort((end, start))
-    return DeviceRows(
-        start_ns=start[order],
-        end_ns=end[order],
-        device=parts.column("device")[order],
-        stream=parts.column("stream")[order],
-        name=parts.column("name", np.int32)[order],
-        kind=parts.column("kind", np.uint8)[order],
-        correlation=parts.column("correlation")[order],
-        bytes=parts.column("bytes")[order],
-        comm=parts.comm_table(order),
-    )
-
-
-def sync_rows(parts: Parts, clock: Clock) -> SyncRows:
-    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
-    order = np.lexsort((end, start))
-    return SyncRows(
-        kind=parts.column("kind", np.uint8)[order],
-        start_ns=start[order],
-        end_ns=end[order],
-        correlation=parts.column("correlation")[order],
-        device=parts.column("device")[order],
-        stream=parts.column("stream")[order],
-        stream_known=parts.column("stream_known", np.bool_)[order],
-        record=parts.column("record")[order],
-        record_known=parts.column("record_known", np.bool_)[order],
-        record_stream=parts.column("record_stream")[order],
-        record_stream_known=parts.column("record_stream_known", np.bool_)[order],
-        event=parts.column("event")[order],
-        event_known=parts.column("event_known", np.bool_)[order],
-    )
-
-
-def event_rows(parts: Parts) -> EventRows:
-    return EventRows(parts.column("correlation"), parts.column("device"), parts.column("stream"))
-
-
-def flow_rows(parts: Parts, clock: Clock, left_out: Counter[str]) -> FlowRows:
-    """Flow starts joined to flow ends by id, in the order of the starts' ids. What has no partner or a second one is counted."""
-    ns, ident, tid = clock.ns(parts, "ns"), parts.column("ident"), parts.column("tid")
+def flow_rows(parts: Parts, left_out: Counter[str]) -> FlowRows:
+    """Join flow starts to flow ends by id, in the order of the starts' ids. What has no partner or a second one is counted."""
+    ns, ident, tid = parts.column("ns"), parts.column("ident"), parts.column("tid")
     end = parts.column("end", np.uint8)
     starts, ends = np.flatnonzero(end == 0), np.flatnonzero(end == 1)
     _, start_of, end_of = np.intersect1d(ident[starts], ident[ends], return_indices=True)
     left_out["fwdbwd without partner"] += len(ident) - 2 * len(start_of)
     forward, backward = starts[start_of], ends[end_of]
     return FlowRows(fwd_tid=tid[forward], fwd_ns=ns[forward], bwd_tid=tid[backward], bwd_ns=ns[backward])
-
-
-def frame_rows(parts: Parts, clock: Clock) -> FrameRows | None:
-    return FrameRows(parts.column("tid"), clock.ns(parts, "start"), clock.ns(parts, "end")) if parts.count else None
-
-
-def overhead_rows(parts: Parts, clock: Clock) -> OverheadRows:
-    start, end = clock.ns(parts, "start"), clock.ns(parts, "end")
-    order = np.lexsort((end, start))
-    return OverheadRows(start[order], end[order], parts.column("name", np.int32)[order])

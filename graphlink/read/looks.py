@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from graphlink.errors import InputError
 from graphlink.read.kinds import ET, JAX, KINETO, NCCL, binary_kind, is_jax, kind_by_name
 from graphlink.read.nccl_kinds import HEAD_BYTES, kind_of
@@ -15,12 +13,8 @@ from graphlink.read.stream import open_array
 _HEAD_BYTES = 1 << 20
 
 
-class _Row(msgspec.Struct):
-    ph: str
-
-
 def looks_like(path: str | Path) -> str | None:
-    """What the file at ``path`` is: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of ``kinds``; else None.
+    """Tell a file by content: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of ``kinds``; else None.
 
     Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
     """
@@ -37,7 +31,7 @@ def looks_like(path: str | Path) -> str | None:
                 if array.key == "traceEvents" and is_jax(head):
                     return JAX.name
                 return {"traceEvents": KINETO, "nodes": ET}[array.key].name
-            first = next(array.blocks(_Row), None)
-            return KINETO.name if first is not None and first.rows else None
+            first = next(array.blocks(dict), None)
+            return KINETO.name if first is not None and any(isinstance(row.get("ph"), str) for row in first.rows) else None
     except InputError:
         return None

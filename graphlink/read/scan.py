@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +22,10 @@ for _byte, _step in zip(b"[{]},", (1, 1, -1, -1, 0), strict=True):
     _STEP[_byte] = _step
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """``cut``: the last comma between elements; ``end``: the bracket that closes the array. None where the buffer has none."""
-
-    cut: int | None
-    end: int | None
-
-
 def guess_cut(buffer: bytes, separator: bytes = b"") -> int | None:
-    """Position of the last comma in ``separator`` (if given and there), else of the last one between ``}`` and ``{``: mostly, not
-    surely, one between elements.
+    """Guess the position of the last comma between elements: mostly, not surely, right.
+
+    It is that of ``separator`` (if given and there), else the last one between ``}`` and ``{``.
     """
     if separator:
         at = buffer.rfind(separator)
@@ -49,13 +41,15 @@ def guess_cut(buffer: bytes, separator: bytes = b"") -> int | None:
 
 
 def separator_at(buffer: bytes, cut: int) -> bytes:
-    """The text around the comma at ``cut``, which tells it from commas inside elements: ``},\\n    {"id": ``."""
+    """Return the text around the comma at ``cut``, which tells it from commas inside elements: ``},\\n    {"id": ``."""
     match = _AROUND.match(buffer, max(0, len(buffer[:cut].rstrip(_SPACE)) - 1))
     return match[0] if match else b""
 
 
-def scan(buffer: bytes, *, first_cut: bool = False) -> Split:
-    """The last cut and the end of the array, found by counting brackets outside strings. Linear; exact if the text is valid JSON.
+def scan(buffer: bytes, *, first_cut: bool = False) -> tuple[int | None, int | None]:
+    """Find (cut, end): the last comma between elements, and the bracket that closes the array; None where the buffer has none.
+
+    Counts brackets outside strings. Linear; exact if the text is valid JSON.
 
     ``first_cut``: the first one instead, and the end only where there is no cut before it.
     """
@@ -75,12 +69,12 @@ def scan(buffer: bytes, *, first_cut: bool = False) -> Split:
         if len(commas):
             cut = first + int(marks[commas[0 if first_cut else -1]])
             if first_cut:
-                return Split(cut, None)
+                return cut, None
         if len(closing):
-            return Split(cut, first + int(marks[stop]))
+            return cut, first + int(marks[stop])
         depth = int(depths[-1]) if len(depths) else depth
         inside = (inside + len(quotes)) & 1
-    return Split(cut, None)
+    return cut, None
 
 
 def _real_quotes(text: NDArray[np.uint8], first: int, part: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -40,7 +40,7 @@ class Source:
         self._stream = stream
 
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer only near the end, none at the end.
+        """Read up to ``size`` bytes; fewer only near the end, none at the end.
 
         InputError when the packing is cut or damaged, or unpacks to far more than recordings do (a "zip bomb").
         """
@@ -73,7 +73,7 @@ class Source:
 
 @contextmanager
 def open_source(path: str | Path) -> Iterator[Source]:
-    """The file at ``path``, unpacked while it is read. InputError when it cannot be opened."""
+    """Open the file at ``path``, unpacked while it is read. InputError when it cannot be opened."""
     path = Path(path)
     try:
         file = path.open("rb")

@@ -44,27 +44,21 @@ _Around = dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
-    """An element that is valid JSON but not of the wanted type. ``index`` is its position in the array."""
-
-    index: int
-    text: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Block(Generic[T]):
-    """Consecutive elements. ``raws`` is parallel to ``rows`` and empty unless asked for."""
+    """Consecutive elements. ``raws`` is parallel to ``rows`` and empty unless asked for.
 
-    first: int  # position of the first element in the array
+    ``bad``: elements that are valid JSON but not of the wanted type, by their positions in the array.
+    """
+
     rows: list[T]
     index: Sequence[int]  # of each row in the array
     raws: list[bytes]
-    bad: list[BadRow]
+    bad: dict[int, bytes]
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """No garbage collection: millions of short-lived acyclic objects make it cost more than decoding."""
+    """Pause garbage collection: millions of short-lived acyclic objects make it cost more than decoding."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -76,7 +70,7 @@ def gc_paused() -> Iterator[None]:
 
 @contextmanager
 def open_array(path: str | Path, keys: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[ArrayReader]:
-    """The array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a list.
+    """Open the array under the first of ``keys`` that the document at ``path`` has, or the document itself if it is a list.
 
     InputError: the file cannot be read, is no JSON, or has no such list.
     """
@@ -99,7 +93,7 @@ class ArrayReader:
         self._find_array(keys)
 
     def blocks(self, row_type: type[T], *, keep_raw: bool = False) -> Iterator[Block[T]]:
-        """The array's elements as ``row_type``, in order.
+        """Yield the array's elements as ``row_type``, in order.
 
         Memory is that of a few blocks. ``keep_raw`` keeps each element's text (slower). InputError: malformed or cut text, an
         element above ``max_element_bytes`` (16 MB), too deep nesting, more than ``MAX_BAD`` elements that are no ``row_type``.
@@ -114,11 +108,10 @@ class ArrayReader:
             grown = len(buffer) > 4 * self._block_bytes
             cut, block = (None, None) if grown else self._guessed_block(buffer, decoder, first)
             if block is None:
-                split = scan(buffer, first_cut=grown)
-                if split.end is not None:
-                    yield self._last_block(buffer, split.end, decoder, first)
+                cut, end = scan(buffer, first_cut=grown)
+                if end is not None:
+                    yield self._last_block(buffer, end, decoder, first)
                     return
-                cut = split.cut
                 if cut is None:
                     self._may_grow(buffer, first, at_end=not more)
                     continue
@@ -297,7 +290,7 @@ def _try_around(text: bytes) -> _Around | None:
 
 
 def utf8(text: bytes) -> bytes:
-    """With U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
+    """Return text with U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -313,34 +306,34 @@ class _RowDecoder(Generic[T]):
         self._keep_raw = keep_raw
 
     def block(self, text: bytes, first: int) -> Block[T]:
-        """``text`` is a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
+        """Decode ``text``, a JSON list. DecodeError (no ValidationError) if it is malformed; RecursionError."""
         if not self._keep_raw:
             try:
                 rows = self._rows.decode(text)
             except (msgspec.ValidationError, UnicodeDecodeError):
                 pass
             else:
-                return Block(first, rows, range(first, first + len(rows)), [], [])
+                return Block(rows, range(first, first + len(rows)), [], {})
         return self._one_by_one(text, first)
 
     def _one_by_one(self, text: bytes, first: int) -> Block[T]:
-        block: Block[T] = Block(first, [], [], [], [])
-        rows, index, raws = block.rows, [], block.raws
+        index: list[int] = []
+        block: Block[T] = Block([], index, [], {})
         for position, raw in enumerate(self._raw.decode(text), first):
             row_text = bytes(raw)
             try:
-                row = self._row.decode(row_text)
+                row = self._decoded(row_text)
             except msgspec.DecodeError:
-                block.bad.append(BadRow(position, row_text))
+                block.bad[position] = row_text
                 continue
-            except UnicodeDecodeError:  # mangled names happen; U+FFFD takes the place of the wrong bytes
-                try:
-                    row = self._row.decode(row_text.decode("utf-8", "replace"))
-                except msgspec.DecodeError:
-                    block.bad.append(BadRow(position, row_text))
-                    continue
-            rows.append(row)
+            block.rows.append(row)
             index.append(position)
             if self._keep_raw:
-                raws.append(utf8(row_text))
-        return Block(first, rows, index, raws, block.bad)
+                block.raws.append(utf8(row_text))
+        return block
+
+    def _decoded(self, text: bytes) -> T:
+        try:
+            return self._row.decode(text)
+        except UnicodeDecodeError:  # mangled names happen; U+FFFD takes the place of the wrong bytes
+            return self._row.decode(text.decode("utf-8", "replace"))

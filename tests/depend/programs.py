@@ -47,14 +47,14 @@ class Case:
         return int(self.trace.device.device[row]), int(self.trace.device.stream[row])
 
     def found_waits(self) -> Pairs:
-        return set(zip(self.dependencies.call_source.tolist(), self.dependencies.call.tolist(), strict=True))
+        return set(zip(self.dependencies.host.source.tolist(), self.dependencies.host.call.tolist(), strict=True))
 
     def found_events(self) -> Pairs:
-        return set(zip(self.dependencies.event_source.tolist(), self.dependencies.event_target.tolist(), strict=True))
+        return set(zip(self.dependencies.device.source.tolist(), self.dependencies.device.device_op.tolist(), strict=True))
 
     def inferred_events(self) -> Pairs:
         n = self.device.inferred_events
-        pairs = list(zip(self.device.event_source.tolist(), self.device.event_target.tolist(), strict=True))
+        pairs = list(zip(self.device.events.source.tolist(), self.device.events.device_op.tolist(), strict=True))
         return set(pairs[len(pairs) - n :])
 
     def blocked(self) -> set[int]:
@@ -102,7 +102,7 @@ def understood(path: Path, execution: Execution, ids: RowIds, sync: str = "cuda"
     comm = communication(linked)
     found = stage.find(linked, stage.BuildOptions(sync=sync), comm)
     host = host_side(linked, comm, found.cuda, found.dependencies, 20_000)
-    device = device_side(linked, found.cuda, found.dependencies, host, 20_000, found.enqueued)
+    device = device_side(linked, found.dependencies, host, 20_000, found.enqueued)
     rows = linked.trace.device
     # Ops of one graph launch share a correlation; they stand in start order on both sides.
     truth = sorted(range(len(execution.device)), key=lambda i: (ids.device_correlation[i], shown(execution.device[i].start_ns), i))

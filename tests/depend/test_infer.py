@@ -19,7 +19,7 @@ def awaited(call: Call, *device: Device, resolution_ns: int = 1) -> set[str]:
     trace = build_trace(host=rows, calls=[*launches, call], device=device, resolution_ns=resolution_ns)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     at = trace.calls.correlation.tolist().index(call.correlation)
-    return {trace.strings[trace.device.name[s]] for s, c in zip(found.call_source, found.call, strict=True) if c == at}
+    return {trace.strings[trace.device.name[s]] for s, c in zip(found.host.source, found.host.call, strict=True) if c == at}
 
 
 FIRST = Device("early", 5, 20, 1, stream=9)
@@ -106,7 +106,7 @@ def traced(*calls: Call, device: tuple[Device, ...]) -> set[str]:
     trace = build_trace(host=[Host("op", 0, 1000), Host("other", 0, 1000, tid=2)], calls=calls, device=device, resolution_ns=1)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     at = trace.calls.correlation.tolist().index(9)
-    return {trace.strings[trace.device.name[s]] for s, c in zip(found.call_source, found.call, strict=True) if c == at}
+    return {trace.strings[trace.device.name[s]] for s, c in zip(found.host.source, found.host.call, strict=True) if c == at}
 
 
 def test_an_event_was_recorded_behind_what_its_synchronisation_waited_for() -> None:
@@ -148,7 +148,7 @@ def test_what_was_launched_after_the_call_began_is_not_it(name: str) -> None:
         device=[FIRST, Device("k", 25, 90, 3), late],
     )
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
-    assert [trace.strings[trace.device.name[s]] for s in found.call_source] == ["k"]
+    assert [trace.strings[trace.device.name[s]] for s in found.host.source] == ["k"]
 
 
 def test_a_device_synchronisation_of_several_devices_is_told_apart_by_device_only() -> None:
@@ -215,7 +215,7 @@ def _copied(name: str, call: Call, ended: float, correlation: int) -> bool:
         device=[Device("k", 5, 20, 1), Device(name, 26, ended, correlation)],
     )
     dependencies = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
-    return name in {trace.strings[trace.device.name[s]] for s in dependencies.call_source.tolist()}
+    return name in {trace.strings[trace.device.name[s]] for s in dependencies.host.source.tolist()}
 
 
 @pytest.mark.parametrize(("stream", "told"), [(7, ["a"]), (13, [])])
@@ -228,7 +228,7 @@ def test_what_rows_tell_is_not_inferred(stream: int, told: list[str]) -> None:
     rows = [Sync(SyncKind.STREAM, 30, 100, 9, stream=stream)]
     trace = build_trace(host=[Host("op", 0, 1000)], calls=[*launches, call], device=device, syncs=rows)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda"))
-    assert [trace.strings[trace.device.name[s]] for s in found.dependencies.call_source] == told
+    assert [trace.strings[trace.device.name[s]] for s in found.dependencies.host.source] == told
     assert not any("waited" in w for w in found.warnings)
 
 
@@ -237,7 +237,7 @@ def test_a_call_that_the_order_of_calls_explains_is_not_unexplained() -> None:
     calls = [Call("cudaLaunchKernel", 0, 1, 1), Call("cudaStreamSynchronize", 30, 50, 9)]
     trace = build_trace(host=[Host("op", 0, 1000)], calls=calls, device=[Device("a", 4, 20, 1)])
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda"))
-    assert len(found.dependencies.call) == 1
+    assert len(found.dependencies.host.call) == 1
     assert not any("waited" in w for w in found.warnings)
 
 
@@ -263,7 +263,7 @@ def waits(lags: list[float], late: dict[int, float] | None = None, name: str = E
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
     out: list[set[str]] = [set() for _ in lags]
     of_call = {c: i // 3 for i, c in enumerate(np.argsort(trace.calls.start_ns, kind="stable").tolist())}
-    for s, c in zip(found.call_source, found.call, strict=True):
+    for s, c in zip(found.host.source, found.host.call, strict=True):
         out[of_call[int(c)]].add(trace.strings[trace.device.name[s]])
     return out
 
@@ -307,7 +307,7 @@ def test_a_kind_of_few_calls_takes_the_mode_of_all_calls() -> None:
         device += [Device("k", at + 10, at + 1_000 - lag, n), Device("other", at + 5, at + 20, n + 1, stream=9)]
     trace = build_trace(host=[Host("op", 0, at + 2_000)], calls=calls, device=device)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda"))
-    assert (len(found.dependencies.call), found.unexplained_calls) == (13, 0)
+    assert (len(found.dependencies.host.call), found.unexplained_calls) == (13, 0)
 
 
 @pytest.mark.parametrize(("lag", "found"), [(400.0, True), (401.0, False), (100.0, False)])
@@ -336,4 +336,4 @@ def _staged(name: str, began: float, returned: float) -> set[str]:
     device = [Device("k", 5, 900, 1), Device(name, began, 980, 2)]
     trace = build_trace(host=[Host("op", 0, 1000), Host("next", 1001, 1010)], calls=[launch, copy], device=device)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda")).dependencies
-    return {trace.strings[trace.device.name[s]] for s in found.call_source.tolist()}
+    return {trace.strings[trace.device.name[s]] for s in found.host.source.tolist()}

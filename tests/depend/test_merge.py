@@ -62,7 +62,7 @@ def test_the_next_operator_is_on_the_same_thread_behind_the_end_of_the_call_and_
 def test_a_wait_without_a_later_operator_is_kept_for_the_part_behind_it() -> None:
     found = merged(trace(last=False))
     assert reasons(found) == {"no_target": 1}
-    assert found.call_source.tolist() == [B]
+    assert found.host.source.tolist() == [B]
     assert found.sync_source.tolist() == []
 
 
@@ -79,7 +79,7 @@ def test_hta_alone_is_contradicted_where_rows_tell_something_else() -> None:
 
 def test_hta_adds_where_rows_do_not_tell() -> None:
     found = merged(trace(rows=False), hta((B, 3, NOWHERE)))
-    assert found.call_source.tolist() == [B]
+    assert found.host.source.tolist() == [B]
     assert reasons(found) == {}
 
 
@@ -94,7 +94,7 @@ def test_an_edge_inside_a_stream_says_nothing() -> None:
 def test_an_older_op_of_a_stream_is_implied_by_a_newer_one() -> None:
     found = merged(trace(rows=False), hta((A, 3, NOWHERE), (B, 3, NOWHERE)))
     assert reasons(found) == {"implied": 1}
-    assert found.call_source.tolist() == [B]
+    assert found.host.source.tolist() == [B]
 
 
 def test_two_calls_before_one_operator_end_in_one_edge() -> None:
@@ -107,7 +107,7 @@ def test_two_calls_before_one_operator_end_in_one_edge() -> None:
     found = merged(of)
     assert reasons(found) == {"duplicate": 1}
     assert len(found.sync_source) == 1
-    assert found.call.tolist() == [1, 2]
+    assert found.host.call.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

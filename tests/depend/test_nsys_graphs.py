@@ -191,9 +191,9 @@ def test_each_device_of_a_process_is_a_rank_in_which_nothing_is_false(tmp_path: 
     for trace in traces:
         true = truth(trace, execution, first_device)
         d = find(linked_of(trace), BuildOptions(sync="cuda")).dependencies
-        found = set(zip(d.call_source.tolist(), d.call.tolist(), strict=True))
+        found = set(zip(d.host.source.tolist(), d.host.call.tolist(), strict=True))
         assert found <= true.all_waits
-        assert set(zip(d.event_source.tolist(), d.event_target.tolist(), strict=True)) <= true.all_events
+        assert set(zip(d.device.source.tolist(), d.device.device_op.tolist(), strict=True)) <= true.all_events
         if threads == 1:  # then all calls are in every rank
             streams = trace.device.stream.tolist()
             latest: dict[tuple[int, int], int] = {}

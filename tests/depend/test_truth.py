@@ -98,7 +98,7 @@ def _dependencies(path: Path, sync: str) -> tuple[set[tuple[int, int]], set[tupl
     d = find(linked, BuildOptions(sync=sync)).dependencies
     strings, names = linked.trace.strings, linked.trace.host.name
     return (
-        set(zip(d.call_source.tolist(), d.call.tolist(), strict=True)),
-        set(zip(d.event_source.tolist(), d.event_target.tolist(), strict=True)),
+        set(zip(d.host.source.tolist(), d.host.call.tolist(), strict=True)),
+        set(zip(d.device.source.tolist(), d.device.device_op.tolist(), strict=True)),
         {(s, strings[names[t]]) for s, t in zip(d.sync_source.tolist(), d.sync_target.tolist(), strict=True)},
     )

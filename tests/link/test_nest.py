@@ -13,9 +13,9 @@ def nested(rows: list[Host], slack_us: int = 0) -> dict[str, str | None]:
     """Name -> name of the parent; "*" for crossing rows. Names must be unique."""
     trace = build_trace(rows)
     table = trace.host
-    got = nest(table, np.zeros(len(table.tid), np.bool_), slack_us * 1000)
+    parent, crossing = nest(table, np.zeros(len(table.tid), np.bool_), slack_us * 1000)
     names = [trace.strings[code] for code in table.name]
-    return {name: "*" if got.crossing[i] else None if got.parent[i] == NOWHERE else names[got.parent[i]] for i, name in enumerate(names)}
+    return {name: "*" if crossing[i] else None if parent[i] == NOWHERE else names[parent[i]] for i, name in enumerate(names)}
 
 
 def test_rows_nest_within_their_thread_only() -> None:
@@ -105,27 +105,22 @@ def plain_nest(rows: HostRows, slack_ns: int) -> tuple[list[int], list[bool]]:
 @given(host_rows(), st.sampled_from([0, 1000]))
 def test_the_sweep_equals_the_plain_rule(rows: list[Host], slack_ns: int) -> None:
     table = build_trace(rows).host
-    got = nest(table, np.zeros(len(rows), np.bool_), slack_ns)
-    parent, crossing = plain_nest(table, slack_ns)
-    assert got.crossing.tolist() == crossing
-    assert got.parent.tolist() == parent
+    parent, crossing = nest(table, np.zeros(len(rows), np.bool_), slack_ns)
+    assert (parent.tolist(), crossing.tolist()) == plain_nest(table, slack_ns)
 
 
 @given(host_rows(), st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 13)), max_size=6))
 def test_the_innermost_row_around_a_time_is_the_one_that_a_scan_finds(rows: list[Host], asks: list[tuple[int, int]]) -> None:
     table = build_trace(rows).host
-    nesting = nest(table, np.zeros(len(rows), np.bool_), 0)
+    parent, crossing = nest(table, np.zeros(len(rows), np.bool_), 0)
     tid, at_ns = (np.array([a[k] for a in asks], np.int64) for k in (0, 1))
     at_ns = at_ns * 1000
-    found = last_started(table, ~nesting.crossing, tid, at_ns)
-    found = innermost(table, nesting, found, ~table.annotation, at_ns)
+    found = last_started(table, ~crossing, tid, at_ns)
+    found = innermost(table, parent, found, ~table.annotation, at_ns)
     for k in range(len(asks)):
         inside = [
             i
             for i in range(len(rows))
-            if table.tid[i] == tid[k]
-            and not nesting.crossing[i]
-            and not table.annotation[i]
-            and table.start_ns[i] <= at_ns[k] < table.end_ns[i]
+            if table.tid[i] == tid[k] and not crossing[i] and not table.annotation[i] and table.start_ns[i] <= at_ns[k] < table.end_ns[i]
         ]
         assert found[k] == max(inside, default=NOWHERE)

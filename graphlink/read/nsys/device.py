@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, U8, Bool, DeviceKind
+from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows
 from graphlink.read.columns import MISSING
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
-from graphlink.read.nsys.text import Names, dense, name_column
+from graphlink.read.nsys.text import ExportNames, dense, name_column
+from graphlink.tables import concat, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 KERNEL: Final = CUPTI + "KERNEL"
 GRAPH: Final = CUPTI + "GRAPH_TRACE"
 RUNTIME: Final = CUPTI + "RUNTIME"
+NO_COMMS: Final = CommTable(np.zeros(0, np.int32), ())
 _IDS: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 
 _MIGRATIONS: Final = ("UVM HtoD", "UVM DtoH", "UVM DtoD")
@@ -24,41 +26,32 @@ _COPIES: Final = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "Dt
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Device work of all processes, in no order; ``process`` is a globalPid, ``stream`` as recorded, unique within its context."""
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportWork(DeviceRows):
+    """Device rows of all processes, in no order; ``process`` is a globalPid, ``stream`` as recorded: unique within its ``context``."""
 
-    start_ns: I64
-    end_ns: I64
     process: I64
-    device: I64
     context: I64
-    stream: I64
-    correlation: I64
-    name: I32
-    kind: U8  # DeviceKind
-    bytes: I64
 
 
-def read_work(export: Export, names: Names) -> Work:
-    """All device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
+def read_work(export: Export, names: ExportNames) -> ExportWork:
+    """Read all device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
 
     A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
     """
     parts = [_kernels(export, names), _copies(export, names), _memsets(export, names)]
     graphs = _graphs(export, names, parts)
-    columns = {f.name: np.concatenate([getattr(part, f.name) for part in (*parts, graphs)]) for f in fields(Work)}
-    return Work(**columns)
+    return concat(*parts, graphs)
 
 
 def process_of(thread: I64) -> I64:
-    """globalPid of each globalTid."""
+    """Return the globalPid of each globalTid."""
     out: I64 = np.where(thread == MISSING, MISSING, thread & PID_MASK)
     return out
 
 
 def is_number(column: I64) -> Bool:
-    """Can it be the number of a device, context or stream? CUPTI has 32 bits for each."""
+    """Tell whether it can be the number of a device, context or stream. CUPTI has 32 bits for each."""
     out: Bool = (column >= 0) & (column < 1 << 32)
     return out
 
@@ -67,30 +60,27 @@ def context_of(column: I64) -> I64:
     return np.where(is_number(column), column, 0)
 
 
-def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None) -> Work:
+def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceKind, keep: Bool | None = None) -> ExportWork:
     start, end = export.spans(table, columns)
     placed = np.ones(len(start), np.bool_) if keep is None else keep.copy()
     for column, what in (("deviceId", "device"), ("streamId", "stream"), ("globalPid", "process")):
         without = placed & ((columns[column] == MISSING) if column == "globalPid" else ~is_number(columns[column]))
         export.left_out[f"device row without {what}"] += int(np.count_nonzero(without))
         placed &= ~without
-    whole = bool(placed.all())
-
-    def taken(column: I64) -> I64:
-        return column if whole else column[placed]
-
-    return Work(
-        start_ns=taken(start),
-        end_ns=taken(end),
-        process=taken(columns["globalPid"]),
-        device=taken(columns["deviceId"]),
-        context=context_of(taken(columns["contextId"])),
-        stream=taken(columns["streamId"]),
-        correlation=_or_zero(taken(columns["correlationId"])),
-        name=name if whole else name[placed],
-        kind=np.full(np.count_nonzero(placed), kind, np.uint8),
-        bytes=_or_zero(taken(columns["bytes"])) if "bytes" in columns else np.zeros(np.count_nonzero(placed), np.int64),
+    work = ExportWork(
+        start_ns=start,
+        end_ns=end,
+        process=columns["globalPid"],
+        device=columns["deviceId"],
+        context=context_of(columns["contextId"]),
+        stream=columns["streamId"],
+        correlation=_or_zero(columns["correlationId"]),
+        name=name,
+        kind=np.full(len(start), kind, np.uint8),
+        bytes=_or_zero(columns["bytes"]) if "bytes" in columns else np.zeros(len(start), np.int64),
+        comm=NO_COMMS,
     )
+    return work if placed.all() else take(work, placed)
 
 
 def _or_zero(column: I64) -> I64:
@@ -98,13 +88,13 @@ def _or_zero(column: I64) -> I64:
     return np.where(missing, 0, column) if missing.any() else column
 
 
-def _kernels(export: Export, names: Names) -> Work:
+def _kernels(export: Export, names: ExportNames) -> ExportWork:
     spelled = "demangledName" if export.has(KERNEL, "demangledName") else "shortName"
     columns = export.integers(KERNEL, (*_IDS, spelled))
     return _work(export, KERNEL, columns, name_column(export, names, KERNEL, columns, spelled), DeviceKind.KERNEL)
 
 
-def _copies(export: Export, names: Names) -> Work:
+def _copies(export: Export, names: ExportNames) -> ExportWork:
     table = CUPTI + "MEMCPY"
     columns = export.integers(table, (*_IDS, "bytes", "copyKind", "srcKind", "dstKind"))
     copy, memory = _words(export, "ENUM_CUDA_MEMCPY_OPER", _COPIES), _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
@@ -123,7 +113,7 @@ def _copies(export: Export, names: Names) -> Work:
     return _work(export, table, columns, name, DeviceKind.MEMCPY, ~migrations)
 
 
-def _memsets(export: Export, names: Names) -> Work:
+def _memsets(export: Export, names: ExportNames) -> ExportWork:
     table = CUPTI + "MEMSET"
     columns = export.integers(table, (*_IDS, "bytes", "memKind"))
     memory = _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
@@ -132,7 +122,7 @@ def _memsets(export: Export, names: Names) -> Work:
     return _work(export, table, columns, names.codes([text.encode() for text in spelled])[which], DeviceKind.MEMSET)
 
 
-def _graphs(export: Export, names: Names, others: list[Work]) -> Work:
+def _graphs(export: Export, names: ExportNames, others: list[ExportWork]) -> ExportWork:
     """Rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
     columns = export.integers(GRAPH, (*_IDS, "graphId"))
     ids, which = dense(columns["graphId"])

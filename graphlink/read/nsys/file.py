@@ -63,7 +63,7 @@ class Export:
         return self._columns.get(table, frozenset()).issuperset(columns) and table in self._columns
 
     def integers(self, table: str, names: Sequence[str]) -> Columns:
-        """int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
+        """Return int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
 
         sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
         """
@@ -120,7 +120,7 @@ class Export:
         return out
 
     def texts(self, table: str, column: str, kind: str = "text") -> Iterator[list[bytes | None]]:
-        """A column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
+        """Return a column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
         if not self.has(table, column):
             return
         value, row_id = _quoted(column), self._row_id(table)
@@ -136,7 +136,7 @@ class Export:
             yield [text for (text,) in page]
 
     def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """All rows of a small table; None for absent columns. Text comes as bytes."""
+        """Return all rows of a small table; None for absent columns. Text comes as bytes."""
         if table not in self._columns:
             return []
         there = [_quoted(name) if name in self._columns[table] else "NULL" for name in names]
@@ -144,7 +144,7 @@ class Export:
             return self._connection.execute(f"SELECT {', '.join(there)} FROM {_quoted(table)}").fetchall()
 
     def strings(self, ids: I64) -> list[bytes | None]:
-        """``StringIds.value`` of each id of ``ids`` (ascending, unique); None where there is none."""
+        """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); None where there is none."""
         out: list[bytes | None] = [None] * len(ids)
         if not len(ids) or not self.has("StringIds", "id", "value"):
             return out
@@ -164,7 +164,7 @@ class Export:
             return int(self._connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0])
 
     def spans(self, table: str, columns: Columns) -> tuple[I64, I64]:
-        """Start and end of the rows of a table in ns since the epoch.
+        """Return start and end of the rows of a table in ns since the epoch.
 
         A row that ends before it starts has no length, and is counted. Raises InputError for a time that is no integer or beyond 2**62.
         """
@@ -180,7 +180,7 @@ class Export:
         return start, end
 
     def note_negative(self, table: str, start: I64) -> None:
-        """Warns of rows that start before the report's time 0: most likely their times are wrong."""
+        """Warn of rows that start before the report's time 0: most likely their times are wrong."""
         early = np.flatnonzero(start < 0)
         if len(early):
             first = int(early[0])
@@ -190,7 +190,7 @@ class Export:
             )
 
     def refuse_span(self, lanes: int) -> None:
-        """Later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
+        """Refuse rows too far apart: later stages put all ``lanes`` (threads, streams) one behind the other on one int64 time axis.
 
         InputError where the rows lie too far apart for that, as one with a damaged time does from all others.
         """
@@ -215,7 +215,7 @@ class Export:
         return f"row {row[0] if row else '?'} of {table}"
 
     def bad_row(self, table: str, position: int, column: str) -> InputError:
-        """What to raise for a value that is no time."""
+        """Make the error for a value that is no time."""
         name = self._row_id(table)
         shown = f"typeof({_quoted(column)}), substr({_quoted(column)}, 1, 40)"
         value = "is missing"
@@ -271,7 +271,7 @@ class Export:
 
 @contextmanager
 def open_export(path: str | Path) -> Iterator[Export]:
-    """The nsys export at ``path``: plain, gzip or zstd (unpacked into a temporary file).
+    """Open the nsys export at ``path``: plain, gzip or zstd (unpacked into a temporary file).
 
     Raises InputError: it cannot be read, is something else, or is cut off.
     """

@@ -73,7 +73,7 @@ class _Schema:
 
 
 def read_payloads(export: Export, table: str) -> dict[int, Payload]:
-    """Row position -> payload of NCCL, for the rows that have one. What cannot be resolved is counted."""
+    """Read {row: payload of NCCL}, for the rows that have one. What cannot be resolved is counted."""
     schemas = _schemas(export)
     if not schemas:
         return {}
@@ -132,7 +132,7 @@ def bounds_group(name: bytes) -> bool:
 
 
 def operation(name: bytes) -> str | None:
-    """The communication call that a range of NCCL's domain is of, as PyTorch spells it: ``ncclAllReduce`` -> ``allreduce``."""
+    """Return the communication call that a range of NCCL's domain is of, as PyTorch spells it: ``ncclAllReduce`` -> ``allreduce``."""
     found = _OPERATION.fullmatch(name)
     if found is None:
         return None
@@ -141,7 +141,7 @@ def operation(name: bytes) -> str | None:
 
 
 def members(payloads: Sequence[tuple[int, Payload]]) -> tuple[Member, ...]:
-    """Who is in which communicator, from ranges that create or destroy one: (process, payload) each."""
+    """Return the members of communicators, from ranges that create or destroy one: (process, payload) each."""
     found = (
         Member(p.communicator, p.ranks, p.rank, process, p.device)
         for process, p in payloads
@@ -151,7 +151,7 @@ def members(payloads: Sequence[tuple[int, Payload]]) -> tuple[Member, ...]:
 
 
 def comm_of(name: str, payload: Payload | None, sizes: dict[int, int]) -> Comm:
-    """The call as a record. ``sizes``: ranks by communicator. Elements are bytes, since NCCL tells no type."""
+    """Return the call as a record. ``sizes``: ranks by communicator. Elements are bytes, since NCCL tells no type."""
     p = payload or Payload()
     group_size = None if p.communicator is None else sizes.get(p.communicator)
     size = p.size_bytes
@@ -186,7 +186,7 @@ class Launch(NamedTuple):
 def kernel_comms(
     thread: I64, start_ns: I64, end_ns: I64, names: Sequence[bytes], comms: dict[int, Comm], launches: Sequence[Launch]
 ) -> dict[int, Comm]:
-    """Launch row -> the call that the kernel stands for. One entry a range of a call or of a group's begin and end; any order.
+    """Return {launch row: the call that the kernel stands for}. One entry a range of a call or of a group's begin and end; any order.
 
     A kernel launched inside the range of a call is of that call, the first one where there are several. What is called inside a group
     is launched by the ``ncclGroupEnd`` that closes it: its first kernel stands for all calls of the group where one record can say
@@ -236,7 +236,7 @@ class _Group:
                 self.due, self.own = [comm], True
 
     def launched(self) -> Comm | None:
-        """The call of the kernel that is launched now; None for further kernels of the same range."""
+        """Return the call of the kernel that is launched now; None for further kernels of the same range."""
         calls, self.due = self.due, []
         if self.own:
             self.own = False

@@ -50,7 +50,7 @@ class _Communicator:
 
 
 def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[Numbering]:
-    """Ranks for the places of all files, which are those of one run. ``named``: the rank that the name of a file says."""
+    """Return ranks for the places of all files, which are those of one run. ``named``: the rank that the name of a file says."""
     communicators = _communicators(files)
     everywhere = [(k, place) for k, contents in enumerate(files) for place in contents.places]
     world = max((c for c in communicators.values() if c.holds_each_once(everywhere)), key=lambda c: c.size, default=None)

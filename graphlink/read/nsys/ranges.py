@@ -1,4 +1,4 @@
-"""NVTX ranges and API calls of an nsys export, of all processes."""
+"""NVTX ranges, API calls and what profiling itself took of an nsys export, of all processes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, Bool, FlowRows
-from graphlink.read.columns import MISSING
-from graphlink.read.nsys.device import RUNTIME
-from graphlink.read.nsys.file import Columns, Export
+from graphlink.model import I64, Bool, CallRows, FlowRows, HostRows, OverheadRows
+from graphlink.read.columns import MAX_NS, MISSING
+from graphlink.read.nsys.device import CUPTI, NO_COMMS, RUNTIME
+from graphlink.read.nsys.file import PID_MASK, Columns, Export
 from graphlink.read.nsys.nccl import Payload, read_payloads
-from graphlink.read.nsys.text import Names, RangeNames, call_name, dense, name_column
+from graphlink.read.nsys.text import ExportNames, RangeNames, call_name, dense, name_column
+from graphlink.tables import concat, take
 
 NVTX: Final = "NVTX_EVENTS"
+_OVERHEADS: Final = (CUPTI + "OVERHEAD", "PROFILER_OVERHEAD")
 DEFAULT_DOMAIN: Final = 0
 _NCCL_DOMAINS: Final = frozenset({b"NCCL", b"RCCL"})
 # name in ENUM_NSYS_EVENT_TYPE -> the number where that table lacks
@@ -26,39 +28,34 @@ _BACKWARD: Final = b"Backward"
 _ENGINE: Final = b"autograd::engine::evaluate_function"
 
 
-@dataclass(frozen=True, slots=True)
-class RangeRows:
-    """NVTX ranges in the order of the export. ``thread`` is the globalTid of its start.
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ExportRanges(HostRows):
+    """NVTX ranges of all processes in the order of the export. ``tid`` is the globalTid of the start.
 
     ``apart``: ended on another thread, so no part of the nesting on its own. ``nccl``: of NCCL's own domain.
     ``payload`` maps rows to what NCCL recorded with them.
     """
 
-    start_ns: I64
-    end_ns: I64
-    thread: I64
-    name: I32
-    annotation: Bool
-    seq_id: I64  # -1 = none
-    apart: Bool
     nccl: Bool
     payload: dict[int, Payload]
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Runtime and driver calls in the order of the export; ``thread`` is a globalTid. ``not_ready``: a query that found work undone."""
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportCalls(CallRows):
+    """Runtime and driver calls in the order of the export; ``tid`` is a globalTid. ``not_ready``: a query that found work undone."""
 
-    start_ns: I64
-    end_ns: I64
-    thread: I64
-    name: I32
-    correlation: I64
     not_ready: Bool
 
 
-def read_calls(export: Export, names: Names) -> Calls:
-    """Calls by their names without version suffix. Those of no thread are counted."""
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportOverheads(OverheadRows):
+    """What nsys says that profiling itself took, in no order; ``tid`` is a globalTid. These rows are no nodes."""
+
+    tid: I64
+
+
+def read_calls(export: Export, names: ExportNames) -> ExportCalls:
+    """Read calls by their names without version suffix. Those of no thread are counted."""
     columns = export.integers(RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId"))
     name = name_column(export, names, RUNTIME, columns, "nameId", call_name)
     start, end = export.spans(RUNTIME, columns)
@@ -68,11 +65,11 @@ def read_calls(export: Export, names: Names) -> Calls:
     query = np.isin(name, [names[text] for text in _QUERIES if text in names])
     if query.any():
         query &= export.integers(RUNTIME, ("returnValue",))["returnValue"] == _NOT_READY
-    return Calls(start[there], end[there], columns["globalTid"][there], name[there], correlation[there], query[there])
+    return take(ExportCalls(start, end, columns["globalTid"], name, correlation, query), there)
 
 
-def read_ranges(export: Export, names: Names) -> RangeRows:
-    """All ranges of all domains. Marks, ranges that never ended, and other events are counted by what they are."""
+def read_ranges(export: Export, names: ExportNames) -> ExportRanges:
+    """Read all ranges of all domains. Marks, ranges that never ended, and other events are counted by what they are."""
     columns = export.integers(NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"))
     types = _types(export)
     kind = columns["eventType"]
@@ -80,7 +77,7 @@ def read_ranges(export: Export, names: Names) -> RangeRows:
     kept = is_range & (columns["globalTid"] != MISSING) & (columns["end"] != MISSING)
     _count_others(export, columns, types, is_range)
     rows = np.flatnonzero(kept)
-    texts = _Texts(export, names, columns, kept)
+    texts = _RangeTexts(export, names, columns, kept)
     payload = read_payloads(export, NVTX)
     usual = columns["start"][rows[0]] if len(rows) else 0  # the times of other rows do not matter
     start, end = export.spans(NVTX, {name: np.where(kept, columns[name], usual) for name in ("start", "end")})
@@ -89,23 +86,30 @@ def read_ranges(export: Export, names: Names) -> RangeRows:
     thread = columns["globalTid"][rows]
     place = np.full(len(kept), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    return RangeRows(
+    zero, no_text = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int32)
+    return ExportRanges(
         start_ns=start[rows],
         end_ns=end[rows],
-        thread=thread,
+        tid=thread,
         name=texts.name[rows],
         annotation=~texts.operator[rows],
+        order=np.arange(len(rows)),
+        rf_id=zero,
         seq_id=texts.seq[rows],
+        fw_tid=zero,
+        input_shapes=no_text,
+        input_types=no_text,
+        comm=NO_COMMS,
         apart=(last_thread != MISSING) & (last_thread != 0) & (last_thread != thread),
         nccl=_of_nccl(export, columns, types)[rows],
         payload={int(place[row]): one for row, one in payload.items() if place[row] >= 0},
     )
 
 
-class _Texts:
+class _RangeTexts:
     """Name, sequence number and whether it is an operator, of every NVTX row; plain strings fill ``text``, registered ones ``textId``."""
 
-    def __init__(self, export: Export, names: Names, columns: Columns, kept: Bool):
+    def __init__(self, export: Export, names: ExportNames, columns: Columns, kept: Bool):
         count = len(kept)
         self.name = np.zeros(count, np.int32)
         self.seq = np.full(count, -1, np.int64)
@@ -128,7 +132,7 @@ class _Texts:
         if unnamed:
             export.warnings.append(f"{unnamed} NVTX ranges have no name in the export")
 
-    def _fill(self, names: Names, rows: I64, found: list[tuple[bytes, int, bool]], which: I64 | slice = slice(None)) -> None:
+    def _fill(self, names: ExportNames, rows: I64, found: list[tuple[bytes, int, bool]], which: I64 | slice = slice(None)) -> None:
         if found:
             texts, numbers, operators = zip(*found, strict=True)
             self.name[rows] = names.codes(texts)[which]
@@ -161,7 +165,7 @@ def _of_nccl(export: Export, columns: Columns, types: dict[bytes, int]) -> Bool:
     named = np.flatnonzero(out & (kind == types[b"NvtxDomainCreate"]))
     if not len(named):
         return out
-    process = columns["globalTid"] & ~0xFFFFFF
+    process = columns["globalTid"] & PID_MASK
     for row, text in zip(named.tolist(), _texts_at(export, named), strict=True):
         if text is not None and text not in _NCCL_DOMAINS:
             out &= ~((domain == domain[row]) & (process == process[row]))
@@ -179,8 +183,8 @@ def _texts_at(export: Export, rows: I64) -> list[bytes | None]:
     return out
 
 
-def forward_backward(ranges: RangeRows, names: Names) -> FlowRows:
-    """The forward operator of each backward operator, by the sequence numbers that ``emit_nvtx`` writes; ``tid`` columns are globalTids.
+def forward_backward(ranges: ExportRanges, names: ExportNames) -> FlowRows:
+    """Find the forward operator of each backward operator by the numbers that ``emit_nvtx`` writes; ``tid`` columns are globalTids.
 
     As Kineto's flows: from the forward operator with the number that started last before, to the inner of the two backward rows.
     """
@@ -190,7 +194,7 @@ def forward_backward(ranges: RangeRows, names: Names) -> FlowRows:
     numbered = (ranges.seq_id >= 0) & ~ranges.annotation & ~engine[ranges.name]
     rows = np.flatnonzero(numbered)
     back = is_backward[ranges.name[rows]]
-    process = ranges.thread[rows] & ~0xFFFFFF
+    process = ranges.tid[rows] & PID_MASK
     order = np.lexsort((back, ranges.start_ns[rows], ranges.seq_id[rows], process))
     rows, back, process = rows[order], back[order], process[order]
     position = np.arange(len(rows))
@@ -199,5 +203,18 @@ def forward_backward(ranges: RangeRows, names: Names) -> FlowRows:
     source = last[target]
     same = (ranges.seq_id[rows[source]] == ranges.seq_id[rows[target]]) & (process[source] == process[target])
     forward, backward = rows[source[same]], rows[target[same]]
-    thread, start_ns = ranges.thread, ranges.start_ns
+    thread, start_ns = ranges.tid, ranges.start_ns
     return FlowRows(thread[forward], start_ns[forward], thread[backward], start_ns[backward])
+
+
+def read_overheads(export: Export, names: ExportNames) -> ExportOverheads:
+    """Read what profiling took. Rows without thread or with a time that is none are passed over: they say nothing."""
+    none = np.zeros(0, np.int64)
+    parts = [ExportOverheads(none, none, none.astype(np.int32), none)]
+    for table in filter(export.has, _OVERHEADS):
+        columns = export.integers(table, ("start", "end", "globalTid", "nameId"))
+        name = name_column(export, names, table, columns, "nameId", call_name)
+        start, end, thread = columns["start"], columns["end"], columns["globalTid"]
+        good = (thread != MISSING) & (np.abs(start) < MAX_NS) & (np.abs(end) < MAX_NS) & (start < end)
+        parts.append(take(ExportOverheads(start + export.epoch_ns, end + export.epoch_ns, name, thread), good))
+    return concat(*parts)

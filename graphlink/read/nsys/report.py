@@ -6,7 +6,6 @@ Time: one pass over each table inside sqlite, few Python objects a row, then sor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,19 +13,17 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import Comm, Trace
+from graphlink.model import Comm, CommTable, Trace
 from graphlink.read import kinds
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
-from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, Work, process_of, read_work
-from graphlink.read.nsys.file import Export, open_export
+from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, ExportWork, process_of, read_work
+from graphlink.read.nsys.file import PID_MASK, Export, open_export
 from graphlink.read.nsys.nccl import Launch, bounds_group, comm_of, kernel_comms, members, operation
-from graphlink.read.nsys.overhead import Overheads, read_overheads
 from graphlink.read.nsys.places import Contents, Numbering, Place, number
-from graphlink.read.nsys.ranges import NVTX, Calls, RangeRows, forward_backward, read_calls, read_ranges
-from graphlink.read.nsys.split import Tables, Whole, split
-from graphlink.read.nsys.streams import number_streams
-from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, pid_of, read_events, read_syncs, with_untold
-from graphlink.read.nsys.text import Names
+from graphlink.read.nsys.ranges import NVTX, ExportCalls, ExportRanges, forward_backward, read_calls, read_overheads, read_ranges
+from graphlink.read.nsys.split import ExportRows, split, with_clear_streams
+from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_untold
+from graphlink.read.nsys.text import ExportNames
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
 _TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
@@ -56,14 +53,14 @@ def read_nsys(path: str | Path) -> tuple[Trace, ...]:
 
 
 def numbered(trace: Trace, numbering: Numbering, place: int) -> Trace:
-    """A trace with its rank, and with what NCCL tells of the run."""
+    """Return a trace with its rank, and with what NCCL tells of the run."""
     return replace(trace, rank=numbering.ranks[place], world_size=numbering.world_size, process_groups=numbering.groups)
 
 
 def read_report(path: str | Path) -> Report:
-    """As ``read_nsys``, but not numbered. A file is read once, however many ranks it holds."""
+    """Read an export as ``read_nsys`` does, but do not number its ranks. A file is read once, however many ranks it holds."""
     with open_export(path) as export:
-        names = Names()
+        names = ExportNames()
         work = read_work(export, names)
         calls = read_calls(export, names)
         ranges = read_ranges(export, names)
@@ -73,64 +70,44 @@ def read_report(path: str | Path) -> Report:
         places = _places(export, work, ranges, calls)
         several = [process for process, count in Counter(place.process for place in places).items() if count > 1]
         syncs = with_untold(syncs, names, calls, np.array(several, np.int64))
-        found = members([(int(ranges.thread[row]) & ~0xFFFFFF, one) for row, one in ranges.payload.items()])
-        streams = number_streams(work, syncs, events)
+        found = members([(int(ranges.tid[row]) & PID_MASK, one) for row, one in ranges.payload.items()])
         range_comm = _range_comms(names, ranges, {m.communicator: m.size for m in found})
-        whole = Whole(
-            work=work,
-            ranges=ranges,
+        work_comm = _kernel_comms(names, work, calls, ranges, range_comm)
+        work, ranges = replace(work, comm=_comm_table(work_comm)), replace(ranges, comm=_comm_table(range_comm))
+        flows = forward_backward(ranges, names)
+        rows, renumbered = with_clear_streams(ExportRows(work, ranges, calls, syncs, events, flows, read_overheads(export, names)))
+        _count_unread(export, rows, places)
+        export.refuse_span(len(np.unique(calls.tid)) + len(np.unique(ranges.tid)) + len(np.unique(rows.work.stream)))
+        whole = Trace(
+            path=str(path),
+            strings=names.strings(),
+            host=ranges,
             calls=calls,
+            device=work,
             syncs=syncs,
             events=events,
-            flows=forward_backward(ranges, names),
-            streams=streams,
-            range_comm=range_comm,
-            work_comm=_kernel_comms(names, work, calls, ranges, range_comm),
+            flows=flows,
+            overhead=rows.overheads,
+            pid=None,
+            rank=None,
+            world_size=None,
+            process_groups=(),
+            resolution_ns=1,
+            left_out={},
+            warnings=(*export.warnings, *renumbered, *cut_window(export)),
+            host_name=_host_name(export),
         )
-        _count_unread(export, whole, places)
-        overheads = read_overheads(export, names)
-        export.refuse_span(len(np.unique(calls.thread)) + len(np.unique(ranges.thread)) + len(np.unique(streams.work)))
-        warnings = (*export.warnings, *streams.renumbered, *cut_window(export))
-        left_out = {reason: n for reason, n in export.left_out.items() if n}
-        host_name = _host_name(export)
-        strings = names.strings()
-        traces = [
-            replace(_trace(path, strings, tables, place.process, overheads, warnings, left_out if k == 0 else {}), host_name=host_name)
-            for k, (place, tables) in enumerate(zip(places, split(whole, places), strict=True))
-        ]
-        return Report(Contents(places, found), tuple(traces))
+        first, *others = split(rows, places, whole)
+        first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
+        return Report(Contents(places, found), (first, *others))
 
 
-def _trace(
-    path: str | Path,
-    strings: tuple[str, ...],
-    tables: Tables,
-    process: int,
-    overheads: Overheads,
-    warnings: Sequence[str],
-    left_out: dict[str, int],
-) -> Trace:
-    return Trace(
-        path=str(path),
-        strings=strings,
-        host=tables.host,
-        calls=tables.calls,
-        device=tables.device,
-        syncs=tables.syncs,
-        events=tables.events,
-        flows=tables.flows,
-        overhead=overheads.of(process),
-        pid=pid_of(process),
-        rank=None,
-        world_size=None,
-        process_groups=(),
-        resolution_ns=1,
-        left_out=left_out,
-        warnings=tuple(warnings),
-    )
+def _comm_table(comms: dict[int, Comm]) -> CommTable:
+    row = sorted(comms)
+    return CommTable(np.array(row, np.int32), tuple(comms[k] for k in row))
 
 
-def _places(export: Export, work: Work, ranges: RangeRows, calls: Calls) -> tuple[Place, ...]:
+def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:
     """Each (process, device) that ran work, in ascending order; without any, each process that has rows."""
     found = {
         Place(process, device)
@@ -138,7 +115,7 @@ def _places(export: Export, work: Work, ranges: RangeRows, calls: Calls) -> tupl
         for device in np.unique(work.device[work.process == process]).tolist()
     }
     if not found:
-        threads = np.concatenate([ranges.thread, calls.thread])
+        threads = np.concatenate([ranges.tid, calls.tid])
         found = {Place(process, None) for process in np.unique(process_of(threads)).tolist()}
     if not found and any(table.startswith("rocpd") for table in export.tables):
         raise InputError(f"is {kinds.ROCPD.what}", path=export.path, todo=kinds.ROCPD.todo)
@@ -153,7 +130,7 @@ def _places(export: Export, work: Work, ranges: RangeRows, calls: Calls) -> tupl
     return tuple(sorted(found, key=lambda p: (p.process % (1 << 64), -1 if p.device is None else p.device)))
 
 
-def _range_comms(names: Names, ranges: RangeRows, sizes: dict[int, int]) -> dict[int, Comm]:
+def _range_comms(names: ExportNames, ranges: ExportRanges, sizes: dict[int, int]) -> dict[int, Comm]:
     spelled = [operation(text) for text in names]
     rows = np.flatnonzero(ranges.nccl & np.array([name is not None for name in spelled], np.bool_)[ranges.name])
     interned: dict[Comm, Comm] = {}
@@ -164,7 +141,9 @@ def _range_comms(names: Names, ranges: RangeRows, sizes: dict[int, int]) -> dict
     return out
 
 
-def _kernel_comms(names: Names, work: Work, calls: Calls, ranges: RangeRows, range_comm: dict[int, Comm]) -> dict[int, Comm]:
+def _kernel_comms(
+    names: ExportNames, work: ExportWork, calls: ExportCalls, ranges: ExportRanges, range_comm: dict[int, Comm]
+) -> dict[int, Comm]:
     """Device row -> the call of NCCL that it runs."""
     if not range_comm:
         return {}
@@ -172,13 +151,13 @@ def _kernel_comms(names: Names, work: Work, calls: Calls, ranges: RangeRows, ran
     kernels = np.flatnonzero(meanings(names.strings(), work.name, kernel_meaning) == Meaning.BACKEND)
     call = calls_of(work.process[kernels], work.correlation[kernels], calls)
     launches = [
-        Launch(int(calls.thread[c]), int(calls.start_ns[c]), k) for k, c in zip(kernels.tolist(), call.tolist(), strict=True) if c >= 0
+        Launch(int(calls.tid[c]), int(calls.start_ns[c]), k) for k, c in zip(kernels.tolist(), call.tolist(), strict=True) if c >= 0
     ]
     bounds = np.array([bounds_group(text) for text in spelled], np.bool_)
     rows = np.flatnonzero(ranges.nccl & bounds[ranges.name])
     rows = np.union1d(rows, np.fromiter(range_comm, np.int64, len(range_comm)))
     return kernel_comms(
-        ranges.thread[rows],
+        ranges.tid[rows],
         ranges.start_ns[rows],
         ranges.end_ns[rows],
         [spelled[code] for code in ranges.name[rows].tolist()],
@@ -187,13 +166,13 @@ def _kernel_comms(names: Names, work: Work, calls: Calls, ranges: RangeRows, ran
     )
 
 
-def _count_unread(export: Export, whole: Whole, places: tuple[Place, ...]) -> None:
+def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -> None:
     processes = np.array([place.process for place in places], np.int64)
     for what, process in (
-        ("NVTX ranges", process_of(whole.ranges.thread)),
-        ("API calls", process_of(whole.calls.thread)),
-        ("synchronisation rows", whole.syncs.process),
-        ("event records", whole.events.process),
+        ("NVTX ranges", process_of(rows.ranges.tid)),
+        ("API calls", process_of(rows.calls.tid)),
+        ("synchronisation rows", rows.syncs.process),
+        ("event records", rows.events.process),
     ):
         export.left_out[f"{what} of processes without device work"] += int(np.count_nonzero(~np.isin(process, processes)))
     for table in sorted(export.tables - _READ):
@@ -209,7 +188,7 @@ def _host_name(export: Export) -> str:
 
 
 def cut_window(export: Export) -> list[str]:
-    """What the export says of tools that cut it."""
+    """Return warnings of tools that cut the export."""
     told = {name: value for name, value in export.rows("META_DATA_EXPORT", ("name", "value")) if isinstance(value, bytes)}
     if b"DERIVED_FROM" not in told and b"DERIVED_WINDOW_NS" not in told:
         return []

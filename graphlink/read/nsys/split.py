@@ -3,230 +3,189 @@
 Where a process drives one device, all of its threads, calls and ranges are that rank's. Where it drives several, a thread is in the
 rank of every device that its calls launched work on, with all that it did: its time is spent once, but both devices wait for it. A
 thread that launched nothing is in all ranks of its process, since it may have handed work to any.
+
+nsys numbers streams within their context, and later stages know a stream by (device, number) alone: so streams are numbered anew where
+two contexts of a device have the same number.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
-from graphlink.model import (
-    I64,
-    NOWHERE,
-    Bool,
-    CallRows,
-    Comm,
-    CommTable,
-    DeviceRows,
-    EventRows,
-    FlowRows,
-    HostRows,
-    SyncRows,
-)
-from graphlink.read.nsys.device import Work
+from graphlink.model import I64, Bool, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows, Trace
+from graphlink.read.nsys.device import ExportWork
+from graphlink.read.nsys.file import PID_MASK
 from graphlink.read.nsys.places import Place
-from graphlink.read.nsys.ranges import Calls, RangeRows
-from graphlink.read.nsys.streams import Streams
-from graphlink.read.nsys.syncs import Events, Syncs, calls_of
+from graphlink.read.nsys.ranges import ExportCalls, ExportOverheads, ExportRanges
+from graphlink.read.nsys.syncs import ExportEvents, ExportSyncs, calls_of, pid_of
+from graphlink.read.nsys.text import dense
+from graphlink.tables import take, take_as
 
-_TID: Final = 0xFFFFFF
+_Threaded = TypeVar("_Threaded", ExportRanges, ExportCalls)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """All rows of an export. ``range_comm`` and ``work_comm`` map rows to what NCCL recorded."""
+class ExportRows:
+    """All rows of an export, of all processes."""
 
-    work: Work
-    ranges: RangeRows
-    calls: Calls
-    syncs: Syncs
-    events: Events
+    work: ExportWork
+    ranges: ExportRanges
+    calls: ExportCalls
+    syncs: ExportSyncs
+    events: ExportEvents
     flows: FlowRows  # with globalTids
-    streams: Streams
-    range_comm: dict[int, Comm]
-    work_comm: dict[int, Comm]
+    overheads: ExportOverheads
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables of one ``model.Trace``."""
+def with_clear_streams(rows: ExportRows) -> tuple[ExportRows, tuple[str, ...]]:
+    """Return (rows, changes): rows with stream numbers that are unambiguous within process and device, 0 where none is known.
 
-    host: HostRows
-    calls: CallRows
-    device: DeviceRows
-    syncs: SyncRows
-    events: EventRows
-    flows: FlowRows
+    ``changes`` are in words.
+    """
+    work, syncs, events = rows.work, rows.syncs, rows.events
+    known, told = np.flatnonzero(syncs.stream_known), np.flatnonzero(syncs.record_known)
+    process = np.concatenate([work.process, syncs.process[known], syncs.process[told], events.process])
+    device = np.concatenate([work.device, syncs.device[known], syncs.record_device[told], events.device])
+    context = np.concatenate([work.context, syncs.context[known], syncs.record_context[told], events.context])
+    stream = np.concatenate([work.stream, syncs.stream[known], syncs.record_stream[told], events.stream])
+    numbers, renumbered = number_streams(process, device, context, stream)
+    bounds = np.cumsum([len(work.stream), len(known), len(told)])
+    of_work, of_known, of_told, of_events = np.split(numbers, bounds)
+    of_syncs, of_records = np.zeros(len(syncs.kind), np.int64), np.zeros(len(syncs.kind), np.int64)
+    of_syncs[known], of_records[told] = of_known, of_told
+    clear = replace(
+        rows,
+        work=replace(work, stream=of_work),
+        syncs=replace(syncs, stream=of_syncs, record_stream=of_records),
+        events=replace(events, stream=of_events),
+    )
+    return clear, tuple(renumbered)
 
 
-def split(whole: Whole, places: tuple[Place, ...]) -> list[Tables]:
-    """The tables of each place, in its order; O(rows x processes) to choose rows, then sorts."""
-    out: list[Tables] = []
+def number_streams(process: I64, device: I64, context: I64, stream: I64) -> tuple[I64, list[str]]:
+    """Return (number of each row's stream, what changed in words).
+
+    A stream keeps its number unless a lower context of its device has it; then it gets the next one above all numbers there.
+    O(n) where numbers lie close together.
+    """
+    _, p = dense(process)
+    device, d = dense(device)
+    context, c = dense(context)
+    stream, s = dense(stream)
+    used, which = dense(((p * max(1, len(device)) + d) * max(1, len(context)) + c) * max(1, len(stream)) + s)
+    numbers = np.zeros(len(used), np.int64)
+    said: list[str] = []
+    taken: set[tuple[int, int, int]] = set()
+    free: dict[tuple[int, int], int] = {}
+    rest, at_stream = np.divmod(used, max(1, len(stream)))
+    rest, at_context = np.divmod(rest, max(1, len(context)))
+    at_process, at_device = np.divmod(rest, max(1, len(device)))
+    recorded = list(zip(at_process.tolist(), at_device.tolist(), stream[at_stream].tolist(), strict=True))
+    for one, other, number in recorded:  # by process, device, context, stream
+        free[one, other] = max(free.get((one, other), 0), number + 1)
+    for k, (*where, number) in enumerate(recorded):
+        place = where[0], where[1]
+        if (*place, number) in taken:
+            said.append(f"stream {number} of context {context[at_context[k]]} is stream {free[place]} of device {device[at_device[k]]}")
+            number, free[place] = free[place], free[place] + 1
+        taken.add((*place, number))
+        numbers[k] = number
+    return numbers[which], said
+
+
+def split(rows: ExportRows, places: tuple[Place, ...], blank: Trace) -> list[Trace]:
+    """Return the trace of each place, in its order: ``blank`` with the tables of the place.
+
+    O(rows x processes) to choose rows, then sorts.
+    """
+    out: list[Trace] = []
     for process in dict.fromkeys(place.process for place in places):
-        mine = _Process(whole, process)
+        mine = _Process(rows, process)
         devices = [place.device for place in places if place.process == process]
-        out += [mine.tables(device, alone=len(devices) == 1) for device in devices]
+        out += [mine.trace(device, blank, alone=len(devices) == 1) for device in devices]
     return out
 
 
 class _Process:
     """The rows of one process."""
 
-    def __init__(self, whole: Whole, process: int):
-        self.whole = whole
-        self.work = np.flatnonzero(whole.work.process == process)
-        self.ranges = np.flatnonzero(_of(whole.ranges.thread, process))
-        self.calls = np.flatnonzero(_of(whole.calls.thread, process))
-        self.syncs = np.flatnonzero(whole.syncs.process == process)
-        self.events = np.flatnonzero(whole.events.process == process)
-        self.flows = np.flatnonzero(_of(whole.flows.fwd_tid, process) & _of(whole.flows.bwd_tid, process))
-        self._launches: tuple[I64, I64] | None = None
+    def __init__(self, rows: ExportRows, process: int):
+        self.rows, self.process = rows, process
+        self.work = np.flatnonzero(rows.work.process == process)
+        self.ranges = np.flatnonzero(_of(rows.ranges.tid, process))
+        self.calls = np.flatnonzero(_of(rows.calls.tid, process))
+        self.syncs = np.flatnonzero(rows.syncs.process == process)
+        self.flows = np.flatnonzero(_of(rows.flows.fwd_tid, process) & _of(rows.flows.bwd_tid, process))
+        call = calls_of(rows.work.process[self.work], rows.work.correlation[self.work], rows.calls)
+        self.launches, self.launched_on = call[call >= 0], rows.work.device[self.work[call >= 0]]
 
-    def tables(self, device: int | None, *, alone: bool) -> Tables:
-        whole = self.whole
-        if alone:
-            work, ranges, calls, syncs, flows = self.work, self.ranges, self.calls, self.syncs, self.flows
-            elsewhere = self.calls[:0]
-        else:
+    def trace(self, device: int | None, blank: Trace, *, alone: bool) -> Trace:
+        """Return the trace of one of its devices; ``alone``: of the only one."""
+        rows = self.rows
+        work, ranges, calls, syncs, flows = self.work, self.ranges, self.calls, self.syncs, self.flows
+        elsewhere = self.calls[:0]
+        if not alone:
             threads, elsewhere = self._threads(device), self._elsewhere(device)
-            work = self.work[whole.work.device[self.work] == device]
-            ranges = self.ranges[np.isin(whole.ranges.thread[self.ranges], threads)]
-            calls = self.calls[np.isin(whole.calls.thread[self.calls], threads)]
+            work = work[rows.work.device[work] == device]
+            ranges = ranges[np.isin(rows.ranges.tid[ranges], threads)]
+            calls = calls[np.isin(rows.calls.tid[calls], threads)]
             syncs = self._syncs(device, threads)
-            flows = self.flows[np.isin(whole.flows.fwd_tid[self.flows], threads) & np.isin(whole.flows.bwd_tid[self.flows], threads)]
-        return Tables(
-            host=_host(whole, ranges),
-            calls=_calls(whole.calls, calls, elsewhere),
-            device=_device(whole, work),
-            syncs=_sync_rows(whole, syncs),
-            events=_event_rows(whole, self.events),
-            flows=FlowRows(
-                whole.flows.fwd_tid[flows] & _TID,
-                whole.flows.fwd_ns[flows],
-                whole.flows.bwd_tid[flows] & _TID,
-                whole.flows.bwd_ns[flows],
-            ),
+            flows = flows[np.isin(rows.flows.fwd_tid[flows], threads) & np.isin(rows.flows.bwd_tid[flows], threads)]
+        joining = rows.calls.correlation.copy()
+        joining[elsewhere] = 0  # ids of calls that launched on other devices join nothing here
+        handed = take(rows.flows, flows)
+        return replace(
+            blank,
+            host=take_as(_own(rows.ranges), _sorted(rows.ranges, ranges, longest_first=True), HostRows),
+            calls=take_as(replace(_own(rows.calls), correlation=joining), _sorted(rows.calls, calls, longest_first=True), CallRows),
+            device=take_as(rows.work, _sorted(rows.work, work), DeviceRows),
+            syncs=take_as(rows.syncs, _sorted(rows.syncs, syncs), SyncRows),
+            events=take_as(rows.events, rows.events.process == self.process, EventRows),
+            flows=replace(handed, fwd_tid=handed.fwd_tid & ~PID_MASK, bwd_tid=handed.bwd_tid & ~PID_MASK),
+            overhead=take_as(rows.overheads, _sorted(rows.overheads, np.flatnonzero(_of(rows.overheads.tid, self.process))), OverheadRows),
+            pid=pid_of(self.process),
         )
 
-    def _launched(self) -> tuple[I64, I64]:
-        """Calls that launched work, and the device it ran on."""
-        if self._launches is None:
-            work = self.whole.work
-            call = calls_of(work.process[self.work], work.correlation[self.work], self.whole.calls)
-            there = call >= 0
-            self._launches = call[there], work.device[self.work[there]]
-        return self._launches
-
     def _elsewhere(self, device: int | None) -> I64:
-        """Calls that launched on other devices alone, and waited for nothing."""
-        call, on = self._launched()
-        waits = self.syncs[self.whole.syncs.correlation[self.syncs] > 0]
-        out: I64 = np.setdiff1d(call[on != device], call[on == device])
-        return out[~np.isin(self.whole.calls.correlation[out], self.whole.syncs.correlation[waits])]
+        """Return the calls that launched on other devices alone, and waited for nothing."""
+        waits = self.syncs[self.rows.syncs.correlation[self.syncs] > 0]
+        out: I64 = np.setdiff1d(self.launches[self.launched_on != device], self.launches[self.launched_on == device])
+        return out[~np.isin(self.rows.calls.correlation[out], self.rows.syncs.correlation[waits])]
 
     def _threads(self, device: int | None) -> I64:
-        """Threads that launched on a device, and those that launched nothing at all."""
-        call, on = self._launched()
-        thread = self.whole.calls.thread[call]
-        every = np.unique(np.concatenate([self.whole.calls.thread[self.calls], self.whole.ranges.thread[self.ranges]]))
-        out: I64 = every[np.isin(every, thread[on == device]) | ~np.isin(every, thread)]
+        """Return the threads that launched on a device, and those that launched nothing at all."""
+        thread = self.rows.calls.tid[self.launches]
+        every = np.unique(np.concatenate([self.rows.calls.tid[self.calls], self.rows.ranges.tid[self.ranges]]))
+        out: I64 = every[np.isin(every, thread[self.launched_on == device]) | ~np.isin(every, thread)]
         return out
 
     def _syncs(self, device: int | None, threads: I64) -> I64:
-        """Rows whose call is in the rank, of whatever device: no wait for another may seem one for this. Rows without call by device."""
-        syncs, calls = self.whole.syncs, self.whole.calls
+        """Return rows whose call is in the rank, of whatever device: no wait for another may seem one for this.
+
+        Rows without a call are chosen by their device.
+        """
+        syncs, calls = self.rows.syncs, self.rows.calls
         call = calls_of(syncs.process[self.syncs], syncs.correlation[self.syncs], calls)
         here = syncs.device[self.syncs] == device
-        here[call >= 0] = np.isin(calls.thread[call[call >= 0]], threads)
+        here[call >= 0] = np.isin(calls.tid[call[call >= 0]], threads)
         out: I64 = self.syncs[here]
         return out
 
 
 def _of(thread: I64, process: int) -> Bool:
-    out: Bool = thread & ~_TID == process
+    out: Bool = thread & PID_MASK == process
     return out
 
 
-def _host(whole: Whole, rows: I64) -> HostRows:
-    r = whole.ranges
-    rows = rows[np.lexsort((rows, -r.end_ns[rows], r.start_ns[rows]))]
-    nothing, zero = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int64)
-    return HostRows(
-        start_ns=r.start_ns[rows],
-        end_ns=r.end_ns[rows],
-        tid=r.thread[rows] & _TID,
-        name=r.name[rows],
-        annotation=r.annotation[rows],
-        order=rows.astype(np.int64),
-        rf_id=zero,
-        seq_id=r.seq_id[rows],
-        fw_tid=zero,
-        input_shapes=nothing,
-        input_types=nothing,
-        comm=_comm_table(whole.range_comm, rows, len(r.thread)),
-        apart=r.apart[rows],
-    )
+def _own(table: _Threaded) -> _Threaded:
+    """Return a table with thread ids for globalTids."""
+    return replace(table, tid=table.tid & ~PID_MASK)
 
 
-def _calls(calls: Calls, rows: I64, elsewhere: I64) -> CallRows:
-    """``elsewhere``: calls that launched on other devices, whose ids join nothing here."""
-    rows = rows[np.lexsort((-calls.end_ns[rows], calls.start_ns[rows]))]
-    return CallRows(
-        start_ns=calls.start_ns[rows],
-        end_ns=calls.end_ns[rows],
-        tid=calls.thread[rows] & _TID,
-        name=calls.name[rows],
-        correlation=np.where(np.isin(rows, elsewhere), 0, calls.correlation[rows]),
-    )
-
-
-def _device(whole: Whole, rows: I64) -> DeviceRows:
-    w = whole.work
-    rows = rows[np.lexsort((w.end_ns[rows], w.start_ns[rows]))]
-    return DeviceRows(
-        start_ns=w.start_ns[rows],
-        end_ns=w.end_ns[rows],
-        device=w.device[rows],
-        stream=whole.streams.work[rows],
-        name=w.name[rows],
-        kind=w.kind[rows],
-        correlation=w.correlation[rows],
-        bytes=w.bytes[rows],
-        comm=_comm_table(whole.work_comm, rows, len(w.start_ns)),
-    )
-
-
-def _comm_table(comms: dict[int, Comm], rows: I64, count: int) -> CommTable:
-    if not comms:
-        return CommTable(np.zeros(0, np.int32), ())
-    place = np.full(count, NOWHERE, np.int32)
-    place[rows] = np.arange(len(rows), dtype=np.int32)
-    found = sorted((int(place[row]), comm) for row, comm in comms.items() if place[row] != NOWHERE)
-    return CommTable(np.array([row for row, _ in found], np.int32), tuple(comm for _, comm in found))
-
-
-def _sync_rows(whole: Whole, rows: I64) -> SyncRows:
-    s = whole.syncs
-    rows = rows[np.lexsort((s.end_ns[rows], s.start_ns[rows]))]
-    told, event = s.record_known[rows], s.event_known[rows]
-    return SyncRows(
-        kind=s.kind[rows],
-        start_ns=s.start_ns[rows],
-        end_ns=s.end_ns[rows],
-        correlation=s.correlation[rows],
-        device=s.device[rows],
-        stream=whole.streams.syncs[rows],
-        stream_known=s.stream_known[rows],
-        record=np.where(told, s.record[rows], 0),
-        record_known=told,
-        record_stream=whole.streams.records[rows],
-        record_stream_known=told,
-        event=np.where(event, s.event[rows], 0),
-        event_known=event,
-    )
-
-
-def _event_rows(whole: Whole, rows: I64) -> EventRows:
-    return EventRows(whole.events.correlation[rows], whole.events.device[rows], whole.streams.events[rows])
+def _sorted(table: HostRows | CallRows | DeviceRows | SyncRows | OverheadRows, rows: I64, *, longest_first: bool = False) -> I64:
+    """Return rows of a table by start; of those that start together, the shortest or longest first."""
+    end_ns = table.end_ns[rows]
+    return rows[np.lexsort((-end_ns if longest_first else end_ns, table.start_ns[rows]))]

@@ -8,17 +8,18 @@ are used again. "Earlier" is by correlation id, which CUPTI gives out as calls b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, U8, Bool, SyncKind
+from graphlink.model import I64, U8, Bool, EventRows, SyncKind, SyncRows
 from graphlink.read.columns import MISSING
-from graphlink.read.nsys.device import CUPTI, Work, context_of, is_number
-from graphlink.read.nsys.file import Export
-from graphlink.read.nsys.ranges import Calls
-from graphlink.read.nsys.text import Names
+from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
+from graphlink.read.nsys.file import PID_MASK, Export
+from graphlink.read.nsys.ranges import ExportCalls
+from graphlink.read.nsys.text import ExportNames
+from graphlink.tables import concat
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
@@ -36,46 +37,31 @@ _BY_CALL: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Syncs:
-    """Synchronisation rows; columns as in ``model.SyncRows``, and ``process``, ``context`` for telling streams apart.
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportSyncs(SyncRows):
+    """Synchronisation rows of all processes, in no order, with what tells streams apart.
 
     ``record_stream`` is a stream of ``record_context`` on ``record_device``; valid where ``record_known``.
     """
 
-    kind: U8
-    start_ns: I64
-    end_ns: I64
     process: I64
-    device: I64
     context: I64
-    stream: I64
-    stream_known: Bool
-    correlation: I64
-    record: I64
-    record_known: Bool
     record_device: I64
     record_context: I64
-    record_stream: I64
-    event: I64
-    event_known: Bool
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Event records: the stream of each cudaEventRecord."""
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportEvents(EventRows):
+    """Event records of all processes, in no order."""
 
     process: I64
-    device: I64
     context: I64
-    stream: I64
-    correlation: I64
     event: I64
     pair: I64  # eventSyncId; 0 = none
 
 
-def call_kinds(names: Names) -> U8:
-    """Of every name so far: 1 + SyncKind of a call that is called so, 0 for all others."""
+def call_kinds(names: ExportNames) -> U8:
+    """Return for every name so far 1 + SyncKind of a call that is called so, 0 for all others."""
     out = np.zeros(len(names), np.uint8)
     for text, code in names.items():
         bare = text.removesuffix(b"_ptsz").removesuffix(b"_ptds")
@@ -85,14 +71,14 @@ def call_kinds(names: Names) -> U8:
     return out
 
 
-def read_events(export: Export, devices: dict[tuple[int, int], int]) -> Events:
-    """``devices``: of each (process, context)."""
+def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEvents:
+    """Read event records. ``devices``: of each (process, context)."""
     columns = export.integers(EVENTS, ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
     kept = is_number(columns["streamId"]) & (columns["globalPid"] != MISSING) & (columns["correlationId"] > 0)
     export.left_out["event record without stream, process or call"] += int(np.count_nonzero(~kept))
     process, context = columns["globalPid"][kept], context_of(columns["contextId"][kept])
     pair = columns["eventSyncId"][kept]
-    return Events(
+    return ExportEvents(
         process=process,
         device=_devices(process, context, columns["deviceId"][kept], devices),
         context=context,
@@ -103,8 +89,10 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> Events:
     )
 
 
-def read_syncs(export: Export, names: Names, calls: Calls, events: Events, devices: dict[tuple[int, int], int]) -> Syncs:
-    """Every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
+def read_syncs(
+    export: Export, names: ExportNames, calls: ExportCalls, events: ExportEvents, devices: dict[tuple[int, int], int]
+) -> ExportSyncs:
+    """Read every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
     wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId", "eventSyncId")
     columns = export.integers(SYNCS, wanted)
     start, end = export.spans(SYNCS, columns)
@@ -132,53 +120,66 @@ def read_syncs(export: Export, names: Names, calls: Calls, events: Events, devic
     correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
     known_event = of_event & ~np.isin(columns["eventId"], _NONE)
     pair = np.where(of_event & ~np.isin(columns["eventSyncId"], _NO_PAIR), columns["eventSyncId"], 0)
-    event = np.where(known_event, columns["eventId"], 0)
-    record = _records(_Waits(process, context, event, known_event, pair, correlation), events)
+    nothing, no = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.bool_)
+    syncs = ExportSyncs(
+        kind=kind,
+        start_ns=start[kept],
+        end_ns=end[kept],
+        correlation=correlation,
+        device=_devices(process, context, columns["deviceId"], devices),
+        stream=columns["streamId"],
+        stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),
+        record=nothing,
+        record_known=no,
+        record_stream=nothing,
+        record_stream_known=no,
+        event=np.where(known_event, columns["eventId"], 0),
+        event_known=known_event,
+        process=process,
+        context=context,
+        record_device=nothing,
+        record_context=nothing,
+    )
+    return _with_records(syncs, events, _records(syncs, pair, events))
+
+
+def _with_records(syncs: ExportSyncs, events: ExportEvents, record: I64) -> ExportSyncs:
+    """Return ``syncs`` with what ``record``, a row of ``events`` or -1, says of what each waits for."""
     there = record >= 0
     at = np.where(there, record, 0)
 
     def of_record(column: I64) -> I64:
         return np.where(there, column[at], 0) if len(column) else np.zeros(len(at), np.int64)
 
-    return Syncs(
-        kind=kind,
-        start_ns=start[kept],
-        end_ns=end[kept],
-        process=process,
-        device=_devices(process, context, columns["deviceId"], devices),
-        context=context,
-        stream=columns["streamId"],
-        stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),
-        correlation=correlation,
+    return replace(
+        syncs,
         record=of_record(events.correlation),
         record_known=there,
+        record_stream=of_record(events.stream),
+        record_stream_known=there,
         record_device=of_record(events.device),
         record_context=of_record(events.context),
-        record_stream=of_record(events.stream),
-        event=event,
-        event_known=known_event,
     )
 
 
-def with_untold(syncs: Syncs, names: Names, calls: Calls, processes: I64) -> Syncs:
-    """Adds a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
+def with_untold(syncs: ExportSyncs, names: ExportNames, calls: ExportCalls, processes: I64) -> ExportSyncs:
+    """Add a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
 
     Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take it for its own.
     """
     kind = call_kinds(names)[calls.name]
-    asked = np.flatnonzero(np.isin(kind, [1 + SyncKind.STREAM, 1 + SyncKind.DEVICE]) & np.isin(calls.thread & ~0xFFFFFF, processes))
+    asked = np.flatnonzero(np.isin(kind, [1 + SyncKind.STREAM, 1 + SyncKind.DEVICE]) & np.isin(calls.tid & PID_MASK, processes))
     rows = calls_of(syncs.process, syncs.correlation, calls)
     calls_without = np.setdiff1d(asked, rows)
-    columns = {f.name: getattr(syncs, f.name) for f in fields(Syncs)}
-    new = {name: np.zeros(len(calls_without), column.dtype) for name, column in columns.items()}
+    new = {f.name: np.zeros(len(calls_without), getattr(syncs, f.name).dtype) for f in fields(syncs)}
     new["kind"][:] = SyncKind.EVENT
     new["start_ns"], new["end_ns"] = calls.start_ns[calls_without], calls.end_ns[calls_without]
-    new["process"], new["correlation"] = calls.thread[calls_without] & ~0xFFFFFF, calls.correlation[calls_without]
-    return Syncs(**{name: np.concatenate([column, new[name]]) for name, column in columns.items()})
+    new["process"], new["correlation"] = calls.tid[calls_without] & PID_MASK, calls.correlation[calls_without]
+    return concat(syncs, ExportSyncs(**new))
 
 
-def context_devices(export: Export, work: Work) -> dict[tuple[int, int], int]:
-    """The device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
+def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], int]:
+    """Return the device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
     out: dict[tuple[int, int], int] = {}
     told = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
     by_pid = {(pid, context): device for pid, context, device in told if all(isinstance(n, int) for n in (pid, context, device))}
@@ -203,10 +204,10 @@ def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int,
     return out
 
 
-def calls_of(process: I64, correlation: I64, calls: Calls) -> I64:
-    """The call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
+def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
+    """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
     out = np.full(len(process), -1, np.int64)
-    by_process = calls.thread & ~0xFFFFFF
+    by_process = calls.tid & PID_MASK
     for one in np.unique(process).tolist():
         asked = np.flatnonzero((process == one) & (correlation > 0))
         mine = np.flatnonzero(by_process == one)
@@ -219,23 +220,11 @@ def calls_of(process: I64, correlation: I64, calls: Calls) -> I64:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """What rows tell of the record that they wait for; ``pair`` 0 = nothing."""
-
-    process: I64
-    context: I64
-    event: I64
-    event_known: Bool
-    pair: I64
-    correlation: I64
-
-
-def _records(waits: _Waits, events: Events) -> I64:
-    """Position in ``events`` of the record that each row waits for; -1 where rows do not tell."""
-    w, e = waits, events
-    paired = w.pair != 0
-    by_pair = _last_before((e.process, e.pair), e.correlation, (w.process, w.pair), w.correlation, paired)
+def _records(syncs: ExportSyncs, pair: I64, events: ExportEvents) -> I64:
+    """Return the row of ``events`` that each row waits for; -1 where rows do not tell. ``pair``: its eventSyncId, 0 = none."""
+    w, e = syncs, events
+    paired = pair != 0
+    by_pair = _last_before((e.process, e.pair), e.correlation, (w.process, pair), w.correlation, paired)
     # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find another.
     by_event = w.event_known & ~(paired & np.isin(w.process, e.process[e.pair != 0]))
     keys = (e.process, e.context, e.event), (w.process, w.context, w.event)
@@ -246,7 +235,7 @@ def _records(waits: _Waits, events: Events) -> I64:
     return np.where(by_pair >= 0, by_pair, np.where(same >= 0, same, other))
 
 
-def _used_once(process: I64, event: I64, events: Events) -> Bool:
+def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
     """Is an event id in use in one context of the process only?"""
     contexts: dict[tuple[int, int], set[int]] = {}
     for p, e, c in zip(events.process.tolist(), events.event.tolist(), events.context.tolist(), strict=True):

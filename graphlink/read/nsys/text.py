@@ -32,7 +32,7 @@ class RangeName(NamedTuple):
 
 
 def range_name(text: bytes) -> RangeName:
-    """Splits what ``emit_nvtx`` adds off a name, and tells operators from ranges of users.
+    """Split what ``emit_nvtx`` adds off a name, and tell operators from ranges of users.
 
     emit_nvtx writes both alike, so an operator is: what has a sequence number or sizes (user ranges never have); what has an op_id and is
     called ``namespace::name``; and what is called as PyTorch's own operators are.
@@ -55,7 +55,7 @@ class RangeNames:
         self._plain: dict[bytes, RangeName] = {}
 
     def read(self, text: bytes) -> tuple[bytes, int, bool]:
-        """The fields of ``RangeName``."""
+        """Return the fields of ``RangeName``."""
         head, _, after = text.partition(_OP_ID)
         if not after.isdigit():
             number, _, more = after.partition(b", ")
@@ -76,11 +76,11 @@ class RangeNames:
 
 
 def call_name(text: bytes) -> bytes:
-    """``cudaLaunchKernel_v7000`` -> ``cudaLaunchKernel``."""
+    """Return ``cudaLaunchKernel_v7000`` -> ``cudaLaunchKernel``."""
     return _VERSION.sub(b"", text)
 
 
-class Names(dict[bytes, int]):
+class ExportNames(dict[bytes, int]):
     """Numbers names in order of first use; "" is 0."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Names(dict[bytes, int]):
 
 
 def dense(column: I64) -> tuple[I64, I64]:
-    """The different values of a column, ascending, and for each row which of them it has. O(n) where they lie close together."""
+    """Return the different values of a column, ascending, and for each row which of them it has. O(n) where they lie close together."""
     if not len(column):
         return column, np.zeros(0, np.int64)
     low, high = int(column.min()), int(column.max())
@@ -110,8 +110,10 @@ def dense(column: I64) -> tuple[I64, I64]:
     return np.flatnonzero(present) + low, (np.cumsum(present) - 1)[column - low]
 
 
-def name_column(export: Export, names: Names, table: str, columns: Columns, column: str, spelled: Callable[[bytes], bytes] = bytes) -> I32:
-    """Codes of the names of a table's rows, which a column holds as ids or as text; counts what has no name."""
+def name_column(
+    export: Export, names: ExportNames, table: str, columns: Columns, column: str, spelled: Callable[[bytes], bytes] = bytes
+) -> I32:
+    """Read codes of the names of a table's rows, which a column holds as ids or as text; counts what has no name."""
     ids, which = dense(columns[column])
     texts = [text if text is None else spelled(text) for text in export.strings(ids)]
     out = names.codes([text or b"" for text in texts])[which]

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.read.nsys.device import Work
-from graphlink.read.nsys.ranges import Calls
-from graphlink.read.nsys.streams import number_streams
-from graphlink.read.nsys.syncs import Events, Syncs, _last_before, calls_of
+from graphlink.read.nsys.ranges import ExportCalls
+from graphlink.read.nsys.split import number_streams
+from graphlink.read.nsys.syncs import _last_before, calls_of
 
 SMALL = st.integers(0, 3)
 PROCESS = st.sampled_from([1 << 24, 2 << 24, -(1 << 30)])
@@ -44,7 +43,7 @@ def test_the_last_row_before(rows: list[tuple[int, int, int]], asked: list[tuple
 )
 def test_the_call_of_a_process_and_correlation(calls: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
     process, correlation, start = columns(calls, 3)
-    table = Calls(start, start + 1, process + 77, np.zeros(len(calls), np.int32), correlation, np.zeros(len(calls), np.bool_))
+    table = ExportCalls(start, start + 1, process + 77, np.zeros(len(calls), np.int32), correlation, np.zeros(len(calls), np.bool_))
     found = calls_of(*columns(asked, 2), table)
     for k, (one, number) in enumerate(asked):
         same = [i for i, (p, c, _) in enumerate(calls) if (p, c) == (one, number)]
@@ -59,15 +58,11 @@ def test_the_call_of_a_process_and_correlation(calls: list[tuple[int, int, int]]
 @given(rows=st.lists(st.tuples(PROCESS, SMALL, SMALL, st.sampled_from([0, 7, 8, 9, 4_000_000_000])), max_size=30))
 def test_streams_keep_apart_and_keep_their_numbers_where_they_can(rows: list[tuple[int, int, int, int]]) -> None:
     process, device, context, stream = columns(rows, 4)
-    zero = np.zeros(len(rows), np.int64)
-    work = Work(zero, zero, process, device, context, stream, zero, zero.astype(np.int32), zero.astype(np.uint8), zero)
-    none, no = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    syncs = Syncs(none.astype(np.uint8), *[none] * 6, no, none, none, no, *[none] * 4, no)
-    found = number_streams(work, syncs, Events(*[none] * 7))
-    number = dict(zip(rows, found.work.tolist(), strict=True))
+    numbers, renumbered = number_streams(process, device, context, stream)
+    number = dict(zip(rows, numbers.tolist(), strict=True))
     places = {(p, d, n) for (p, d, _, _), n in number.items()}
     assert len(places) == len(number)
     for (p, d, c, s), n in number.items():
         if not any((p, d, lower, s) in number for lower in range(c)):
             assert n == s
-    assert len(found.renumbered) == sum(n != s for (*_, s), n in number.items())
+    assert len(renumbered) == sum(n != s for (*_, s), n in number.items())

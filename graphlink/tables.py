@@ -1,0 +1,72 @@
+"""Rows of the tables that cross stages: taken, looked up by id, and paired with the next of their kind."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphlink.model import I64, NOWHERE, Bool, CommTable
+
+Positions = NDArray[np.signedinteger]
+_Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
+
+
+def take(table: _Table, rows: Positions | Bool) -> _Table:
+    """Return the rows of a record of columns, in the order of ``rows``: positions, or a mask.
+
+    Communication goes with its rows; what is no column stays as it is.
+    """
+    return take_as(table, rows, type(table))
+
+
+def take_as(table: Any, rows: Positions | Bool, kind: type[_Table]) -> _Table:
+    """Return rows as ``take`` does, as a ``kind`` of record that has some of the table's columns."""
+    values: dict[str, Any] = {f.name: getattr(table, f.name) for f in fields(kind)}
+    count = next(len(value) for value in values.values() if isinstance(value, np.ndarray))
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            values[name] = value[rows]
+        elif isinstance(value, CommTable):
+            values[name] = take_comms(value, rows, count)
+    taken: _Table = kind(**values)
+    return taken
+
+
+def concat(*tables: _Table) -> _Table:
+    """Return the rows of one or more records, one behind the other; what is no column is that of the first."""
+    names = [f.name for f in fields(tables[0]) if isinstance(getattr(tables[0], f.name), np.ndarray)]
+    return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
+
+
+def take_comms(comm: CommTable, rows: Positions | Bool, count: int) -> CommTable:
+    """Return the communication of ``rows`` of a table that has ``count`` rows, at their new places."""
+    place = np.full(count, NOWHERE, np.int32)
+    place[rows] = np.arange(np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows), dtype=np.int32)
+    at = place[comm.row]
+    ascending = np.argsort(at, kind="stable")
+    ascending = ascending[at[ascending] != NOWHERE]
+    return CommTable(at[ascending], tuple(comm.comms[i] for i in ascending.tolist()))
+
+
+def lookup(ids: I64, wanted: I64) -> I64:
+    """Return for each of ``wanted`` the first row of that id; NOWHERE without one, and for what is no id (0 and less). O(n log n)."""
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    at = np.searchsorted(ids, wanted)
+    out = np.full(len(wanted), NOWHERE, np.int64)
+    hit = np.flatnonzero((at < len(ids)) & (wanted > 0))
+    hit = hit[ids[at[hit]] == wanted[hit]]
+    out[hit] = order[at[hit]]
+    return out
+
+
+def successive(order: Positions, *columns: NDArray[Any]) -> tuple[Positions, Positions]:
+    """Return (earlier, later) rows: those next to each other in ``order`` that are equal in all ``columns``."""
+    earlier, later = order[:-1], order[1:]
+    same = np.ones(len(later), np.bool_)
+    for column in columns:
+        same &= column[earlier] == column[later]
+    return earlier[same], later[same]
