@@ -7,7 +7,7 @@ microbatch. Where the two are not one to one nothing is inferred. Weight gradien
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,12 +21,6 @@ RULE: Final = "inferred:p2p+autograd"
 _AUTOGRAD: Final = "autograd::engine::evaluate_function:"
 _SENDS: Final = frozenset({"send", "isend"})
 _RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source", "recvanysource"})
-
-
-@dataclass(frozen=True, slots=True)
-class Inferred:
-    entries: Entries | None
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +74,25 @@ def first_source(linked: Linked, entries: Entries) -> int:
     return int(peers.peer[before[0]]) if len(before) else NOWHERE
 
 
-def inferred_entries(linked: Linked) -> Inferred:
-    """Entries with rule ``RULE``; None without sends and receives, or where forwards and backwards are not one to one. O(n log n)."""
+def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
+    """Return entries with rule ``RULE``; and warnings; None without sends and receives, or where forwards and backwards
+    are not one to one. O(n log n)."""
     rows, strings = linked.trace.host, linked.trace.strings
     peers = peer_ops(linked)
     if not len(peers.start_ns):
-        return Inferred(None, ())
+        return None, ()
     autograd = np.array([s.startswith(_AUTOGRAD) for s in strings], np.bool_)[rows.name]
     backward = np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
     if not len(backward):
-        return Inferred(None, ())
+        return None, ()
     forward = _forward(linked, autograd, backward)
     passes = _passes(linked, forward, backward, peers.start_ns)
     if isinstance(passes, str):
-        return Inferred(None, (f"pipeline ranges could not be inferred: {passes}",))
+        return None, (f"pipeline ranges could not be inferred: {passes}",)
     f, b = passes.forward, passes.backward
     odd = _odd_peers(peers, int(f.end_ns[0]), len(f.tid), len(b.tid))
     if odd:
-        return Inferred(None, (f"pipeline ranges could not be inferred: {odd}",))
+        return None, (f"pipeline ranges could not be inferred: {odd}",)
     optimizer = [k for k, s in enumerate(strings) if OPTIMIZER.read(s)]
     opt = np.flatnonzero(np.isin(rows.name, optimizer) & rows.annotation & ~linked.crossing)
     tid = np.concatenate([f.tid, b.tid, rows.tid[opt]])
@@ -122,7 +117,7 @@ def inferred_entries(linked: Linked) -> Inferred:
         rule=np.repeat([0, 0, 1], counts)[order].astype(np.int32),
         rules=(RULE, OPTIMIZER.name),
     )
-    return Inferred(_paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ())
+    return _paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ()
 
 
 def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
@@ -153,8 +148,7 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
     backward = np.flatnonzero(entries.phase == Phase.B)
     microbatch[backward] = microbatch[of_pass[pass_of[backward]]]
     step[backward] = step[of_pass[pass_of[backward]]]
-    columns = {name: getattr(entries, name) for name in Entries.__slots__}
-    return Entries(**{**columns, "microbatch": microbatch, "step": step, "inferred": np.zeros(len(step), np.bool_)})
+    return replace(entries, microbatch=microbatch, step=step, inferred=np.zeros(len(step), np.bool_))
 
 
 @dataclass(frozen=True, slots=True)

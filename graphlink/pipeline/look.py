@@ -137,3 +137,9 @@ def xml(text: str, most: int = 300) -> str:
     if _UNSAFE.search(text):
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return escape(text, quote=False).replace('"', "&quot;")
+
+
+def milliseconds(ns: int) -> str:
+    """Return ms, exact, without needless zeros."""
+    whole = f"{ns / 1e6:,.6f}" if abs(ns) < 1 << 50 else f"{ns // 10**6:,}.{ns % 10**6:06}"
+    return whole.rstrip("0").rstrip(".")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.order import Order
 from graphlink.pipeline.records import Phase
+from graphlink.pipeline.schedules import Order
 
 PHASES = 4  # F, B, I, W
 

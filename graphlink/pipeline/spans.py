@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.records import Spans
+from graphlink.pipeline.records import KeyedSpans, Spans
 
 NO_TIMES = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 NONE = Spans(*NO_TIMES)
-
-
-class Keyed(NamedTuple):
-    """Spans with a key each, sorted by key, then start; those of one key are disjoint, and none is empty."""
-
-    start_ns: I64
-    end_ns: I64
-    key: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +35,16 @@ def union(start_ns: I64, end_ns: I64) -> Spans:
     return Spans(start_ns[new], reach[np.append(np.flatnonzero(new)[1:] - 1, len(order) - 1)])
 
 
-def union_by(key: I64, start_ns: I64, end_ns: I64) -> Keyed:
+def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     """The union of the intervals of each key: keys one after the other on an axis of ranks of times, which cannot overflow."""
     points = np.unique(np.append(start_ns, end_ns))
     keys, which = np.unique(key, return_inverse=True)
     shift = which.reshape(-1) * len(points)
     united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
     if not len(united.start_ns):
-        return Keyed(*NO_TIMES, np.zeros(0, np.int64))
+        return KeyedSpans(*NO_TIMES, np.zeros(0, np.int64))
     count = len(points)
-    return Keyed(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
+    return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
 
 
 def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Phase, Ranges, StageRun, StepSpans
+from graphlink.pipeline.records import KeyedSpans, Phase, Ranges, StageRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def _steps(run: StageRun) -> list[int]:
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
     r = run.ranges
     columns = {name: getattr(r, name)[rows] for name in Ranges.__slots__ if name != "rules"}
-    inside = np.isin(run.work.step, steps)
-    work = StepSpans(run.work.start_ns[inside], run.work.end_ns[inside], np.searchsorted(steps, run.work.step[inside]))
+    inside = np.isin(run.work.key, steps)
+    work = KeyedSpans(run.work.start_ns[inside], run.work.end_ns[inside], np.searchsorted(steps, run.work.key[inside]))
     return replace(run, work=work, ranges=Ranges(**{**columns, "step": np.searchsorted(steps, columns["step"])}, rules=r.rules))
 
 

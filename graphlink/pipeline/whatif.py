@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.measured import Measured
-from graphlink.pipeline.order import V_SHAPED, Order
-from graphlink.pipeline.records import Definitions, Phase
-from graphlink.pipeline.schedules import SPLIT, default_chunks, named, orders
+from graphlink.pipeline.records import Phase, Rates
+from graphlink.pipeline.schedules import SPLIT, V_SHAPED, Order, default_chunks, named, orders
 from graphlink.pipeline.simulate import Timed, Times, peak_activations, simulate
-from graphlink.pipeline.theory import definitions
+from graphlink.pipeline.theory import Measured, rates_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class WhatIf:
     chunks: int
     orders: tuple[Order, ...]
     timed: Timed
-    definitions: Definitions
+    rates: Rates
     activations: tuple[float, ...]
     assumed: tuple[str, ...]
 
@@ -66,7 +64,7 @@ def what_if(
     timed = simulate(made, times)
     part = 1 if name == "DualPipe" else pieces
     activations = tuple(peak / part for peak in peak_activations(made))
-    return WhatIf(name, ranks, microbatches, pieces, made, timed, definitions([timed]), activations, tuple(assumed))
+    return WhatIf(name, ranks, microbatches, pieces, made, timed, rates_of([timed]), activations, tuple(assumed))
 
 
 @dataclass(frozen=True, slots=True)

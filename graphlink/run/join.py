@@ -12,9 +12,9 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 from graphlink.pipeline.analyse import analyse, rank_pipeline
-from graphlink.pipeline.clocks import TOLERANCE_NS
-from graphlink.pipeline.common import counted_alike, on_run_clock
+from graphlink.pipeline.peers import TOLERANCE_NS
 from graphlink.pipeline.records import Pipeline, StageRun
+from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks.clocks.align import clocks, onto_run
 from graphlink.ranks.figures.measure import Figures, figures

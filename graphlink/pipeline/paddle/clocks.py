@@ -13,17 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
 from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I64
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
+from graphlink.pipeline.paddle.logs import some
 from graphlink.pipeline.paddle.stages import Passages, Stages
 from graphlink.pipeline.records import Phase
-
-_MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +145,9 @@ def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, li
             said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (bounded on one side only)")
         else:
             unknown.append(f"machine{numbers[at]}")
-    out = [f"clocks are shifted onto that of machine{numbers[0]}: {_some(said)}"] if said else []
+    out = [f"clocks are shifted onto that of machine{numbers[0]}: {some(said)}"] if said else []
     if unknown:
-        out.append(f"the clocks of {_some(unknown)} are taken as they are: nothing passed between them and machine{numbers[0]}")
+        out.append(f"the clocks of {some(unknown)} are taken as they are: nothing passed between them and machine{numbers[0]}")
     return shift, out
 
 
@@ -174,7 +172,3 @@ def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[_Hop], shift_
 
 def _ms(ns: int) -> str:
     return f"{ns / 1e6:.3f}"
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

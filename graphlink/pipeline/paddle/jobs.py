@@ -16,6 +16,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, U8, Bool, JobLog
+from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import Phase
 
 NO_PHASE: Final = 255
@@ -69,15 +70,6 @@ def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
     read = [_typed(log) for log in logs]
     with_work = _dense(_dense([jobs for jobs in read if jobs.work.any()], "chunk"), "microbatch")
     return _numbered(_matched(_cut(with_work)))
-
-
-def codes(*columns: I64) -> I64:
-    """One number from 0 for each different row of the columns."""
-    out = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        out = np.unique(out * max(len(values), 1) + place, return_inverse=True)[1]
-    return out
 
 
 def _typed(log: JobLog) -> Jobs:
@@ -273,7 +265,7 @@ def _numbered(workers: Sequence[Jobs]) -> tuple[Jobs, ...]:
 def _with_microbatches(jobs: Jobs) -> Jobs:
     if _knows_microbatches(jobs):
         return jobs
-    order = _occurrence(codes(jobs.step, jobs.log.type.astype(np.int64)))
+    order = counted(codes(jobs.step, jobs.log.type.astype(np.int64)))
     return replace(jobs, microbatch=np.where(jobs.work, order, NOWHERE), rule=2)
 
 
@@ -291,18 +283,9 @@ def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
     if repeats <= 1:
         return replace(jobs, chunk=np.where(jobs.work, 0, NOWHERE))
     code = codes(jobs.step, jobs.phase.astype(np.int64), jobs.part, jobs.microbatch)
-    k, count = _occurrence(code), np.bincount(code)[code]
+    k, count = counted(code), np.bincount(code)[code]
     chunk = np.where(jobs.phase == Phase.F, k, repeats - 1 - k)
     return replace(jobs, chunk=np.where(jobs.work & (count == repeats), chunk, NOWHERE), rule=max(jobs.rule, 1))
-
-
-def _occurrence(code: I64) -> I64:
-    """Of each entry, how many of its code come before it."""
-    order = np.argsort(code, kind="stable")
-    first = np.searchsorted(code[order], code[order])
-    out = np.empty(len(code), np.int64)
-    out[order] = np.arange(len(code)) - first
-    return out
 
 
 def _missing(jobs: Jobs, usual: int) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs, codes
+from graphlink.pipeline.grouped import codes
+from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
 from graphlink.pipeline.records import Phase
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared

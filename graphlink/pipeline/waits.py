@@ -1,8 +1,8 @@
-"""What held back the work of a rank while its device was idle, by the edges of its graph.
+"""What a device waited for while it was idle, by the edges of its graph.
 
 From the op that ends an idle interval the walk goes back to what it started after: its launch, or the device op before it on its
 stream or behind an event. A communication kernel there ran in the interval, and is the reason as long as it ran; before it counts
-what that kernel started after. Where the launch came last the host was late, and ``late.py`` says what it did.
+what that kernel started after. Where the launch came last the host was late, and ``delays`` says what it did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FAR: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Idle time cut by reason, times absolute. ``next``: the work op that was held back.
+    """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
 
     ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later still, ``NOWHERE``
     if the launch was in time. Neither: nothing explains it.
@@ -37,7 +37,7 @@ class Segments:
 
 
 def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segments:
-    """``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
+    """Cut ``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
 
     O(n log n) in device ops and edges, and a step of plain Python for each op that ran, or ended, inside an interval.
     """

@@ -10,10 +10,7 @@ the own windows; DualPipe its report (arXiv 2412.19437). The makespans of the ze
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from graphlink.pipeline.records import Definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +73,3 @@ def ratio_ideal(schedule: str, stages: int, microbatches: int, chunks: int) -> f
     if schedule in ("GPipe", "1F1B", "interleaved") and microbatches:
         return (stages - 1) / (chunks * microbatches)
     return None
-
-
-def rates(
-    makespans_ns: Sequence[int], work_ns: Sequence[Sequence[int]], own_ns: Sequence[Sequence[int]], ratio: float | None
-) -> Definitions:
-    """The definitions over steps: their times are added up first, so longer steps weigh more.
-
-    Args:
-        makespans_ns: one a step.
-        work_ns, own_ns: by step, then rank: time at work, and the own window (end of the last work less start of the first).
-        ratio: bubble time / ideal time, as it is known.
-
-    The zero-bubble definition compares the longest own window (cost) with the work of a stage; where stages differ, with their mean.
-    """
-    room = sum(makespan * len(ranks) for makespan, ranks in zip(makespans_ns, work_ns, strict=True))
-    cost = sum(max(ranks, default=0) for ranks in own_ns)
-    mean = sum(sum(ranks) / len(ranks) for ranks in work_ns if ranks)
-    work = sum(map(sum, work_ns))
-    return Definitions(1 - work / room if room else None, 1 - mean / cost if cost else None, ratio)
