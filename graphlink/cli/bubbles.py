@@ -13,7 +13,7 @@ from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
-    from graphlink.pipeline.whatif import WhatIf
+    from graphlink.pipeline.theory import WhatIf
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown

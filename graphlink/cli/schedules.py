@@ -17,8 +17,7 @@ from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.schedules import SPLIT, Order, default_chunks, named
 from graphlink.pipeline.simulate import Timed
 from graphlink.pipeline.svg import heading, picture
-from graphlink.pipeline.theory import Measured, measure, rebuild
-from graphlink.pipeline.whatif import WhatIf, what_if
+from graphlink.pipeline.theory import Measured, WhatIf, measure, rebuild, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
@@ -129,7 +128,7 @@ def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[
     """Return a computed step as a panel of the picture; ``ranks``: what its rows are called."""
     none = np.zeros(0, np.int64)
     phase, stage, microbatch = (np.concatenate([none, *(getattr(o, name) for o in orders)]) for name in ("phase", "stage", "microbatch"))
-    row = np.repeat(np.arange(len(orders)), list(map(len, orders)))
+    row = np.repeat(np.arange(len(orders)), [len(order.stage) for order in orders])
     chunk = np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)])
     start, end = np.concatenate([none, *timed.start_ns]), np.concatenate([none, *timed.end_ns])
     boxes = Marks(row, phase, start, end, stage, chunk, microbatch, np.zeros_like(row), ("",))

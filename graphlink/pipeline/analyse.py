@@ -34,7 +34,7 @@ class RankPipeline:
     recorded: I64
 
     def ranges_of(self, given: I32) -> I32:
-        """Of ranges as ``stage_run`` counts them those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        """Return, of ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
         if not len(self.recorded):
             return np.full(len(given), NOWHERE, np.int32)
         at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
@@ -42,7 +42,7 @@ class RankPipeline:
 
 
 def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
-    """None where ``rank`` is no part of it."""
+    """Return a rank's part; None where ``rank`` is no part of it."""
     if pipeline is None or rank not in pipeline.ranks:
         return None
     place = pipeline.ranks.index(rank)
@@ -54,7 +54,7 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
 
 
 def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> Pipeline | None:
-    """All of it for the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
+    """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
     Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
@@ -128,7 +128,7 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
 
 
 def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
-    """Steps as the recording numbers them, no longer counted from 0."""
+    """Number steps as the recording does, no longer counted from 0."""
     number = np.array(steps, np.int64)
     runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
     named = tuple(structs.replace(step, number=steps[step.number]) for step in pipeline.steps)
@@ -136,7 +136,7 @@ def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
 
 
 def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
-    """Of an unknown schedule the nearest, and the first difference, in words."""
+    """Name, of an unknown schedule, the nearest one and the first difference."""
     if one.schedule != UNKNOWN:
         return ""
     if len({f.schedule for f in found}) > 1:
@@ -145,7 +145,7 @@ def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
 
 
 def _untold(whole: Pipes) -> list[str]:
-    """Communication of which nobody knows with whom it was."""
+    """Warn of communication of which nobody knows with whom it was."""
     unknown = sum(int(np.count_nonzero(run.exchanges.kind == CommKind.UNKNOWN)) for run in whole.runs)
     if not unknown:
         return []
@@ -155,12 +155,12 @@ def _untold(whole: Pipes) -> list[str]:
 
 
 def _left_out(found: Sequence[Recognised]) -> list[str]:
-    """Steps that could not be compared with schedules."""
+    """Warn of steps that could not be compared with schedules."""
     return list(dict.fromkeys(f"step {step} was not compared with schedules: {why}" for f in found for step, why in f.left_out.items()))
 
 
 def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[StepEntry]) -> Theory | None:
-    """Of several pipelines the parts are added up, and the rates are those of the first."""
+    """Compute theory; of several pipelines the parts are added up, and the rates are those of the first."""
     out: Theory | None = None
     for group, one in zip(groups, found, strict=True):
         own = [structs.replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]

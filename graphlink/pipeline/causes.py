@@ -65,14 +65,14 @@ def _work(run: StageRun, step: int) -> Spans:
 
 
 def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
-    """The ranges of a step, those of the optimizer or the others."""
+    """Return the ranges of a step, those of the optimizer or the others."""
     low, high = np.searchsorted(run.ranges.step, [step, step + 1]).tolist()
     out: I64 = low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer)
     return out
 
 
 def _of_step(parts: _Parts, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
-    """``next_ns``: when the next step begins; what is idle from then on is of that one."""
+    """Account for a step of a rank. ``next_ns``: when the next step begins; what is idle from then on is of that one."""
     r = run.ranges
     mine = _rows(run, step.number, optimizer=False)
     forward = mine[r.phase[mine] == Phase.F]
@@ -118,7 +118,7 @@ class _Delayed:
         return f"{Phase(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
 
     def last_collective_ns(self, step: StepEntry) -> int:
-        """When the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
+        """Return when the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
         ex = self.run.exchanges
         until = self.earliest_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
         low, high = np.searchsorted(ex.start_ns, step.end_ns), np.searchsorted(ex.start_ns, until, side="right")
@@ -126,7 +126,7 @@ class _Delayed:
         return int(ends[(ex.kind[low:high] == CommKind.COLLECTIVE) & (ends <= until)].max(initial=step.end_ns))
 
     def explain(self, parts: _Parts, step: StepEntry, idle: Spans) -> None:
-        """Cuts idle time inside a rank's step by what delayed it, and each piece by what other ranks tell."""
+        """Cut idle time inside a rank's step by what delayed it, and each piece by what other ranks tell."""
         if not len(idle.start_ns):
             return
         delays = self.run.delays
@@ -174,7 +174,7 @@ class _Delayed:
         )
 
     def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
-        """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
+        """Return what is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
         ex, meeting = self.run.exchanges, self.meeting
         some = exchange != NOWHERE
         kind = _taken(ex.kind, exchange, CommKind.UNKNOWN)
@@ -201,7 +201,7 @@ class _Delayed:
         return np.array([self.from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
 
     def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
-        """Up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
+        """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
         out = start.copy()
         for r in np.unique(rank[rank != NOWHERE]).tolist():
             at = np.flatnonzero(rank == r)
@@ -215,13 +215,13 @@ class _Delayed:
             parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words(i))
 
     def _range_at(self, at_ns: I64) -> I64:
-        """The range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
+        """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
         k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
         out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
         return out
 
     def _begins(self, step: StepEntry, k: I64, at_ns: I64) -> Bool:
-        """Does the work of range ``k`` begin at each moment? In a run without device ops a range may wait before it works."""
+        """Return whether the work of range ``k`` begins at each moment. In a run without device ops a range may wait before it works."""
         begins = self.run.ranges.start_ns[k]
         work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
         out: Bool = spans.overlap_ns(work, begins, at_ns) == 0
@@ -264,7 +264,7 @@ class _Talk:
 
 
 def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
-    """``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
+    """Return ``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
     out = np.full(len(at), otherwise, np.int64)
     some = at != NOWHERE
     out[some] = column[at[some]]
@@ -295,7 +295,7 @@ class _Parts:
 
 
 def _touching_joined(table: I64) -> I64:
-    """Rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
+    """Return rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
     same = (table[1:, [0, 1, 4, 5]] == table[:-1, [0, 1, 4, 5]]).all(axis=1) & (table[1:, 2] == table[:-1, 3])
     first = np.flatnonzero(np.append(True, ~same)[: len(table)])
     last = np.flatnonzero(np.append(~same, True)[: len(table)])

@@ -34,7 +34,7 @@ class Pass:
 
 
 def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: Pass) -> Bubble:
-    """The closed form on equal stages without transfers; ``schedule`` by its name in the contract."""
+    """Return the closed form on equal stages without transfers; ``schedule`` by its name in the contract."""
     F, I, W = each.forward_ns, each.input_ns, each.weight_ns  # noqa: E741
     hops, many, equal = stages - 1, microbatches, F == I == W
     short = min(F, I) >= W
@@ -56,7 +56,7 @@ def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: Pas
 
 
 def transfer_growth_ns(schedule: str, stages: int, microbatches: int, transfer_ns: int) -> int | None:
-    """By how much the makespan grows if each transfer between ranks takes ``transfer_ns``; None where no form is known.
+    """Return by how much the makespan grows if each transfer between ranks takes ``transfer_ns``; None where no form is known.
 
     GPipe: always. 1F1B: from 2 stages on, microbatches a multiple of them; fitted to the simulator, not published.
     """
@@ -69,7 +69,7 @@ def transfer_growth_ns(schedule: str, stages: int, microbatches: int, transfer_n
 
 
 def ratio_ideal(schedule: str, stages: int, microbatches: int, chunks: int) -> float | None:
-    """Megatron's figure (p - 1) / (v m): bubble time / ideal time of GPipe, 1F1B and interleaved. Of no other: None."""
+    """Return Megatron's figure (p - 1) / (v m): bubble time / ideal time of GPipe, 1F1B and interleaved. Of no other: None."""
     if schedule in ("GPipe", "1F1B", "interleaved") and microbatches:
         return (stages - 1) / (chunks * microbatches)
     return None

@@ -45,7 +45,7 @@ class CompleteStep:
 
     @property
     def split(self) -> bool:
-        """Whether some backwards are split into input and weight gradient."""
+        """Return whether some backwards are split into input and weight gradient."""
         return any(bool((rank.phase == Phase.W).any()) for rank in self.ranks)
 
 

@@ -67,7 +67,7 @@ def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> tuple[Entries | 
 
 
 def _crossing(linked: Linked, user: Sequence[Rule]) -> tuple[str, ...]:
-    """What is said of ranges that a rule knows and that are left out, as they end inside others of their thread."""
+    """Warn of ranges that a rule knows and that are left out, as they end inside others of their thread."""
     rows, strings = linked.trace.host, linked.trace.strings
     out = np.flatnonzero(rows.annotation & linked.crossing)
     texts = {strings[k]: k for k in np.unique(rows.name[out]).tolist()}
@@ -111,7 +111,7 @@ def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Readi
 
 
 def _why_not(raw: _Raw) -> str:
-    """Why the ranges of a rule explain no run; empty if they do."""
+    """Return why the ranges of a rule explain no run; empty if they do."""
     forward, backward = raw.phase == Phase.F, np.isin(raw.phase, _BACKWARD)
     if not forward.any() or not backward.any():
         return f"no {'forward' if not forward.any() else 'backward'} among them"
@@ -258,7 +258,7 @@ def numbered(entries: Entries, step: I64) -> Entries:
 
 
 def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
-    """The innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
+    """Return the innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
     out = np.full(len(at_ns), NOWHERE, np.int32)
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
@@ -286,7 +286,7 @@ def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
 
 
 def _leaps(around: I32) -> list[I64]:
-    """What is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
+    """Return what is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
     up = np.append(around, NOWHERE).astype(np.int64)
     out = []
     while (up != NOWHERE).any():

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType, structs
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import summary
+from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.records import Cause, Idle, Ns, Number, Phase, Pipeline, Ranges, StageRun, StepEntry
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
@@ -155,9 +156,8 @@ class Compared(Bubbles, frozen=True, kw_only=True):
 
 
 def summarised(pipeline: Pipeline) -> summary.Pipeline:
-    """``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
-    totals = _by_cause(pipeline.idle, np.ones(len(pipeline.idle.rank), np.bool_))
-    seen = _seen(totals, any(run.sees_causes for run in pipeline.runs))
+    """Return ``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
+    seen = _by_cause(pipeline.idle, any(run.sees_causes for run in pipeline.runs))
     return summary.Pipeline(
         stages=pipeline.stages,
         microbatches=pipeline.microbatches,
@@ -173,12 +173,12 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
 
 
 def encode(pipeline: Pipeline) -> bytes:
-    """The file's bytes. ``blocks`` gives the same a rank at a time."""
+    """Return the file's bytes. ``blocks`` gives the same a rank at a time."""
     return b"".join(blocks(pipeline))
 
 
 def blocks(pipeline: Pipeline) -> Iterator[bytes]:
-    """The file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
+    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'
@@ -193,7 +193,7 @@ def blocks(pipeline: Pipeline) -> Iterator[bytes]:
 
 
 def load(path: Path) -> Bubbles:
-    """A file of an earlier run.
+    """Read a file of an earlier run.
 
     Raises:
         InputError: it cannot be read, or is none of ours.
@@ -224,7 +224,7 @@ def load(path: Path) -> Bubbles:
 
 
 def _too_long(file: Bubbles) -> bool:
-    """Whether times lie too far apart to be drawn and added up."""
+    """Return whether times lie too far apart to be drawn and added up."""
     entries: list[RangeEntry | IdleEntry | StepEntry] = [*file.ranges, *file.idle, *file.steps]
     ns = [*(e.start_ns for e in entries), *(e.end_ns for e in entries)]
     spans = [ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)]
@@ -234,7 +234,7 @@ def _too_long(file: Bubbles) -> bool:
 
 
 def ranges_of(file: Bubbles) -> tuple[Ranges, ...]:
-    """The ranges of each rank of ``file.stages`` as the record that they were written from."""
+    """Return the ranges of each rank of ``file.stages`` as the record that they were written from."""
     by_rank: dict[int, list[RangeEntry]] = {stage.rank: [] for stage in file.stages}
     for entry in file.ranges:
         by_rank[entry.rank].append(entry)
@@ -242,13 +242,13 @@ def ranges_of(file: Bubbles) -> tuple[Ranges, ...]:
 
 
 def replica(file: Bubbles, number: int = 0) -> tuple[int, ...]:
-    """Where in ``file.stages`` the ranks of one pipeline stand, in the order of their stages."""
+    """Return where in ``file.stages`` the ranks of one pipeline stand, in the order of their stages."""
     mine = (i for i, entry in enumerate(file.stages) if entry.replica == number)
     return tuple(sorted(mine, key=lambda i: file.stages[i].stage))
 
 
 def idle_of(file: Bubbles) -> Idle:
-    """The idle intervals of ``file`` as the record that they were written from."""
+    """Return the idle intervals of ``file`` as the record that they were written from."""
     texts = {text: i for i, text in enumerate(dict.fromkeys(e.evidence for e in file.idle))}
     cause = {name: i for i, name in enumerate(CAUSES)}
     return Idle(
@@ -285,7 +285,7 @@ def _numbers(values: Sequence[int | UnsetType]) -> I64:
 
 
 def _head(pipeline: Pipeline) -> Bubbles:
-    """The file without its two long lists."""
+    """Return the file without its two long lists."""
     return Bubbles(
         pipeline=summarised(pipeline),
         definition=_definition(pipeline),
@@ -313,7 +313,7 @@ def _definition(pipeline: Pipeline) -> Definition:
 def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     run, rank = pipeline.runs[i], pipeline.ranks[i]
     stages, optimizer = run.ranges.stage, run.ranges.phase == Phase.OPT
-    seen = _seen(_by_cause(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
+    seen = _by_cause(taken(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
     return StageEntry(
         rank=rank,
         stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,
@@ -326,15 +326,11 @@ def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     )
 
 
-def _by_cause(idle: Idle, of: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> dict[Cause, int]:
+def _by_cause(idle: Idle, sees_causes: bool) -> dict[Cause, int]:
+    """Sum up idle time, without the causes that cannot be seen."""
     totals = np.zeros(len(Cause), np.int64)
-    np.add.at(totals, idle.cause[of], (idle.end_ns - idle.start_ns)[of])
-    return dict(zip(Cause, totals.tolist(), strict=True))
-
-
-def _seen(totals: dict[Cause, int], sees_causes: bool) -> dict[Cause, int]:
-    """Without the causes that cannot be seen."""
-    return {cause: ns for cause, ns in totals.items() if sees_causes or ns or cause in _FROM_RANGES}
+    np.add.at(totals, idle.cause, idle.end_ns - idle.start_ns)
+    return {cause: ns for cause, ns in zip(Cause, totals.tolist(), strict=True) if sees_causes or ns or cause in _FROM_RANGES}
 
 
 def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
@@ -346,7 +342,7 @@ def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
 
 
 def _sound(texts: Sequence[str]) -> list[str]:
-    """Texts that can be written: recorded names may hold half a surrogate pair."""
+    """Make texts writable: recorded names may hold half a surrogate pair."""
     return [text.encode("utf-8", "backslashreplace").decode() for text in texts]
 
 

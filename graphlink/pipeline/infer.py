@@ -33,7 +33,7 @@ class PeerOps:
 
 
 def peer_ops(linked: Linked) -> PeerOps:
-    """Of both recordings; a call that several nested rows tell counts once, by the first with its start."""
+    """Read them from both recordings; a call that several nested rows record counts once, by the first with its start."""
     trace, et = linked.trace, linked.et
     told = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
     if et is not None and len(et.comm.row):
@@ -65,7 +65,7 @@ def _peer(comm: Comm) -> int | None:
 
 
 def first_source(linked: Linked, entries: Entries) -> int:
-    """The rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
+    """Return the rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
     forward = np.flatnonzero(entries.phase == Phase.F)
     if not len(forward):
         return NOWHERE
@@ -85,8 +85,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     backward = np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
     if not len(backward):
         return None, ()
-    forward = _forward(linked, autograd, backward)
-    passes = _passes(linked, forward, backward, peers.start_ns)
+    passes = _passes(linked, autograd, backward, peers.start_ns)
     if isinstance(passes, str):
         return None, (f"pipeline ranges could not be inferred: {passes}",)
     f, b = passes.forward, passes.backward
@@ -121,7 +120,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
 
 
 def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
-    """Why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
+    """Return why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
 
     A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
     several stages on a rank (interleaved) or in a ring there are more.
@@ -140,7 +139,7 @@ def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int)
 
 
 def _paired(entries: Entries, pass_of: I64) -> Entries:
-    """A backward has the microbatch, and the step, of its forward."""
+    """Give a backward the microbatch, and the step, of its forward."""
     microbatch, step = entries.microbatch.copy(), entries.step.copy()
     forward = np.flatnonzero(entries.phase == Phase.F)
     of_pass = np.full(len(forward), NOWHERE)
@@ -151,18 +150,11 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
     return replace(entries, microbatch=microbatch, step=step, inferred=np.zeros(len(step), np.bool_))
 
 
-@dataclass(frozen=True, slots=True)
-class _Forward:
-    """Of each backward row whose forward op was recorded (``backward``, positions in the rows asked for) the outermost op around that."""
+def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
+    """Return the rows of ``backward`` (positions) whose forward op was recorded, and of each the outermost op around that.
 
-    backward: I64
-    row: I64
-
-
-def _forward(linked: Linked, autograd: Bool, backward: I64) -> _Forward:
-    """The forward op of a backward row is the last that started with its number before it, outside autograd.
-
-    Rows before that one may carry the number of what is to come, and numbers may start over.
+    The forward op of a backward row is the last that started with its number before it, outside autograd. Rows before
+    that one may carry the number of what is to come, and numbers may start over.
     """
     rows = linked.trace.host
     top, inside = _outermost(linked, autograd)
@@ -179,11 +171,11 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> _Forward:
     found = np.searchsorted(place(row), place(backward), side="left") - 1
     known = found >= 0
     known[known] = rows.seq_id[row[found[known]]] == rows.seq_id[backward[known]]
-    return _Forward(np.flatnonzero(known), top[row[found[known]]])
+    return np.flatnonzero(known), top[row[found[known]]]
 
 
 def _outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
-    """Of each row the outermost op around it (annotations are none), and whether autograd is around it. Doubles the reach a round."""
+    """Return the outermost op around each row (annotations are none), and whether autograd is around it. Doubles the reach a round."""
     ops = ~linked.trace.host.annotation
     jump = np.where((linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops, linked.parent, NOWHERE).astype(np.int64)
     top, inside = np.arange(len(jump)), autograd.copy()
@@ -211,25 +203,26 @@ class _Paired:
     of_backward: I64  # a backward pass: its forward pass
 
 
-def _passes(linked: Linked, forward: _Forward, backward: I64, peer_ns: I64) -> _Paired | str:
-    """Forward passes, backward passes, and which belong together; or why they are not one to one."""
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Paired | str:
+    """Return forward passes, backward passes, and which belong together; or why they are not one to one."""
     starts = linked.trace.host.start_ns
-    if not len(forward.row):
+    known, forward = _forward(linked, autograd, backward)
+    if not len(forward):
         return "no backward op has its forward op in the recording"
-    ops = np.unique(forward.row)
+    ops = np.unique(forward)
     ops = ops[np.argsort(starts[ops], kind="stable")]
     f = _cut(linked, ops, np.sort(np.concatenate([peer_ns, starts[backward]])))
     b = _cut(linked, backward, np.sort(np.concatenate([peer_ns, starts[ops]])))
     place = np.full(len(starts), NOWHERE)
     place[ops] = f.of_row
-    pairs = np.unique(np.stack([b.of_row[forward.backward], place[forward.row]]), axis=1)
+    pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
     return _Paired(f, b, pairs[1])
 
 
 def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:
-    """Rows in start order put together unless a cut lies between them."""
+    """Put rows in start order together unless a cut lies between them."""
     rows = linked.trace.host
     start, end = rows.start_ns[rows_at], rows.end_ns[rows_at]
     part = np.searchsorted(cuts_ns, start, side="right")

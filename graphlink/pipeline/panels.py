@@ -45,7 +45,7 @@ class Marks:
 
     @property
     def is_box(self) -> Bool:
-        """Which are no idle intervals."""
+        """Return which are no idle intervals."""
         out: Bool = self.look < FIRST_CAUSE
         return out
 

@@ -55,7 +55,7 @@ class Order:
 
 
 def named(schedule: str) -> str:
-    """The contract's name of a schedule, in whatever case it is given. Raises ValueError for others."""
+    """Return the contract's name of a schedule, in whatever case it is given. Raises ValueError for others."""
     for name in SCHEDULES:
         if name.lower() == schedule.strip().lower():
             return name
@@ -63,7 +63,7 @@ def named(schedule: str) -> str:
 
 
 def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
-    """Virtual stage that ``rank`` of ``stages`` runs as its ``chunk``: chunk * stages + rank, and there and back where V-shaped.
+    """Return the virtual stage that ``rank`` of ``stages`` runs as its ``chunk``: chunk * stages + rank, and there and back where V-shaped.
 
     ZB-V: chunk 1 goes from the last rank to the first, so the loss is on rank 0. DualPipe: two pipelines that have nothing to do with
     each other, of which the second (virtual stages ``stages`` and up, chunk 1) begins on the last rank and ends on the first; its
@@ -73,14 +73,14 @@ def stage_of(schedule: str, rank: int, chunk: int, stages: int) -> int:
 
 
 def default_chunks(schedule: str, chunks: int = 1) -> int:
-    """How many chunks ``schedule`` runs a rank, if there is no choice; else ``chunks``, but at least 2."""
+    """Return how many chunks ``schedule`` runs a rank, if there is no choice; else ``chunks``, but at least 2."""
     if schedule in ONE_CHUNK:
         return 1
     return 2 if schedule in V_SHAPED else max(chunks, 2)
 
 
 def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
-    """One order a rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
+    """Return one order a rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
 
     ``schedule`` is a name of the contract (exactly so written); ``stages`` counts pipeline ranks, ``microbatches`` those of a step
     (DualPipe: of both directions; 0 .. m/2 - 1 enter on the first rank, the others on the last).
@@ -95,7 +95,7 @@ def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tu
 
 
 def variants(schedule: str, stages: int, microbatches: int, chunks: int) -> Iterator[tuple[Order, ...]]:
-    """Every order that is run under a schedule's name, ``orders`` first; none where the schedule does not exist for these numbers.
+    """Yield every order that is run under a schedule's name, ``orders`` first; none where the schedule does not exist for these numbers.
 
     GPipe: backwards last microbatch first (as its paper draws it). interleaved: all forwards first where microbatches = stages
     (Megatron-LM until 2024); groups of more than ``stages`` microbatches where these are no multiple (torch, which asks that the
@@ -117,7 +117,7 @@ def variants(schedule: str, stages: int, microbatches: int, chunks: int) -> Iter
 
 
 def _group(stages: int, microbatches: int) -> int:
-    """Microbatches that a chunk runs before the next one takes over (torch's rounds); 0 where they do not come out even."""
+    """Return the microbatches that a chunk runs before the next one takes over (torch's rounds); 0 where they do not come out even."""
     rounds = max(1, microbatches // stages)
     return 0 if microbatches % rounds else microbatches // rounds
 
@@ -177,7 +177,7 @@ class _Turns:
         )
 
     def _sequence(self, each: I64) -> tuple[I64, I64]:
-        """Chunk and microbatch of each forward: a group of microbatches through all chunks, then the next group."""
+        """Return chunk and microbatch of each forward: a group of microbatches through all chunks, then the next group."""
         if self.chunks == 1:
             return np.zeros_like(each), each
         group = self._microbatch_group()
@@ -187,7 +187,7 @@ class _Turns:
         return self.group or (_group(self.stages, self.microbatches) if self.schedule == "interleaved-ZB" else self.stages)
 
     def _warmup(self, rank: int) -> int:
-        """Forwards before the first pair."""
+        """Return the number of forwards before the first pair."""
         behind, most = self.stages - 1 - rank, self.microbatches * self.chunks
         if self.schedule == "GPipe" or self.all_first:
             return most
@@ -196,12 +196,12 @@ class _Turns:
         return min(most, hops * behind + rounds)
 
     def _delay(self, rank: int) -> int:
-        """Input gradients that are ahead of a weight gradient, beside its own."""
+        """Return how many input gradients are ahead of a weight gradient, beside its own."""
         return 2 * rank if self.schedule == "ZB-H2" else rank
 
 
 def _zb_v(rank: int, stages: int, microbatches: int) -> Order:
-    """Zero-bubble V: no more activations than 1F1B, no idle time inside a rank's own window if F = I = W and m >= 2p - 1.
+    """Order a rank by zero-bubble V: no more activations than 1F1B, no idle time inside a rank's own window if F = I = W and m >= 2p - 1.
 
     With fewer microbatches it is the order for 2p - 1 less those that do not exist.
     """
@@ -218,7 +218,7 @@ def _zb_v(rank: int, stages: int, microbatches: int) -> Order:
 
 
 def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
-    """DualPipe: each rank has a stage of two pipelines that run towards each other, ``microbatches`` / 2 through each.
+    """Order a rank by DualPipe: each rank has a stage of two pipelines that run towards each other, ``microbatches`` / 2 through each.
 
     In an order the forward of a pair stands before its backward.
     """

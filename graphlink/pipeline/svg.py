@@ -50,7 +50,7 @@ class Heading:
 
 
 def encode(pipeline: Pipeline) -> bytes:
-    """The picture of a recorded run."""
+    """Draw a recorded run."""
     panels = recorded(pipeline.ranks, [run.ranges for run in pipeline.runs], pipeline.idle, pipeline.steps)
     head = heading(summarised(pipeline))
     unplaced = sum(int(np.count_nonzero(run.ranges.step == NOWHERE)) for run in pipeline.runs)
@@ -60,7 +60,7 @@ def encode(pipeline: Pipeline) -> bytes:
 
 
 def heading(entry: summary.Pipeline) -> Heading:
-    """What ``summary.json.pipeline`` says, in words."""
+    """Say ``summary.json.pipeline`` in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -99,7 +99,7 @@ class Frame:
     height: float
 
     def pixels(self, ns: I64) -> Pixels:
-        """Positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
+        """Return positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
         out: Pixels = np.round((ns - self.first_ns) / self.ns_per_pixel, 2)
         return out
 
@@ -355,7 +355,7 @@ def _name(look: int) -> str:
 
 
 def _axis(frame: Frame, bands: Sequence[tuple[float, float]], y: float) -> str:
-    """Ticks at round times, lines through all panels."""
+    """Draw ticks at round times, lines through all panels."""
     unit_ns, unit = _unit(frame.width * frame.ns_per_pixel)
     step = _round_step(_TICK * frame.ns_per_pixel / unit_ns)
     first, last = frame.first_ns / unit_ns, (frame.first_ns + frame.width * frame.ns_per_pixel) / unit_ns
@@ -370,18 +370,18 @@ def _axis(frame: Frame, bands: Sequence[tuple[float, float]], y: float) -> str:
 
 
 def _unit(ns: float) -> tuple[int, str]:
-    """The largest unit of which there are ten or more."""
+    """Return the largest unit of which there are ten or more."""
     return next(((size, name) for size, name in ((10**9, "s"), (10**6, "ms"), (1000, "us")) if ns >= 10 * size), (1, "ns"))
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, no less than ``least``."""
+    """Return 1, 2 or 5 times a power of ten, no less than ``least``."""
     power = 10.0 ** np.floor(np.log10(least))
     return float(next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999))
 
 
 def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whole: float) -> tuple[str, float]:
-    """Entries left to right in as many lines as they take, and the height of it."""
+    """Lay out entries left to right in as many lines as they take, and the height of it."""
     inside = sum(ns for cause, ns in causes_ns.items() if cause != Cause.OPTIMIZER_SYNC)
     entries = [(class_of(look), 0, _legend_text(look, causes_ns, inside)) for look in looks]
     for chunk in range(1, min(chunks, MOST_LINES + 1)):

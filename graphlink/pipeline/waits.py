@@ -56,7 +56,7 @@ def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segment
 
 
 def _ended_inside(graph: Graph, idle: Spans) -> I64:
-    """Device nodes that ended in idle intervals, or with them: a walk meets no others."""
+    """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
     end_ns = graph.end_ns[node] + graph.epoch_ns
     before = np.searchsorted(idle.start_ns, end_ns) - 1
@@ -95,7 +95,7 @@ class _Near:
         return _Near(node, *(column.tolist() for column in columns))
 
     def walk(self, out: array[int], low: int, until: int, at: int, next_op: int) -> None:
-        """Appends the segments of [low, until), which ends with node ``at``: start, end, op, call, next."""
+        """Append the segments of [low, until), which ends with node ``at``: start, end, op, call, next."""
         call = NOWHERE
         while until > low:
             done, called = self.done_ns[at], self.called_ns[at]
@@ -125,7 +125,7 @@ def _add(out: array[int], start_ns: int, end_ns: int, *what: int) -> None:
 
 
 def _last_device(graph: Graph, node: I64) -> tuple[I64, I64]:
-    """The device dependency of each node that ended last, and when it did (graph time); ``NOWHERE`` without any."""
+    """Return the device dependency of each node that ended last, and when it did (graph time); ``NOWHERE`` without any."""
     first, count = graph.first[node], graph.first[node + 1] - graph.first[node]
     source, ended = np.full(len(node), NOWHERE), np.full(len(node), _FAR)
     which = np.repeat(np.arange(len(node)), count)

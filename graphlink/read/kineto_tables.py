@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, DeviceRows, EventRows, FlowRows, FrameRows, HostRows, OverheadRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
-from graphlink.read.ranges import ranges
+from graphlink.read.ranges import around_others, named_ranges, unnamed_ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 
@@ -56,8 +56,12 @@ def host_rows(parts: Parts, clock: Clock, strings: Sequence[str], *, old: bool) 
     order = np.lexsort((place, -end, start))
     tid, name, shapes = parts.column("tid"), parts.column("name", np.int32), parts.column("shapes", np.int32)
     seq_id, fw_tid, annotation = parts.column("seq_id"), parts.column("fw_tid"), parts.column("annotation", np.bool_)
-    numbered = (seq_id >= 0) | (fw_tid > 0)
-    annotation = ranges(annotation, name, strings, start_ns=start, end_ns=end, tid=tid, shapes=shapes, numbered=numbered, old=old)
+    own = named_ranges(name, strings)
+    mixed = not annotation.any() and (old or own.any())
+    annotation = annotation | own
+    if mixed:
+        numbered = (seq_id >= 0) | (fw_tid > 0)
+        annotation |= unnamed_ranges(name, strings, shapes, numbered, around_others(start, end, tid))
     return HostRows(
         start_ns=start[order],
         end_ns=end[order],

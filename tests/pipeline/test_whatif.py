@@ -11,8 +11,7 @@ from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import Times, even_times, simulate
-from graphlink.pipeline.theory import Measured, measure
-from graphlink.pipeline.whatif import what_if
+from graphlink.pipeline.theory import Measured, measure, what_if
 from tests.pipeline.made import possible, recorded
 
 

@@ -51,7 +51,7 @@ class _Worker:
 
 
 def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
-    """The logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
+    """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
 
     Machines and workers are ordered by their numbers. A missing worker leaves its rank free. Memory: some MB, and 64 bytes a job.
 
@@ -71,12 +71,12 @@ def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
 
 
 def is_worker_log(path: Path) -> bool:
-    """Whether the file is named as a worker log."""
+    """Return whether the file is named as a worker log."""
     return _WORKER.fullmatch(path.name) is not None
 
 
 def _machines(folder: Path) -> dict[int, dict[int, Path]]:
-    """Machine number -> worker number -> log. One machine: its number is 0."""
+    """Return machine number -> worker number -> log. One machine: its number is 0."""
     here = _numbered(folder, _WORKER, files=True)
     below = {number: _numbered(path, _WORKER, files=True) for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())}
     below = {number: workers for number, workers in below.items() if workers}
@@ -106,7 +106,7 @@ def _numbered(folder: Path, name: re.Pattern[str], *, files: bool) -> dict[int, 
 
 
 def _ranked(machines: Mapping[int, Mapping[int, Path]]) -> list[_Worker]:
-    """Every worker with its rank: the workers of the machines before, missing ones counted, and its number."""
+    """Return every worker with its rank: the workers of the machines before, missing ones counted, and its number."""
     usual = Counter(map(_size, machines.values())).most_common(1)[0][0]
     out: list[_Worker] = []
     next_machine, next_rank = min(machines), 0
@@ -122,31 +122,31 @@ def _size(workers: Mapping[int, Path]) -> int:
 
 
 def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
-    """What is said of workers and machines that are missing."""
+    """Warn of workers and machines that are missing."""
     several = len(machines) > 1
     away = [f"machine{n}" for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), _MOST_NAMED)]
     for machine, workers in sorted(machines.items()):
         gaps = islice((n for n in range(_size(workers)) if n not in workers), _MOST_NAMED)
         away += [f"machine{machine}/workerlog.{n}" if several else f"workerlog.{n}" for n in gaps]
-    out = [f"missing: {some(away)}; their ranks are left free"] if away else []
+    out = [f"missing: {listed(away)}; their ranks are left free"] if away else []
     if len({_size(workers) for workers in machines.values()}) > 1:
-        sizes = some([f"machine{machine} {_size(workers)}" for machine, workers in sorted(machines.items())])
+        sizes = listed([f"machine{machine} {_size(workers)}" for machine, workers in sorted(machines.items())])
         out.append(f"machines have unequal numbers of workers ({sizes}): ranks count those of the machines before, and may be wrong")
     return out
 
 
-def some(names: Sequence[object]) -> str:
+def listed(names: Sequence[object]) -> str:
     """List the first few."""
     return ", ".join(map(str, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
 def _stray(folder: Path, machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
-    """Files that hold jobs but are not named as worker logs."""
+    """Warn of files that hold jobs but are not named as worker logs."""
     taken = {path for workers in machines.values() for path in workers.values()}
     folders = sorted({folder, *(path.parent for path in taken)})
     others = [path for place in folders for path in sorted(place.iterdir()) if path.is_file() and path not in taken]
     found = [str(path.relative_to(folder)) for path in others if _begins_with_jobs(path)]
-    return [f"left aside, as their names say no worker (workerlog.N): {some(found)}"] if found else []
+    return [f"left aside, as their names say no worker (workerlog.N): {listed(found)}"] if found else []
 
 
 def _begins_with_jobs(path: Path) -> bool:
@@ -227,7 +227,7 @@ class JobLines:
 
 
 def read_job_lines(path: Path) -> JobLines:
-    """Reads the log at ``path``, plain or packed. Memory: some MB, and 36 bytes a job.
+    """Read the log at ``path``, plain or packed. Memory: some MB, and 36 bytes a job.
 
     Raises:
         InputError: the file cannot be read, or what follows a marker are no numbers; only the end of the file may be cut.
@@ -254,7 +254,7 @@ class _Reader:
         return self._out
 
     def _entries(self, text: bytes, *, at_end: bool) -> int:
-        """Takes the entries that begin in ``text`` and surely end in it; returns how much of it is done with."""
+        """Take the entries that begin in ``text`` and surely end in it; returns how much of it is done with."""
         limit = len(text) if at_end else max(len(text) - MOST_BYTES, 0)
         done = counted = 0
         for found in _ENTRY.finditer(text):
@@ -286,7 +286,7 @@ class _Reader:
         *,
         at_very_end: bool,
     ) -> bool:
-        """Takes a job; False where what stands behind the marker is none."""
+        """Take a job; False where what stands behind the marker is none."""
         # the writer prints six decimals, always: fewer at the very end of the file have been cut off
         if name is None or start is None or end is None or (at_very_end and len(end_fraction or b"") < _DIGITS):
             return False
@@ -314,7 +314,7 @@ class _Reader:
 
 
 def _ns(whole: bytes, fraction: bytes | None) -> int:
-    """ns of a decimal text of ms, rounded to the nearest where it has more than six decimals."""
+    """Return ns of a decimal text of ms, rounded to the nearest where it has more than six decimals."""
     if fraction is None:
         return int(whole) * 10**_DIGITS
     if len(fraction) == _DIGITS:

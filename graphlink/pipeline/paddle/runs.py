@@ -14,10 +14,9 @@ from graphlink.link.steps import Steps
 from graphlink.model import I64, NOWHERE, JobLog
 from graphlink.pipeline import spans
 from graphlink.pipeline.grouped import codes, taken
-from graphlink.pipeline.paddle.clocks import clocks_of
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
-from graphlink.pipeline.paddle.logs import some
-from graphlink.pipeline.paddle.stages import Stages, passages, stages_of
+from graphlink.pipeline.paddle.logs import listed
+from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
 from graphlink.pipeline.records import Delays, Exchanges, Phase, Ranges, StageRun
 
 LOWER_BOUND: Final = (
@@ -43,7 +42,7 @@ class PaddleRuns:
 
 
 def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns:
-    """Steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
+    """Find steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
 
     Raises:
         InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
@@ -64,11 +63,11 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns
     ranks = [jobs.log.rank for jobs in workers]
     idle = [log for log in logs if log.rank not in ranks]
     if idle:
-        warnings.append(f"ranks {some([log.rank for log in idle])} ran no forward or backward and are left out")
+        warnings.append(f"ranks {listed([log.rank for log in idle])} ran no forward or backward and are left out")
         warnings += [text for log in idle for text in log.warnings]
     pipelines = tuple(tuple(ranks[w] for w in pipeline) for pipeline in stages.pipelines)
     if len(pipelines) > 1:
-        named = "; ".join(map(some, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
+        named = "; ".join(map(listed, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
         warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
     previous = {here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)}
     chosen = [_of_steps(jobs, steps, first_step) for jobs in workers] if steps else workers
@@ -90,12 +89,12 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
-    """What the first logged step is called."""
+    """Return what the first logged step is called, and warnings."""
     said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
     if not said:
         return 0, []
     if len(said) > 1:
-        return 0, [f"logs begin at different steps ({some(sorted(said))}): steps are numbered from 0"]
+        return 0, [f"logs begin at different steps ({listed(sorted(said))}): steps are numbered from 0"]
     first = next(iter(said))
     promised = max((jobs.log.stop_step or 0) for jobs in workers) - first
     held = max(int(jobs.step[-1]) for jobs in workers) + 1
