@@ -13,7 +13,7 @@ from graphlink.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
-    from graphlink.pipeline.whatif import WhatIf
+    from graphlink.pipeline.theory import WhatIf
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
@@ -92,7 +92,7 @@ def what_if(file: Bubbles, offer: WhatIf) -> list[str]:
         ("makespan", f"{_ms(computed_ns)} ms", f"{_ms(measured_ns)} ms"),
         ("per microbatch", _per(computed_ns, offer.microbatches), _per(measured_ns, recorded.microbatches)),
     ]
-    rows += [(name, _rate(getattr(offer.definitions, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
+    rows += [(name, _rate(getattr(offer.rates, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
     lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]

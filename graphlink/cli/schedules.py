@@ -11,17 +11,13 @@ import numpy as np
 from msgspec import structs
 
 from graphlink.errors import OutputError, UsageError
-from graphlink.pipeline.file import Bubbles, Compared, Other, known
-from graphlink.pipeline.file_records import idle_of, ranges_of, replica, steps_of
-from graphlink.pipeline.measured import Measured, measure
-from graphlink.pipeline.order import Order
-from graphlink.pipeline.panels import Boxes, Panel, computed, recorded
+from graphlink.pipeline.file import Bubbles, Compared, Other, idle_of, ranges_of, replica
+from graphlink.pipeline.panels import Marks, Panel, computed, recorded
 from graphlink.pipeline.recognise import Recognised, recognise
-from graphlink.pipeline.schedules import SPLIT, default_chunks, named
+from graphlink.pipeline.schedules import SPLIT, Order, default_chunks, named
 from graphlink.pipeline.simulate import Timed
 from graphlink.pipeline.svg import heading, picture
-from graphlink.pipeline.theory import rebuild
-from graphlink.pipeline.whatif import WhatIf, what_if
+from graphlink.pipeline.theory import Measured, WhatIf, measure, rebuild, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
@@ -90,7 +86,7 @@ def compared(file: Bubbles, given: WhatIf) -> Compared:
         makespan_ns=given.timed.makespan_ns,
         activations=list(given.activations),
         assumed=list(given.assumed),
-        **known(given.definitions),
+        **structs.asdict(given.rates),
     )
     return Compared(**structs.asdict(file), what_if=other)
 
@@ -118,7 +114,7 @@ def compare(file: Bubbles, other: WhatIf | None, path: Path) -> None:
     whole = caption if count == 1 else f"{caption}, one pipeline of {count}"
     above = _drawn(orders, timed, whole, [file.stages[i].rank for i in replica(file)])
     ranks = [stage.rank for stage in file.stages]
-    panels = recorded(ranks, ranges_of(file), idle_of(file), steps_of(file))
+    panels = recorded(ranks, ranges_of(file), idle_of(file), file.steps)
     drawing = picture(heading(file.pipeline), [above, *panels])
     try:
         path.write_bytes(drawing)
@@ -129,22 +125,11 @@ def compare(file: Bubbles, other: WhatIf | None, path: Path) -> None:
 
 
 def _drawn(orders: Sequence[Order], timed: Timed, caption: str, ranks: Sequence[int]) -> Panel:
-    """A computed step as a panel of the picture; ``ranks``: what its rows are called."""
-    sizes = [len(order.stage) for order in orders]
-    labels = tuple(f"rank {rank}" for rank in ranks)
+    """Return a computed step as a panel of the picture; ``ranks``: what its rows are called."""
     none = np.zeros(0, np.int64)
-    return computed(
-        caption,
-        labels,
-        Boxes(
-            row=np.repeat(np.arange(len(orders)), sizes),
-            phase=np.concatenate([none, *(order.phase for order in orders)]).astype(np.uint8),
-            stage=np.concatenate([none, *(order.stage for order in orders)]),
-            chunk=np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)]),
-            microbatch=np.concatenate([none, *(order.microbatch for order in orders)]),
-            start_ns=np.concatenate([none, *timed.start_ns]),
-            end_ns=np.concatenate([none, *timed.end_ns]),
-            rule=np.zeros(sum(sizes), np.int32),
-            rules=("",),
-        ),
-    )
+    phase, stage, microbatch = (np.concatenate([none, *(getattr(o, name) for o in orders)]) for name in ("phase", "stage", "microbatch"))
+    row = np.repeat(np.arange(len(orders)), [len(order.stage) for order in orders])
+    chunk = np.concatenate([none, *(np.unique(order.stage, return_inverse=True)[1].reshape(-1) for order in orders)])
+    start, end = np.concatenate([none, *timed.start_ns]), np.concatenate([none, *timed.end_ns])
+    boxes = Marks(row, phase, start, end, stage, chunk, microbatch, np.zeros_like(row), ("",))
+    return computed(caption, tuple(f"rank {rank}" for rank in ranks), boxes)

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import UNSET, structs
 
 from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.pipeline.causes import account
-from graphlink.pipeline.clocks import TOLERANCE_NS, clock_warnings
+from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.infer import RULE
-from graphlink.pipeline.measured import measure
-from graphlink.pipeline.order import UNKNOWN
+from graphlink.pipeline.peers import TOLERANCE_NS, clock_warnings
 from graphlink.pipeline.recognise import Recognised, recognise
-from graphlink.pipeline.records import Definitions, Idle, Parts, Phase, Pipeline, StageRun, Step, Theory
+from graphlink.pipeline.records import Idle, PartsNs, Phase, Pipeline, StageRun, StepEntry, Theory
 from graphlink.pipeline.rules import OPTIMIZER
+from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
-from graphlink.pipeline.theory import theory
+from graphlink.pipeline.theory import measure, rates, theory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class RankPipeline:
     recorded: I64
 
     def ranges_of(self, given: I32) -> I32:
-        """Of ranges as ``stage_run`` counts them those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        """Return, of ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
         if not len(self.recorded):
             return np.full(len(given), NOWHERE, np.int32)
         at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
@@ -41,30 +42,19 @@ class RankPipeline:
 
 
 def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
-    """None where ``rank`` is no part of it."""
+    """Return a rank's part; None where ``rank`` is no part of it."""
     if pipeline is None or rank not in pipeline.ranks:
         return None
     place = pipeline.ranks.index(rank)
-    idle = pipeline.idle
-    mine = idle.rank == rank
     return RankPipeline(
         pipeline.runs[place],
-        Idle(
-            idle.rank[mine],
-            idle.stage[mine],
-            idle.step[mine],
-            idle.start_ns[mine],
-            idle.end_ns[mine],
-            idle.cause[mine],
-            idle.evidence[mine],
-            idle.texts,
-        ),
+        taken(pipeline.idle, pipeline.idle.rank == rank),
         pipeline.recorded[place],
     )
 
 
 def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> Pipeline | None:
-    """All of it for the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
+    """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
     Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
@@ -114,38 +104,39 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
     found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
     one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
     whole = with_stages(raw, found if one.schedule != UNKNOWN else [replace(f, steps=()) for f in found])
-    accounted = account(whole)
+    steps, idle = account(whole)
     microbatches = one.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
     chunks = one.chunks if one.schedule != UNKNOWN else whole.chunks
+    ratio = (whole.length - 1) / (chunks * microbatches) if microbatches and not whole.missing else UNSET
     pipeline = Pipeline(
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
         recorded=whole.recorded,
         pipe=whole.pipe,
-        steps=accounted.steps,
+        steps=steps,
         stages=whole.length,
         microbatches=microbatches,
         chunks=chunks,
         schedule=one.schedule,
         nearest=_nearest(found, one),
-        idle=accounted.idle,
-        definitions=definitions(accounted.steps, whole.length, 0 if whole.missing else microbatches, chunks),
-        theory=_theory(whole, groups, found, accounted.steps) if one.schedule != UNKNOWN else None,
+        idle=idle,
+        rates=rates([s.end_ns - s.start_ns for s in steps], [s.work_ns for s in steps], [s.own_ns for s in steps], ratio),
+        theory=_theory(whole, groups, found, steps) if one.schedule != UNKNOWN else None,
         warnings=(*whole.warnings, *_left_out(found), *clock_warnings(whole, tolerance_ns), *_untold(whole)),
     )
     return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
 
 
 def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
-    """Steps as the recording numbers them, no longer counted from 0."""
+    """Number steps as the recording does, no longer counted from 0."""
     number = np.array(steps, np.int64)
     runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
-    named = tuple(replace(step, number=steps[step.number]) for step in pipeline.steps)
+    named = tuple(structs.replace(step, number=steps[step.number]) for step in pipeline.steps)
     return replace(pipeline, runs=runs, steps=named, idle=replace(pipeline.idle, step=number[pipeline.idle.step]))
 
 
 def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
-    """Of an unknown schedule the nearest, and the first difference, in words."""
+    """Name, of an unknown schedule, the nearest one and the first difference."""
     if one.schedule != UNKNOWN:
         return ""
     if len({f.schedule for f in found}) > 1:
@@ -154,7 +145,7 @@ def _nearest(found: Sequence[Recognised], one: Recognised) -> str:
 
 
 def _untold(whole: Pipes) -> list[str]:
-    """Communication of which nobody knows with whom it was."""
+    """Warn of communication of which nobody knows with whom it was."""
     unknown = sum(int(np.count_nonzero(run.exchanges.kind == CommKind.UNKNOWN)) for run in whole.runs)
     if not unknown:
         return []
@@ -164,35 +155,21 @@ def _untold(whole: Pipes) -> list[str]:
 
 
 def _left_out(found: Sequence[Recognised]) -> list[str]:
-    """Steps that could not be compared with schedules."""
+    """Warn of steps that could not be compared with schedules."""
     return list(dict.fromkeys(f"step {step} was not compared with schedules: {why}" for f in found for step, why in f.left_out.items()))
 
 
-def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[Step]) -> Theory | None:
-    """Of several pipelines the parts are added up, and the definitions are those of the first."""
+def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[StepEntry]) -> Theory | None:
+    """Compute theory; of several pipelines the parts are added up, and the rates are those of the first."""
     out: Theory | None = None
     for group, one in zip(groups, found, strict=True):
-        own = [replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
+        own = [structs.replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
         inside = not all(whole.runs[i].sees_device for i in group)
         mine = theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own)
         if mine is None:
             return None
-        out = mine if out is None else Theory(out.definitions, _added(out.parts, mine.parts))
+        if out is not None:
+            parts = {name: ns + getattr(mine.parts_ns, name) for name, ns in structs.asdict(out.parts_ns).items()}
+            mine = structs.replace(out, parts_ns=PartsNs(**parts))
+        out = mine
     return out
-
-
-def _added(a: Parts, b: Parts) -> Parts:
-    return Parts(*(getattr(a, name) + getattr(b, name) for name in Parts.__slots__))
-
-
-def definitions(steps: Sequence[Step], stages: int, microbatches: int, chunks: int) -> Definitions:
-    """The rates of ``docs/bubbles.md`` over all steps; of several steps the times are added up first."""
-    ranks = len(steps[0].work_ns)
-    work = sum(sum(step.work_ns) for step in steps)
-    makespan = sum(step.end_ns - step.start_ns for step in steps)
-    cost = sum(max(step.own_ns) for step in steps)
-    return Definitions(
-        bubble_rate_makespan=1 - work / (ranks * makespan) if makespan else None,
-        bubble_rate_zb=1 - work / (ranks * cost) if cost else None,
-        bubble_ratio_ideal=(stages - 1) / (chunks * microbatches) if microbatches else None,
-    )

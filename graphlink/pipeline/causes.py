@@ -1,7 +1,7 @@
 """Every idle ns of every rank inside a step, with one cause and its evidence.
 
 By position first: before a rank's first forward works it is ``warmup`` (a host range may begin and wait), after its last phase
-``cooldown``. Between, what held the next work back (``holds.py``) decides, and other ranks tell the rest: of a communication the part
+``cooldown``. Between, what delayed the next work (``delays``) decides, and other ranks tell the rest: of a communication the part
 before the producer on the peer ended is ``dependency_stall``, what then passed until the last side had come ``straggler_wait``, and the
 transfer ``exposed_communication``. Of communication with a rank that was not recorded NCCL's own records tell until when it waited for
 its peer, where a side file has them.
@@ -21,64 +21,58 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.pipeline import spans
-from graphlink.pipeline.holds import LATENCY_NS
-from graphlink.pipeline.matching import Matched, matched
-from graphlink.pipeline.producers import Producers, producers
-from graphlink.pipeline.records import UNTOLD, Cause, Idle, Phase, Spans, StageRun, Step
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.peers import Matched, Producers, matched, producers
+from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Phase, Spans, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
+from graphlink.pipeline.waits import LATENCY_NS
 
-_NEVER: Final = np.iinfo(np.int64).min
 _LATEST: Final = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class Accounted:
-    """``idle`` is complete: per step and rank, its work and idle time inside the makespan add up to the makespan (asserted)."""
+def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
+    """Return the steps, and all idle time: per step and rank, work and idle time inside the makespan add up to the makespan (asserted).
 
-    steps: tuple[Step, ...]
-    idle: Idle
-
-
-def account(pipes: Pipes) -> Accounted:
-    """O(n log n) in ranges, idle intervals and communication of all ranks: each step looks only at its own."""
+    O(n log n) in ranges, idle intervals and communication of all ranks: each step looks only at its own.
+    """
     runs = pipes.runs
     steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
-    supply, met = producers(pipes), matched(runs)
-    parts = _Parts(runs)
-    others = {run.rank: _Other(run.recorded_from_ns, _profiled(run)) for run in runs}
-    for run, of_run, meeting in zip(runs, supply, met, strict=True):
-        held = _Held(run, of_run, meeting, others)
+    parts = _Parts()
+    from_ns = {run.rank: run.recorded_from_ns for run in runs}
+    profiled = {run.rank: taken(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
+    for run, supply, meeting in zip(runs, producers(pipes), matched(runs), strict=True):
+        delayed = _Delayed(run, supply, meeting, from_ns, profiled)
         for step in steps:
-            _of_step(parts, run, step, held, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST)
-    idle = parts.idle()
+            _of_step(parts, run, step, delayed, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST)
+    idle = parts.idle(runs)
     _assert_complete(runs, steps, idle)
-    return Accounted(steps, idle)
+    return steps, idle
 
 
-def _step(number: int, runs: Sequence[StageRun]) -> Step:
+def _step(number: int, runs: Sequence[StageRun]) -> StepEntry:
     mine = [_rows(run, number, optimizer=False) for run in runs]
     start = min(int(run.ranges.start_ns[m].min()) for run, m in zip(runs, mine, strict=True))
     end = max(int(run.ranges.end_ns[m].max()) for run, m in zip(runs, mine, strict=True))
     inside = [_work(run, number) for run in runs]
     work = tuple(int((s.end_ns - s.start_ns).sum()) for s in inside)
     own = tuple(int(s.end_ns[-1] - s.start_ns[0]) if len(s.start_ns) else 0 for s in inside)
-    return Step(number, start, end, work, own)
+    return StepEntry(number=number, start_ns=start, end_ns=end, work_ns=work, own_ns=own)
 
 
 def _work(run: StageRun, step: int) -> Spans:
-    low, high = np.searchsorted(run.work.step, [step, step + 1]).tolist()
+    low, high = np.searchsorted(run.work.key, [step, step + 1]).tolist()
     return Spans(run.work.start_ns[low:high], run.work.end_ns[low:high])
 
 
 def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
-    """The ranges of a step, those of the optimizer or the others."""
+    """Return the ranges of a step, those of the optimizer or the others."""
     low, high = np.searchsorted(run.ranges.step, [step, step + 1]).tolist()
     out: I64 = low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer)
     return out
 
 
-def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held, next_ns: int) -> None:
-    """``next_ns``: when the next step begins; what is idle from then on is of that one."""
+def _of_step(parts: _Parts, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
+    """Account for a step of a rank. ``next_ns``: when the next step begins; what is idle from then on is of that one."""
     r = run.ranges
     mine = _rows(run, step.number, optimizer=False)
     forward = mine[r.phase[mine] == Phase.F]
@@ -87,35 +81,23 @@ def _of_step(parts: _Parts, run: StageRun, step: Step, held: _Held, next_ns: int
     ends = int(r.end_ns[mine].max())
     idle = spans.complement(work, step.start_ns, step.end_ns)
     head = spans.within(idle, step.start_ns, begins)
-    parts.add(run, step, head, Cause.WARMUP, f"before {held.name(int(mine[0]))}")
-    held.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
+    parts.add(run, step, head, Cause.WARMUP, f"before {delayed.name(int(mine[0]))}")
+    delayed.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
     last = mine[int(np.argmax(r.end_ns[mine]))]
-    parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {held.name(int(last))}")
+    parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {delayed.name(int(last))}")
     optimizer = _rows(run, step.number, optimizer=True)
     if len(optimizer):
-        until = max(step.end_ns, int(r.end_ns[optimizer].max()), held.last_collective_ns(step))
-        outside = spans.complement(held.busy, step.end_ns, max(step.end_ns, min(until, next_ns)))
+        until = max(step.end_ns, int(r.end_ns[optimizer].max()), delayed.last_collective_ns(step))
+        outside = spans.complement(delayed.busy, step.end_ns, max(step.end_ns, min(until, next_ns)))
         parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Other:
-    """What one rank's waiting is told by of another: when its recording begins, and when its profiler held it."""
+class _Delayed:
+    """What delayed one rank, made ready for its steps."""
 
-    recorded_from_ns: int
-    profiled: Spans
-
-
-def _profiled(run: StageRun) -> Spans:
-    mine = run.holds.cause == Cause.PROFILER_ARTEFACT
-    return Spans(run.holds.start_ns[mine], run.holds.end_ns[mine])
-
-
-class _Held:
-    """What held one rank back, made ready for its steps."""
-
-    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, others: dict[int, _Other]) -> None:
-        self.run, self.supply, self.meeting, self.others = run, supply, meeting, others
+    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, from_ns: dict[int, int], profiled: dict[int, Delays]) -> None:
+        self.run, self.supply, self.meeting = run, supply, meeting
+        self.from_ns, self.profiled = from_ns, profiled  # of all ranks: when recordings begin, and when profilers kept their ranks
         r = run.ranges
         order = np.argsort(r.start_ns, kind="stable")
         self.order = order[r.phase[order] != Phase.OPT]
@@ -123,7 +105,7 @@ class _Held:
         passes = np.where(r.phase == Phase.OPT, _LATEST, r.start_ns)
         self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
         self.stalled = cache(self._stalled)
-        self.came_ns = np.full(len(run.exchanges.start_ns), UNTOLD)
+        self.came_ns = np.full(len(run.exchanges.start_ns), NO_TIME)
         self.words: dict[int, str] = {}
         if run.witness is not None:
             self.came_ns[run.witness.exchange] = run.witness.came_ns
@@ -135,26 +117,26 @@ class _Held:
         r = self.run.ranges
         return f"{Phase(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
 
-    def last_collective_ns(self, step: Step) -> int:
-        """When the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
+    def last_collective_ns(self, step: StepEntry) -> int:
+        """Return when the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
         ex = self.run.exchanges
         until = self.earliest_ns[np.searchsorted(self.run.ranges.step, step.number, side="right")]
         low, high = np.searchsorted(ex.start_ns, step.end_ns), np.searchsorted(ex.start_ns, until, side="right")
         ends = ex.end_ns[low:high]
         return int(ends[(ex.kind[low:high] == CommKind.COLLECTIVE) & (ends <= until)].max(initial=step.end_ns))
 
-    def explain(self, parts: _Parts, step: Step, idle: Spans) -> None:
-        """Cuts idle time inside a rank's step by what held it back, and each piece by what other ranks tell."""
+    def explain(self, parts: _Parts, step: StepEntry, idle: Spans) -> None:
+        """Cut idle time inside a rank's step by what delayed it, and each piece by what other ranks tell."""
         if not len(idle.start_ns):
             return
-        holds = self.run.holds
-        low, high = np.searchsorted(holds.end_ns, idle.start_ns[0], side="right"), np.searchsorted(holds.start_ns, idle.end_ns[-1])
-        pieces = spans.cut(idle, holds.start_ns[low:high], holds.end_ns[low:high])
+        delays = self.run.delays
+        low, high = np.searchsorted(delays.end_ns, idle.start_ns[0], side="right"), np.searchsorted(delays.start_ns, idle.end_ns[-1])
+        pieces = spans.cut(idle, delays.start_ns[low:high], delays.end_ns[low:high])
         x, y, by = pieces.start_ns, pieces.end_ns, np.where(pieces.by == NOWHERE, NOWHERE, pieces.by + low)
-        exchange, cause = _taken(holds.exchange, by, NOWHERE), _taken(holds.cause, by, Cause.UNKNOWN)
+        exchange, cause = _taken(delays.exchange, by, NOWHERE), _taken(delays.cause, by, Cause.UNKNOWN)
         following = self._range_at(idle.end_ns[pieces.of])
         f = np.maximum(following, 0)
-        made = (following != NOWHERE) & (self.supply.end_ns[f] != _NEVER)
+        made = (following != NOWHERE) & (self.supply.end_ns[f] != NO_TIME)
         produced = np.where(made, self.supply.end_ns[f], x)
         arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
         talk = self._talk(exchange, x, y, produced)
@@ -170,7 +152,7 @@ class _Held:
             return self._with_words(self.stalled(int(following[i]), bool(alone[i])), int(exchange[i]))
 
         self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), stalled)
-        evidence = _taken(holds.evidence, by, 0)
+        evidence = _taken(delays.evidence, by, 0)
 
         def came(i: int) -> str:
             return self._came_last(int(talk.late_rank[i]), int(exchange[i]))
@@ -184,7 +166,7 @@ class _Held:
         then = np.where(handed, Cause.LAUNCH_STARVED, then)
 
         def held(i: int) -> str:
-            return came(i) if waits[i] else "from one kernel to the next" if handed[i] else holds.texts[evidence[i]]
+            return came(i) if waits[i] else "from one kernel to the next" if handed[i] else delays.texts[evidence[i]]
 
         self._add(parts, step, late, middle, then, held)
         self._add(
@@ -192,14 +174,14 @@ class _Held:
         )
 
     def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
-        """What is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
+        """Return what is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
         ex, meeting = self.run.exchanges, self.meeting
         some = exchange != NOWHERE
         kind = _taken(ex.kind, exchange, CommKind.UNKNOWN)
         known = some & _taken(meeting.known, exchange, 0).astype(np.bool_)
         receives, unknown = some & (kind == CommKind.RECV), some & (kind == CommKind.UNKNOWN)
-        came = _taken(self.came_ns, exchange, UNTOLD)
-        seen = some & ~known & (came != UNTOLD)
+        came = _taken(self.came_ns, exchange, NO_TIME)
+        seen = some & ~known & (came != NO_TIME)
         # Of unknown parameters it transfers once there is something to.
         guess = np.where(seen, came, np.where(receives, y, np.where(unknown, produced, x)))
         transfer = np.where(known, _taken(meeting.transfer_from_ns, exchange, 0), guess)
@@ -216,29 +198,30 @@ class _Held:
         )
 
     def _recorded_from(self, rank: I64) -> I64:
-        return np.array([self.others[r].recorded_from_ns if r in self.others else _NEVER for r in rank.tolist()], np.int64)
+        return np.array([self.from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
 
     def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
-        """Up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
+        """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
         out = start.copy()
         for r in np.unique(rank[rank != NOWHERE]).tolist():
             at = np.flatnonzero(rank == r)
-            held = spans.within(self.others[r].profiled, int(start[at].min()), int(end[at].max()))
-            out[at] += spans.overlap_ns(held, start[at], end[at])
+            kept = Spans(self.profiled[r].start_ns, self.profiled[r].end_ns)
+            kept = spans.within(kept, int(start[at].min()), int(end[at].max()))
+            out[at] += spans.overlap_ns(kept, start[at], end[at])
         return out
 
-    def _add(self, parts: _Parts, step: Step, start: I64, end: I64, cause: I64, words: Callable[[int], str]) -> None:
+    def _add(self, parts: _Parts, step: StepEntry, start: I64, end: I64, cause: I64, words: Callable[[int], str]) -> None:
         for i in np.flatnonzero(start < end).tolist():
             parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words(i))
 
     def _range_at(self, at_ns: I64) -> I64:
-        """The range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
+        """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
         k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
         out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
         return out
 
-    def _begins(self, step: Step, k: I64, at_ns: I64) -> Bool:
-        """Does the work of range ``k`` begin at each moment? In a run without device ops a range may wait before it works."""
+    def _begins(self, step: StepEntry, k: I64, at_ns: I64) -> Bool:
+        """Return whether the work of range ``k`` begins at each moment. In a run without device ops a range may wait before it works."""
         begins = self.run.ranges.start_ns[k]
         work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
         out: Bool = spans.overlap_ns(work, begins, at_ns) == 0
@@ -281,7 +264,7 @@ class _Talk:
 
 
 def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
-    """``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
+    """Return ``column[at]``, or ``otherwise`` where ``at`` is ``NOWHERE``."""
     out = np.full(len(at), otherwise, np.int64)
     some = at != NOWHERE
     out[some] = column[at[some]]
@@ -291,38 +274,28 @@ def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
 class _Parts:
     """Idle pieces being collected."""
 
-    def __init__(self, runs: Sequence[StageRun]) -> None:
-        self.stage = {run.rank: int(run.ranges.stage[run.ranges.phase != Phase.OPT].min()) for run in runs}
+    def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.texts: dict[str, int] = {"": 0}
 
-    def add(self, run: StageRun, step: Step, idle: Spans, cause: Cause, evidence: str) -> None:
+    def add(self, run: StageRun, step: StepEntry, idle: Spans, cause: Cause, evidence: str) -> None:
         for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
             self.one(run, step, start, end, cause, evidence)
 
-    def one(self, run: StageRun, step: Step, start: int, end: int, cause: int, evidence: str) -> None:
+    def one(self, run: StageRun, step: StepEntry, start: int, end: int, cause: int, evidence: str) -> None:
         self.rows.append((run.rank, step.number, start, end, cause, self.texts.setdefault(evidence, len(self.texts))))
 
-    def _stages(self, ranks: I64) -> I64:
-        return np.array([self.stage[rank] for rank in ranks.tolist()], np.int64)
-
-    def idle(self) -> Idle:
+    def idle(self, runs: Sequence[StageRun]) -> Idle:
         table = np.array(self.rows, np.int64).reshape(-1, 6)
         table = _touching_joined(table[np.lexsort((table[:, 2], table[:, 0]))])
-        return Idle(
-            rank=table[:, 0],
-            stage=self._stages(table[:, 0]),
-            step=table[:, 1],
-            start_ns=table[:, 2],
-            end_ns=table[:, 3],
-            cause=table[:, 4].astype(np.uint8),
-            evidence=table[:, 5].astype(np.int32),
-            texts=tuple(self.texts),
-        )
+        rank, step, start, end, cause, evidence = table.T.copy()
+        stage = {run.rank: int(run.ranges.stage[run.ranges.phase != Phase.OPT].min()) for run in runs}
+        stages = np.array([stage[r] for r in rank.tolist()], np.int64)
+        return Idle(rank, stages, step, start, end, cause.astype(np.uint8), evidence.astype(np.int32), tuple(self.texts))
 
 
 def _touching_joined(table: I64) -> I64:
-    """Rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
+    """Return rows of rank, step, start, end, cause and evidence, with pieces that touch and say the same put together."""
     same = (table[1:, [0, 1, 4, 5]] == table[:-1, [0, 1, 4, 5]]).all(axis=1) & (table[1:, 2] == table[:-1, 3])
     first = np.flatnonzero(np.append(True, ~same)[: len(table)])
     last = np.flatnonzero(np.append(~same, True)[: len(table)])
@@ -331,7 +304,7 @@ def _touching_joined(table: I64) -> I64:
     return out
 
 
-def _assert_complete(runs: Sequence[StageRun], steps: Sequence[Step], idle: Idle) -> None:
+def _assert_complete(runs: Sequence[StageRun], steps: Sequence[StepEntry], idle: Idle) -> None:
     inside = idle.cause != Cause.OPTIMIZER_SYNC
     place = np.searchsorted([run.rank for run in runs], idle.rank) * len(steps) + idle.step
     length = np.where(inside, idle.end_ns - idle.start_ns, 0)

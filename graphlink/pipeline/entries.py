@@ -6,13 +6,13 @@ both, or not given. Of several the first in the order of ``rules.RULES`` holds, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+from graphlink.pipeline.grouped import codes, counted, taken
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, Reading, Rule, readings
 
@@ -43,42 +43,31 @@ class Entries:
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The entries of a rank, with how often each rule knew a name, and names that look like ranges of no rule."""
-
-    entries: Entries | None
-    known: dict[str, int]
-    warnings: tuple[str, ...]
-
-
-def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> Found:
-    """The ranges that the names of a rank's annotations say; None where no rule explains the run. O(n log n)."""
+def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> tuple[Entries | None, tuple[str, ...]]:
+    """Return the ranges that the names of a rank's annotations say, and warnings; None where no rule explains the run. O(n log n)."""
     rows = linked.trace.host
     marked = np.flatnonzero(rows.annotation & ~linked.crossing)
-    crossing = _crossing(linked, user)
-    names, first = np.unique(rows.name[marked], return_inverse=True)
+    warnings = _crossing(linked, user)
+    names, name = np.unique(rows.name[marked], return_inverse=True)
     texts = [linked.trace.strings[k] for k in names.tolist()]
     known = readings(texts, (*user, *RULES, OPTIMIZER))
-    counts = np.bincount(first, minlength=len(texts)).tolist()
-    by_rule: Counter[str] = Counter()
-    for text, n in zip(texts, counts, strict=True):
-        if text in known:
-            by_rule[known[text][0].name] += n
-    tables = {rule.name: _table(linked, marked, first, texts, known, rule) for rule in (*user, *RULES)}
-    chosen = next((r for r in (*user, *RULES) if (t := tables[r.name]) is not None and _explains(t)), None)
-    near = [name for name, t in tables.items() if t is not None and not _explains(t)]
-    warnings = [f"ranges of {name} are passed over: {_why_not(t)}" for name in near if chosen is None and (t := tables[name]) is not None]
-    if chosen is None:
-        return Found(None, dict(by_rule), (*crossing, *warnings))
-    raw = tables[chosen.name]
-    assert raw is not None
-    optimizer = _table(linked, marked, first, texts, known, OPTIMIZER)
-    return Found(_finished(linked, raw, optimizer, chosen), dict(by_rule), (*crossing, *warnings))
+
+    def of_rule(rule: Rule) -> _Raw | None:
+        return _table(linked, marked, name, [known[t][1] if t in known and known[t][0] is rule else () for t in texts])
+
+    passed_over = []
+    for rule in (*user, *RULES):
+        raw = of_rule(rule)
+        why = _why_not(raw) if raw is not None else ""
+        if raw is not None and not why:
+            return _finished(linked, raw, of_rule(OPTIMIZER), rule), warnings
+        if why:
+            passed_over.append(f"ranges of {rule.name} are passed over: {why}")
+    return None, (*warnings, *passed_over)
 
 
 def _crossing(linked: Linked, user: Sequence[Rule]) -> tuple[str, ...]:
-    """What is said of ranges that a rule knows and that are left out, as they end inside others of their thread."""
+    """Warn of ranges that a rule knows and that are left out, as they end inside others of their thread."""
     rows, strings = linked.trace.host, linked.trace.strings
     out = np.flatnonzero(rows.annotation & linked.crossing)
     texts = {strings[k]: k for k in np.unique(rows.name[out]).tolist()}
@@ -106,35 +95,23 @@ class _Raw:
     second: Bool
 
 
-def _table(
-    linked: Linked, marked: I64, name: I64, texts: list[str], known: dict[str, tuple[Rule, tuple[Reading, ...]]], rule: Rule
-) -> _Raw | None:
+def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Reading, ...]]) -> _Raw | None:
+    """Return the ranges among the rows ``marked`` that a rule reads; ``name`` of each row points into ``of_name``."""
     rows = linked.trace.host
-    of_name = [known[t][1] if t in known and known[t][0] is rule else () for t in texts]
-    parts: list[tuple[I64, list[Reading], bool]] = []
-    for second in (0, 1):
-        has = np.array([len(r) > second for r in of_name], np.bool_)
-        if has.any():
-            mine = np.flatnonzero(has[name])
-            parts.append((mine, [of_name[k][second] for k in name[mine].tolist()], bool(second)))
-    if not parts:
+    many = np.array([len(read) for read in of_name], np.int64)[name]
+    at = np.repeat(np.arange(len(name)), many)
+    if not len(at):
         return None
-    at = np.concatenate([marked[mine] for mine, _, _ in parts])
-    said = [r for _, read, _ in parts for r in read]
-    second_of = np.concatenate([np.full(len(mine), second) for mine, _, second in parts])
-    order = np.lexsort((second_of, at))
-    columns = {key: np.array([getattr(r, key) for r in said], np.int64)[order] for key in ("stage", "chunk", "microbatch", "layer")}
-    phase = np.array([r.phase for r in said], np.uint8)[order]
-    at = at[order]
-    return _Raw(rows.tid[at], rows.start_ns[at], rows.end_ns[at], phase, **columns, second=second_of[order])
-
-
-def _explains(raw: _Raw) -> bool:
-    return not _why_not(raw)
+    second = counted(at)
+    read = [of_name[k][i] for k, i in zip(name[at].tolist(), second.tolist(), strict=True)]
+    columns = {key: np.array([getattr(r, key) for r in read], np.int64) for key in ("stage", "chunk", "microbatch", "layer")}
+    phase = np.array([r.phase for r in read], np.uint8)
+    row = marked[at]
+    return _Raw(rows.tid[row], rows.start_ns[row], rows.end_ns[row], phase, **columns, second=second > 0)
 
 
 def _why_not(raw: _Raw) -> str:
-    """Why the ranges of a rule explain no run; empty if they do."""
+    """Return why the ranges of a rule explain no run; empty if they do."""
     forward, backward = raw.phase == Phase.F, np.isin(raw.phase, _BACKWARD)
     if not forward.any() or not backward.any():
         return f"no {'forward' if not forward.any() else 'backward'} among them"
@@ -154,7 +131,8 @@ def _finished(linked: Linked, raw: _Raw, optimizer: _Raw | None, rule: Rule) -> 
     if (raw.layer != NOWHERE).any():
         raw = _passes(raw)
     if optimizer is not None:
-        raw = _joined(raw, optimizer)
+        raw = _Raw(*(np.append(getattr(raw, field), getattr(optimizer, field)) for field in _Raw.__slots__))
+        raw = taken(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
     given = raw.microbatch[np.isin(raw.phase, (Phase.F, *_BACKWARD))]
     constant = len(np.unique(given)) == 1 and len(given) > 2
     phase = raw.phase.copy()
@@ -182,31 +160,22 @@ def _finished(linked: Linked, raw: _Raw, optimizer: _Raw | None, rule: Rule) -> 
     return numbered(entries, step_numbers(linked, entries))
 
 
-def _joined(a: _Raw, b: _Raw) -> _Raw:
-    joined = {f.name: np.concatenate([getattr(a, f.name), getattr(b, f.name)]) for f in fields(_Raw)}
-    order = np.lexsort((-joined["end_ns"], joined["start_ns"]))
-    return _Raw(**{name: column[order] for name, column in joined.items()})
-
-
 def _passes(raw: _Raw) -> _Raw:
-    """Ranges of layers put together to passes: a new one begins where the phase changes or the layers start over."""
-    order = np.lexsort((raw.start_ns, raw.tid))
-    phase, layer, tid = raw.phase[order], raw.layer[order], raw.tid[order]
+    """Put ranges of layers together to passes: a new one begins where the phase changes or the layers start over."""
+    raw = taken(raw, np.lexsort((raw.start_ns, raw.tid)))
+    phase, layer, tid = raw.phase, raw.layer, raw.tid
     ascending = np.where(phase[1:] == Phase.F, layer[1:] > layer[:-1], layer[1:] < layer[:-1])
     same = (tid[1:] == tid[:-1]) & (phase[1:] == phase[:-1]) & ascending
     first = np.flatnonzero(np.append(True, ~same))
-    last = np.append(first[1:] - 1, len(order) - 1)
-    part = {f.name: getattr(raw, f.name)[order][first] for f in fields(_Raw)}
-    part["end_ns"] = np.maximum.reduceat(raw.end_ns[order], first) if len(first) else raw.end_ns[order][last]
-    part["layer"] = np.full(len(first), NOWHERE)
-    by_start = np.lexsort((-part["end_ns"], part["start_ns"]))
-    return _Raw(**{name: column[by_start] for name, column in part.items()})
+    end = np.maximum.reduceat(raw.end_ns, first)
+    passes = replace(taken(raw, first), end_ns=end, layer=np.full(len(first), NOWHERE))
+    return taken(passes, np.lexsort((-passes.end_ns, passes.start_ns)))
 
 
 def nested(entries: Entries) -> Entries:
     """Sorted, with what encloses what. A range inside one of its own phase is a part of that: it gives it what it lacks, and goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
-    e = _taken(entries, order)
+    e = taken(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
     stage, chunk, microbatch = (c.copy() for c in (e.stage, e.chunk, e.microbatch))
     around, keep = np.full(len(order), NOWHERE, np.int64), np.ones(len(order), np.bool_)
@@ -236,15 +205,10 @@ def nested(entries: Entries) -> Entries:
     up = around[kept]
     out = replace(e, stage=stage, chunk=chunk, microbatch=microbatch)
     return replace(
-        _taken(out, kept),
+        taken(out, kept),
         around=np.where(up == NOWHERE, NOWHERE, new[np.maximum(up, 0)]).astype(np.int32),
         other_threads=others.astype(np.int32),
     )
-
-
-def _taken(entries: Entries, order: I64) -> Entries:
-    columns = {f.name: getattr(entries, f.name)[order] for f in fields(Entries) if f.name != "rules"}
-    return Entries(**columns, rules=entries.rules)
 
 
 def step_numbers(linked: Linked, entries: Entries) -> I64:
@@ -272,19 +236,16 @@ def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
 
 
 def _by_repetition(entries: Entries) -> I64:
-    """The k-th time that a phase of a microbatch occurs it is of step k; one step where microbatches are not given."""
+    """Take the k-th time that a phase of a microbatch occurs for step k; one step where microbatches are not given."""
     step = np.zeros(len(entries.phase), np.int64)
     given = np.flatnonzero(entries.microbatch != NOWHERE)
-    key = np.stack([c[given] for c in (entries.phase.astype(np.int64), entries.stage, entries.chunk, entries.microbatch)])
-    order = np.lexsort(key)
-    new = np.append(True, (key[:, order][:, 1:] != key[:, order][:, :-1]).any(axis=0)) if len(order) else np.zeros(0, np.bool_)
-    place = np.arange(len(order))
-    step[given[order]] = place - np.maximum.accumulate(np.where(new, place, 0))
+    key = (column[given] for column in (entries.phase.astype(np.int64), entries.stage, entries.chunk, entries.microbatch))
+    step[given] = counted(codes(*key))
     return step
 
 
 def numbered(entries: Entries, step: I64) -> Entries:
-    """With step, chunk and microbatch: a missing microbatch is the order number among the ranges of its phase, chunk and step."""
+    """Fill in step, chunk and microbatch: a missing microbatch is the order number among the ranges of its phase, chunk and step."""
     chunk = entries.chunk.copy()
     staged = (entries.stage != NOWHERE) & (chunk == NOWHERE)
     stages = np.unique(entries.stage[staged])
@@ -292,18 +253,12 @@ def numbered(entries: Entries, step: I64) -> Entries:
     chunk[(chunk == NOWHERE) & (entries.phase != Phase.OPT)] = 0
     missing = (entries.microbatch == NOWHERE) & (entries.phase != Phase.OPT)
     microbatch = entries.microbatch.copy()
-    at = np.flatnonzero(missing)
-    group = np.stack([step[at], chunk[at], entries.phase[at].astype(np.int64)])
-    order = np.lexsort((entries.start_ns[at], *group))
-    if len(order):
-        new = np.append(True, (group[:, order][:, 1:] != group[:, order][:, :-1]).any(axis=0))
-        place = np.arange(len(order))
-        microbatch[at[order]] = place - np.maximum.accumulate(np.where(new, place, 0))
+    microbatch[missing] = counted(codes(step[missing], chunk[missing], entries.phase[missing].astype(np.int64)))
     return replace(entries, step=step, chunk=chunk, microbatch=microbatch, inferred=entries.inferred | missing)
 
 
 def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
-    """The innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
+    """Return the innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
     out = np.full(len(at_ns), NOWHERE, np.int32)
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
@@ -331,7 +286,7 @@ def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
 
 
 def _leaps(around: I32) -> list[I64]:
-    """What is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
+    """Return what is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
     up = np.append(around, NOWHERE).astype(np.int64)
     out = []
     while (up != NOWHERE).any():

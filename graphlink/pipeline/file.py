@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import summary
-from graphlink.pipeline.records import Cause, Definitions, Idle, Phase, Pipeline, StageRun
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.records import Cause, Idle, Ns, Number, Phase, Pipeline, Ranges, StageRun, StepEntry
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
@@ -43,8 +44,6 @@ CauseName = Literal[
 ]
 PHASES: Final[tuple[PhaseName, ...]] = get_args(PhaseName)  # by ``Phase``
 CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
-Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
 # what shows of the ranges alone; the other causes need communication or the host to be recorded
 _FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN})
 _FORMULAS: Final = {
@@ -79,16 +78,6 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     bubble_rate_zb: Rate
     bubble_ratio_ideal: Rate
     causes_not_seen: list[CauseName]  # that the recording cannot show; their time is in ``unknown``
-
-
-class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry a rank, as ``stages``."""
-
-    number: Number
-    start_ns: Ns
-    end_ns: Ns
-    work_ns: list[Ns]
-    own_ns: list[Ns]  # end of a rank's last work minus start of its first
 
 
 class StageEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +156,8 @@ class Compared(Bubbles, frozen=True, kw_only=True):
 
 
 def summarised(pipeline: Pipeline) -> summary.Pipeline:
-    """``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
-    theory = pipeline.theory
-    totals = _by_cause(pipeline.idle, np.ones(len(pipeline.idle.rank), np.bool_))
-    seen = _seen(totals, any(run.sees_causes for run in pipeline.runs))
+    """Return ``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
+    seen = _by_cause(pipeline.idle, any(run.sees_causes for run in pipeline.runs))
     return summary.Pipeline(
         stages=pipeline.stages,
         microbatches=pipeline.microbatches,
@@ -179,24 +166,19 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
         nearest=_sound([pipeline.nearest])[0] or UNSET,
         causes_ns={CAUSES[c]: ns for c, ns in seen.items() if c != Cause.OPTIMIZER_SYNC},
         optimizer_sync_ns=seen.get(Cause.OPTIMIZER_SYNC, UNSET),
-        theory=UNSET
-        if theory is None
-        else summary.Theory(**known(theory.definitions), parts_ns=summary.PartsNs(**{n: getattr(theory.parts, f"{n}_ns") for n in PARTS})),
+        theory=UNSET if pipeline.theory is None else pipeline.theory,
         warnings=_sound(pipeline.warnings),
-        **known(pipeline.definitions),
+        **structs.asdict(pipeline.rates),
     )
 
 
-PARTS: Final = summary.PartsNs.__struct_fields__
-
-
 def encode(pipeline: Pipeline) -> bytes:
-    """The file's bytes. ``blocks`` gives the same a rank at a time."""
+    """Return the file's bytes. ``blocks`` gives the same a rank at a time."""
     return b"".join(blocks(pipeline))
 
 
 def blocks(pipeline: Pipeline) -> Iterator[bytes]:
-    """The file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
+    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'
@@ -211,7 +193,7 @@ def blocks(pipeline: Pipeline) -> Iterator[bytes]:
 
 
 def load(path: Path) -> Bubbles:
-    """A file of an earlier run.
+    """Read a file of an earlier run.
 
     Raises:
         InputError: it cannot be read, or is none of ours.
@@ -242,7 +224,7 @@ def load(path: Path) -> Bubbles:
 
 
 def _too_long(file: Bubbles) -> bool:
-    """Whether times lie too far apart to be drawn and added up."""
+    """Return whether times lie too far apart to be drawn and added up."""
     entries: list[RangeEntry | IdleEntry | StepEntry] = [*file.ranges, *file.idle, *file.steps]
     ns = [*(e.start_ns for e in entries), *(e.end_ns for e in entries)]
     spans = [ns for step in file.steps for ns in (*step.work_ns, *step.own_ns)]
@@ -251,15 +233,63 @@ def _too_long(file: Bubbles) -> bool:
     return max(ns, default=0) - min(ns, default=0) >= MAX_SPAN_NS or max(map(abs, spans), default=0) >= MAX_SPAN_NS << 5
 
 
+def ranges_of(file: Bubbles) -> tuple[Ranges, ...]:
+    """Return the ranges of each rank of ``file.stages`` as the record that they were written from."""
+    by_rank: dict[int, list[RangeEntry]] = {stage.rank: [] for stage in file.stages}
+    for entry in file.ranges:
+        by_rank[entry.rank].append(entry)
+    return tuple(_columns(entries) for entries in by_rank.values())
+
+
+def replica(file: Bubbles, number: int = 0) -> tuple[int, ...]:
+    """Return where in ``file.stages`` the ranks of one pipeline stand, in the order of their stages."""
+    mine = (i for i, entry in enumerate(file.stages) if entry.replica == number)
+    return tuple(sorted(mine, key=lambda i: file.stages[i].stage))
+
+
+def idle_of(file: Bubbles) -> Idle:
+    """Return the idle intervals of ``file`` as the record that they were written from."""
+    texts = {text: i for i, text in enumerate(dict.fromkeys(e.evidence for e in file.idle))}
+    cause = {name: i for i, name in enumerate(CAUSES)}
+    return Idle(
+        rank=np.array([e.rank for e in file.idle], np.int64),
+        stage=np.array([e.stage for e in file.idle], np.int64),
+        step=_numbers([e.step for e in file.idle]),
+        start_ns=np.array([e.start_ns for e in file.idle], np.int64),
+        end_ns=np.array([e.end_ns for e in file.idle], np.int64),
+        cause=np.array([cause[e.cause] for e in file.idle], np.uint8),
+        evidence=np.array([texts[e.evidence] for e in file.idle], np.int32),
+        texts=tuple(texts),
+    )
+
+
+def _columns(entries: Sequence[RangeEntry]) -> Ranges:
+    rules = {text: i for i, text in enumerate(dict.fromkeys(e.rule for e in entries))}
+    return Ranges(
+        phase=np.array([PHASES.index(e.phase) for e in entries], np.uint8),
+        step=_numbers([e.step for e in entries]),
+        stage=_numbers([e.stage for e in entries]),
+        chunk=_numbers([e.chunk for e in entries]),
+        microbatch=_numbers([e.microbatch for e in entries]),
+        start_ns=np.array([e.start_ns for e in entries], np.int64),
+        end_ns=np.array([e.end_ns for e in entries], np.int64),
+        busy_ns=np.array([e.busy_ns for e in entries], np.int64),
+        device_ops=np.array([0 if e.device_ops is UNSET else e.device_ops for e in entries], np.int64),
+        rule=np.array([rules[e.rule] for e in entries], np.int32),
+        rules=tuple(rules),
+    )
+
+
+def _numbers(values: Sequence[int | UnsetType]) -> I64:
+    return np.array([NOWHERE if v is UNSET else v for v in values], np.int64)
+
+
 def _head(pipeline: Pipeline) -> Bubbles:
-    """The file without its two long lists."""
+    """Return the file without its two long lists."""
     return Bubbles(
         pipeline=summarised(pipeline),
         definition=_definition(pipeline),
-        steps=[
-            StepEntry(number=s.number, start_ns=s.start_ns, end_ns=s.end_ns, work_ns=list(s.work_ns), own_ns=list(s.own_ns))
-            for s in pipeline.steps
-        ],
+        steps=list(pipeline.steps),
         stages=[_stage(pipeline, i) for i in range(len(pipeline.ranks))],
         left_out={str(rank): run.left_out for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True) if run.left_out},
         warnings=_sound(list(dict.fromkeys([*pipeline.warnings, *(w for run in pipeline.runs for w in run.warnings)]))),
@@ -268,29 +298,22 @@ def _head(pipeline: Pipeline) -> Bubbles:
     )
 
 
-def known(rates: Definitions) -> dict[str, float | UnsetType]:
-    """Return the rates by name; UNSET where one cannot be known."""
-    values = {name: getattr(rates, name) for name in _FORMULAS}
-    return {name: UNSET if value is None else value for name, value in values.items()}
-
-
 def _definition(pipeline: Pipeline) -> Definition:
     steps = [s.number for s in pipeline.steps]
-    rates = known(pipeline.definitions)
     hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
     sees_device = all(run.sees_device for run in pipeline.runs)
     return Definition(
         work=_HOST_WORK if not sees_device else _JOB_WORK if hidden else _WORK,
         sees_device=sees_device,
         causes_not_seen=[CAUSES[c] for c in sorted(hidden)],
-        **{name: Rate(name=name, formula=formula, value=rates[name], steps=steps) for name, formula in _FORMULAS.items()},
+        **{name: Rate(name=name, formula=formula, value=getattr(pipeline.rates, name), steps=steps) for name, formula in _FORMULAS.items()},
     )
 
 
 def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     run, rank = pipeline.runs[i], pipeline.ranks[i]
     stages, optimizer = run.ranges.stage, run.ranges.phase == Phase.OPT
-    seen = _seen(_by_cause(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
+    seen = _by_cause(taken(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
     return StageEntry(
         rank=rank,
         stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,
@@ -303,15 +326,11 @@ def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     )
 
 
-def _by_cause(idle: Idle, of: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> dict[Cause, int]:
+def _by_cause(idle: Idle, sees_causes: bool) -> dict[Cause, int]:
+    """Sum up idle time, without the causes that cannot be seen."""
     totals = np.zeros(len(Cause), np.int64)
-    np.add.at(totals, idle.cause[of], (idle.end_ns - idle.start_ns)[of])
-    return dict(zip(Cause, totals.tolist(), strict=True))
-
-
-def _seen(totals: dict[Cause, int], sees_causes: bool) -> dict[Cause, int]:
-    """Without the causes that cannot be seen."""
-    return {cause: ns for cause, ns in totals.items() if sees_causes or ns or cause in _FROM_RANGES}
+    np.add.at(totals, idle.cause, idle.end_ns - idle.start_ns)
+    return {cause: ns for cause, ns in zip(Cause, totals.tolist(), strict=True) if sees_causes or ns or cause in _FROM_RANGES}
 
 
 def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
@@ -323,7 +342,7 @@ def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
 
 
 def _sound(texts: Sequence[str]) -> list[str]:
-    """Texts that can be written: recorded names may hold half a surrogate pair."""
+    """Make texts writable: recorded names may hold half a surrogate pair."""
     return [text.encode("utf-8", "backslashreplace").decode() for text in texts]
 
 

@@ -7,7 +7,7 @@ microbatch. Where the two are not one to one nothing is inferred. Weight gradien
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,12 +24,6 @@ _RECEIVES: Final = frozenset({"recv", "irecv", "recv_any_source", "recvanysource
 
 
 @dataclass(frozen=True, slots=True)
-class Inferred:
-    entries: Entries | None
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PeerOps:
     """Host rows that send or receive, in start order: absolute start, global or group rank of the other side, and whether it sends."""
 
@@ -39,7 +33,7 @@ class PeerOps:
 
 
 def peer_ops(linked: Linked) -> PeerOps:
-    """Of both recordings; a call that several nested rows tell counts once, by the first with its start."""
+    """Read them from both recordings; a call that several nested rows record counts once, by the first with its start."""
     trace, et = linked.trace, linked.et
     told = dict(zip(trace.host.comm.row.tolist(), trace.host.comm.comms, strict=True))
     if et is not None and len(et.comm.row):
@@ -71,7 +65,7 @@ def _peer(comm: Comm) -> int | None:
 
 
 def first_source(linked: Linked, entries: Entries) -> int:
-    """The rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
+    """Return the rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
     forward = np.flatnonzero(entries.phase == Phase.F)
     if not len(forward):
         return NOWHERE
@@ -80,24 +74,24 @@ def first_source(linked: Linked, entries: Entries) -> int:
     return int(peers.peer[before[0]]) if len(before) else NOWHERE
 
 
-def inferred_entries(linked: Linked) -> Inferred:
-    """Entries with rule ``RULE``; None without sends and receives, or where forwards and backwards are not one to one. O(n log n)."""
+def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
+    """Return entries with rule ``RULE``; and warnings; None without sends and receives, or where forwards and backwards
+    are not one to one. O(n log n)."""
     rows, strings = linked.trace.host, linked.trace.strings
     peers = peer_ops(linked)
     if not len(peers.start_ns):
-        return Inferred(None, ())
+        return None, ()
     autograd = np.array([s.startswith(_AUTOGRAD) for s in strings], np.bool_)[rows.name]
     backward = np.flatnonzero(autograd & ~linked.crossing & (rows.seq_id >= 0))
     if not len(backward):
-        return Inferred(None, ())
-    forward = _forward(linked, autograd, backward)
-    passes = _passes(linked, forward, backward, peers.start_ns)
+        return None, ()
+    passes = _passes(linked, autograd, backward, peers.start_ns)
     if isinstance(passes, str):
-        return Inferred(None, (f"pipeline ranges could not be inferred: {passes}",))
+        return None, (f"pipeline ranges could not be inferred: {passes}",)
     f, b = passes.forward, passes.backward
     odd = _odd_peers(peers, int(f.end_ns[0]), len(f.tid), len(b.tid))
     if odd:
-        return Inferred(None, (f"pipeline ranges could not be inferred: {odd}",))
+        return None, (f"pipeline ranges could not be inferred: {odd}",)
     optimizer = [k for k, s in enumerate(strings) if OPTIMIZER.read(s)]
     opt = np.flatnonzero(np.isin(rows.name, optimizer) & rows.annotation & ~linked.crossing)
     tid = np.concatenate([f.tid, b.tid, rows.tid[opt]])
@@ -122,11 +116,11 @@ def inferred_entries(linked: Linked) -> Inferred:
         rule=np.repeat([0, 0, 1], counts)[order].astype(np.int32),
         rules=(RULE, OPTIMIZER.name),
     )
-    return Inferred(_paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ())
+    return _paired(numbered(raw, step_numbers(linked, raw)), pass_of[order]), ()
 
 
 def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int) -> str:
-    """Why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
+    """Return why the sends and receives of a rank are not those of one stage of a pipeline; empty if they are.
 
     A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
     several stages on a rank (interleaved) or in a ring there are more.
@@ -145,7 +139,7 @@ def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int)
 
 
 def _paired(entries: Entries, pass_of: I64) -> Entries:
-    """A backward has the microbatch, and the step, of its forward."""
+    """Give a backward the microbatch, and the step, of its forward."""
     microbatch, step = entries.microbatch.copy(), entries.step.copy()
     forward = np.flatnonzero(entries.phase == Phase.F)
     of_pass = np.full(len(forward), NOWHERE)
@@ -153,22 +147,14 @@ def _paired(entries: Entries, pass_of: I64) -> Entries:
     backward = np.flatnonzero(entries.phase == Phase.B)
     microbatch[backward] = microbatch[of_pass[pass_of[backward]]]
     step[backward] = step[of_pass[pass_of[backward]]]
-    columns = {name: getattr(entries, name) for name in Entries.__slots__}
-    return Entries(**{**columns, "microbatch": microbatch, "step": step, "inferred": np.zeros(len(step), np.bool_)})
+    return replace(entries, microbatch=microbatch, step=step, inferred=np.zeros(len(step), np.bool_))
 
 
-@dataclass(frozen=True, slots=True)
-class _Forward:
-    """Of each backward row whose forward op was recorded (``backward``, positions in the rows asked for) the outermost op around that."""
+def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
+    """Return the rows of ``backward`` (positions) whose forward op was recorded, and of each the outermost op around that.
 
-    backward: I64
-    row: I64
-
-
-def _forward(linked: Linked, autograd: Bool, backward: I64) -> _Forward:
-    """The forward op of a backward row is the last that started with its number before it, outside autograd.
-
-    Rows before that one may carry the number of what is to come, and numbers may start over.
+    The forward op of a backward row is the last that started with its number before it, outside autograd. Rows before
+    that one may carry the number of what is to come, and numbers may start over.
     """
     rows = linked.trace.host
     top, inside = _outermost(linked, autograd)
@@ -185,11 +171,11 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> _Forward:
     found = np.searchsorted(place(row), place(backward), side="left") - 1
     known = found >= 0
     known[known] = rows.seq_id[row[found[known]]] == rows.seq_id[backward[known]]
-    return _Forward(np.flatnonzero(known), top[row[found[known]]])
+    return np.flatnonzero(known), top[row[found[known]]]
 
 
 def _outermost(linked: Linked, autograd: Bool) -> tuple[I64, Bool]:
-    """Of each row the outermost op around it (annotations are none), and whether autograd is around it. Doubles the reach a round."""
+    """Return the outermost op around each row (annotations are none), and whether autograd is around it. Doubles the reach a round."""
     ops = ~linked.trace.host.annotation
     jump = np.where((linked.parent != NOWHERE) & ops[np.maximum(linked.parent, 0)] & ops, linked.parent, NOWHERE).astype(np.int64)
     top, inside = np.arange(len(jump)), autograd.copy()
@@ -217,25 +203,26 @@ class _Paired:
     of_backward: I64  # a backward pass: its forward pass
 
 
-def _passes(linked: Linked, forward: _Forward, backward: I64, peer_ns: I64) -> _Paired | str:
-    """Forward passes, backward passes, and which belong together; or why they are not one to one."""
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Paired | str:
+    """Return forward passes, backward passes, and which belong together; or why they are not one to one."""
     starts = linked.trace.host.start_ns
-    if not len(forward.row):
+    known, forward = _forward(linked, autograd, backward)
+    if not len(forward):
         return "no backward op has its forward op in the recording"
-    ops = np.unique(forward.row)
+    ops = np.unique(forward)
     ops = ops[np.argsort(starts[ops], kind="stable")]
     f = _cut(linked, ops, np.sort(np.concatenate([peer_ns, starts[backward]])))
     b = _cut(linked, backward, np.sort(np.concatenate([peer_ns, starts[ops]])))
     place = np.full(len(starts), NOWHERE)
     place[ops] = f.of_row
-    pairs = np.unique(np.stack([b.of_row[forward.backward], place[forward.row]]), axis=1)
+    pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
     return _Paired(f, b, pairs[1])
 
 
 def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:
-    """Rows in start order put together unless a cut lies between them."""
+    """Put rows in start order together unless a cut lies between them."""
     rows = linked.trace.host
     start, end = rows.start_ns[rows_at], rows.end_ns[rows_at]
     part = np.searchsorted(cuts_ns, start, side="right")

@@ -62,18 +62,18 @@ _FONT: Final = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica
 
 
 def class_of(look: int) -> str:
-    """The CSS class of a look."""
+    """Return the CSS class of a look."""
     return f"c{look - FIRST_CAUSE}" if look >= FIRST_CAUSE else f"p{look}"
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of an sRGB colour (WCAG 2.2), 0 to 1."""
+    """Return the relative luminance of an sRGB colour (WCAG 2.2), 0 to 1."""
     linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (b / 255 for b in bytes.fromhex(colour[1:]))]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def style(looks: Iterable[int]) -> str:
-    """The style sheet and the patterns for these looks."""
+    """Return the style sheet and the patterns for these looks."""
     used = sorted(set(looks))
     rules = [
         f"svg{{{_FONT};font-size:11px}}",
@@ -137,3 +137,9 @@ def xml(text: str, most: int = 300) -> str:
     if _UNSAFE.search(text):
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return escape(text, quote=False).replace('"', "&quot;")
+
+
+def milliseconds(ns: int) -> str:
+    """Return ms, exact, without needless zeros."""
+    whole = f"{ns / 1e6:,.6f}" if abs(ns) < 1 << 50 else f"{ns // 10**6:,}.{ns % 10**6:06}"
+    return whole.rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What ``pipeline.svg`` shows, apart from how: rows of boxes and of idle intervals, one panel a step.
+"""What ``pipeline.svg`` shows: rows of boxes and of idle intervals, one panel a step, and what lies above what.
 
 A panel can as well come from a schedule that was only computed (``computed``), which makes the picture of theory above measured.
 """
@@ -6,93 +6,115 @@ A panel can as well come from a schedule that was only computed (``computed``), 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, NOWHERE, U8, Bool
-from graphlink.pipeline.records import Cause, Idle, Ranges, Step
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.perfetto.slices import lanes
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.look import FIRST_CAUSE
+from graphlink.pipeline.records import Cause, Idle, Ranges, StepEntry
 
+Parts = NDArray[np.float64]  # of a height
 MOST_STEPS: Final = 3
 _NAMED_STAGES: Final = 4  # of a rank with several, in the label of its row
+_BESIDE: Final = 0.1  # of the shorter of two boxes: by so much they may overlap and still stand one after the other
+_INSIDE: Final = 0.3  # of the height of a row: an idle interval inside a box
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
-    """Phases on rows; ``row`` is a position in ``Panel.labels``, ``rule`` one in ``rules``. ``NOWHERE``: unknown."""
+class Marks:
+    """Rectangles on rows: boxes of phases, and idle intervals.
+
+    ``row`` is a position in ``Panel.labels``. ``look``: a ``Phase``, or ``FIRST_CAUSE`` and a ``Cause``. ``NOWHERE``: unknown, or of
+    an idle interval. ``text``, the rule of a box or the evidence of an idle interval, points into ``texts``.
+    """
 
     row: I64
-    phase: U8
+    look: I64
+    start_ns: I64
+    end_ns: I64
     stage: I64
     chunk: I64
     microbatch: I64
-    start_ns: I64
-    end_ns: I64
-    rule: I32
-    rules: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Idle intervals on rows; ``evidence`` is a position in ``texts``."""
-
-    row: I64
-    start_ns: I64
-    end_ns: I64
-    cause: U8
-    evidence: I32
+    text: I64
     texts: tuple[str, ...]
+
+    @property
+    def is_box(self) -> Bool:
+        """Return which are no idle intervals."""
+        out: Bool = self.look < FIRST_CAUSE
+        return out
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One step. ``start_ns`` is its 0 on the axis; ``makespan_ns`` from there to the end of its last F, B, I or W."""
+    """One step. ``makespan_ns``: from its start, the 0 of all times, to the end of its last F, B, I or W.
+
+    ``marks`` are sorted by row, then from the lowest ``layer`` to the uppermost, then by start. ``layer``, ``top`` and ``height``: shape
+    (marks,), the latter two as parts of the row's height.
+    """
 
     caption: str
     labels: tuple[str, ...]
-    start_ns: int
     makespan_ns: int
-    boxes: Boxes
-    gaps: Gaps
+    marks: Marks
+    layer: I64
+    top: Parts
+    height: Parts
 
 
-def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: Sequence[Step]) -> list[Panel]:
-    """A panel a step; of more than ``MOST_STEPS`` the shortest, the median and the longest one. ``ranks`` and ``ranges`` are parallel."""
+def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: Sequence[StepEntry]) -> list[Panel]:
+    """Return a panel a step; of more than ``MOST_STEPS`` the shortest, the median and the longest one. ``ranks``, ``ranges``: parallel."""
     labels = tuple(row_label(rank, r.stage) for rank, r in zip(ranks, ranges, strict=True))
-    boxes, box_step = _boxes(ranges)
+    texts: dict[str, int] = {}
+    parts = []
+    for row, r in enumerate(ranges):
+        rule = np.array([texts.setdefault(text, len(texts)) for text in r.rules], np.int64)[r.rule]
+        place, look = np.full(len(r.phase), row), r.phase.astype(np.int64)
+        parts.append(Marks(place, look, r.start_ns, r.end_ns, r.stage, r.chunk, r.microbatch, rule, ()))
     row_of = {rank: row for row, rank in enumerate(ranks)}
-    rows = np.array([row_of[rank] for rank in idle.rank.tolist()], np.int64)
-    out = []
-    for step, what in _chosen(steps):
-        mine, free = box_step == step.number, idle.step == step.number
-        gaps = Gaps(rows[free], idle.start_ns[free], idle.end_ns[free], idle.cause[free], idle.evidence[free], idle.texts)
-        out.append(Panel(what, labels, step.start_ns, step.end_ns - step.start_ns, _picked(boxes, mine), gaps))
-    return out
+    rows, nowhere = np.array([row_of[rank] for rank in idle.rank.tolist()], np.int64), np.full(len(idle.rank), NOWHERE)
+    look, evidence = FIRST_CAUSE + idle.cause.astype(np.int64), len(texts) + idle.evidence.astype(np.int64)
+    parts.append(Marks(rows, look, idle.start_ns, idle.end_ns, nowhere, nowhere, nowhere, evidence, ()))
+    marks = replace(joined(parts), texts=(*texts, *idle.texts))
+    step_of = np.concatenate([*(r.step for r in ranges), idle.step])
+    return [
+        arranged(caption, labels, step.start_ns, step.end_ns - step.start_ns, taken(marks, step_of == step.number))
+        for step, caption in _chosen(steps)
+    ]
 
 
-def computed(caption: str, labels: tuple[str, ...], boxes: Boxes) -> Panel:
-    """A step that was never recorded; what a row waits between its boxes is the schedule's own dependency."""
+def computed(caption: str, labels: tuple[str, ...], boxes: Marks) -> Panel:
+    """Return a step that was never recorded; what a row waits between its boxes is the schedule's own dependency."""
     start, end = (int(boxes.start_ns.min()), int(boxes.end_ns.max())) if len(boxes.row) else (0, 0)
-    rows = np.arange(len(labels))
-    row = np.concatenate([rows, boxes.row, rows])  # every row begins and ends with a box of no length
-    starts = np.concatenate([np.full(len(labels), start), boxes.start_ns, np.full(len(labels), end)])
-    ends = np.concatenate([np.full(len(labels), start), boxes.end_ns, np.full(len(labels), end)])
-    kind = np.repeat([0, 1, 2], [len(labels), len(boxes.row), len(labels)])
+    rows, bounds = np.arange(len(labels)), np.repeat([start, end], len(labels))  # every row begins and ends with a box of no length
+    row, starts, ends = np.append(boxes.row, [rows, rows]), np.append(boxes.start_ns, bounds), np.append(boxes.end_ns, bounds)
+    kind = np.repeat([1, 0, 2], [len(boxes.row), len(labels), len(labels)])
     order = np.lexsort((kind, starts, row))
     row, starts, ends, kind = row[order], starts[order], ends[order], kind[order]
     shift = row * (end - start)  # the rows one behind the other, so that one sweep knows the last end of each
     until = np.maximum.accumulate(ends + shift) - shift
     free = np.flatnonzero((row[1:] == row[:-1]) & (starts[1:] > until[:-1]))
-    cause = np.full(len(free), Cause.DEPENDENCY_STALL, np.uint8)
-    cause[kind[free + 1] == 2] = Cause.COOLDOWN
-    cause[kind[free] == 0] = Cause.WARMUP
-    gaps = Gaps(row[free], until[free], starts[free + 1], cause, np.zeros(len(free), np.int32), ("",))
-    return Panel(caption, labels, start, end - start, boxes, gaps)
+    cause = np.full(len(free), FIRST_CAUSE + Cause.DEPENDENCY_STALL)
+    cause[kind[free + 1] == 2] = FIRST_CAUSE + Cause.COOLDOWN
+    cause[kind[free] == 0] = FIRST_CAUSE + Cause.WARMUP
+    none = np.full(len(free), NOWHERE)
+    gaps = Marks(row[free], cause, until[free], starts[free + 1], none, none, none, np.zeros(len(free), np.int64), ())
+    return arranged(caption, labels, start, end - start, replace(joined([boxes, gaps]), texts=("",)))
+
+
+def joined(parts: Sequence[Marks]) -> Marks:
+    """Put marks together, without their texts."""
+    names = [name for name in Marks.__slots__ if name != "texts"]
+    return Marks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}, texts=())
 
 
 def row_label(rank: int, stages: I64) -> str:
-    """A rank with the virtual stages that it holds."""
+    """Name a rank with the virtual stages that it runs."""
     own = np.unique(stages[stages != NOWHERE]).tolist()
     if not own:
         return f"rank {rank}"
@@ -102,46 +124,51 @@ def row_label(rank: int, stages: I64) -> str:
     return f"rank {rank}: stage{'s' * (len(own) > 1)} {named}"
 
 
-def _boxes(ranges: Sequence[Ranges]) -> tuple[Boxes, I64]:
-    """The ranges of all ranks, and their steps."""
-    rules = {text: i for i, text in enumerate(dict.fromkeys(text for r in ranges for text in r.rules))}
-    code = [np.array([rules[text] for text in r.rules], np.int32)[r.rule] for r in ranges]
-    none = np.zeros(0, np.int64)
-
-    def column(name: str) -> I64:
-        return np.concatenate([none, *(getattr(r, name) for r in ranges)])
-
-    boxes = Boxes(
-        row=np.repeat(np.arange(len(ranges)), [len(r.phase) for r in ranges]),
-        phase=column("phase").astype(np.uint8),
-        stage=column("stage"),
-        chunk=column("chunk"),
-        microbatch=column("microbatch"),
-        start_ns=column("start_ns"),
-        end_ns=column("end_ns"),
-        rule=np.concatenate([none.astype(np.int32), *code]),
-        rules=tuple(rules),
-    )
-    return boxes, column("step")
-
-
-def _picked(boxes: Boxes, which: Bool) -> Boxes:
-    return Boxes(
-        row=boxes.row[which],
-        phase=boxes.phase[which],
-        stage=boxes.stage[which],
-        chunk=boxes.chunk[which],
-        microbatch=boxes.microbatch[which],
-        start_ns=boxes.start_ns[which],
-        end_ns=boxes.end_ns[which],
-        rule=boxes.rule[which],
-        rules=boxes.rules,
-    )
-
-
-def _chosen(steps: Sequence[Step]) -> list[tuple[Step, str]]:
+def _chosen(steps: Sequence[StepEntry]) -> list[tuple[StepEntry, str]]:
     if len(steps) <= MOST_STEPS:
         return [(s, f"step {s.number}") for s in steps]
     by_length = sorted(steps, key=lambda s: s.end_ns - s.start_ns)
     named = ((0, "shortest"), ((len(steps) - 1) // 2, "median"), (len(steps) - 1, "longest"))
     return [(by_length[i], f"step {by_length[i].number}, the {word} of {len(steps)}") for i, word in named]
+
+
+def arranged(caption: str, labels: tuple[str, ...], start_ns: int, makespan_ns: int, marks: Marks) -> Panel:
+    """Lay idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
+    marks = replace(marks, start_ns=marks.start_ns - start_ns, end_ns=marks.end_ns - start_ns)
+    boxes, gaps = np.flatnonzero(marks.is_box), np.flatnonzero(~marks.is_box)
+    inside = gaps[_covered(taken(marks, boxes), taken(marks, gaps))]
+    layer, top, height = marks.is_box.astype(np.int64), np.zeros(len(marks.row)), np.ones(len(marks.row))
+    _share_rows(taken(marks, boxes), boxes, top, height)
+    layer[inside], top[inside], height[inside] = 2, 1 - _INSIDE, _INSIDE
+    order = np.lexsort((marks.start_ns, layer, marks.row))
+    return Panel(caption, labels, makespan_ns, taken(marks, order), layer[order], top[order], height[order])
+
+
+def _share_rows(boxes: Marks, at: I64, top: Parts, height: Parts) -> None:
+    """Set top and height (at positions ``at``) of the boxes that run at the same time as others: a lane of their row."""
+    order = np.lexsort((boxes.start_ns, boxes.row))
+    row, start, end = boxes.row[order], boxes.start_ns[order], boxes.end_ns[order]
+    common = np.minimum(end[:-1], end[1:]) - start[1:]
+    shorter = np.minimum(end[:-1] - start[:-1], end[1:] - start[1:])
+    crowded = np.flatnonzero((row[1:] == row[:-1]) & (common > _BESIDE * shorter))
+    which = order[np.unique(np.concatenate([crowded, crowded + 1]))]
+    if len(which):
+        spare = ((boxes.end_ns - boxes.start_ns)[which] * _BESIDE).astype(np.int64)
+        lane = lanes(boxes.start_ns[which], boxes.end_ns[which] - spare, boxes.row[which])
+        most = np.zeros(int(boxes.row.max()) + 1, np.int64)
+        np.maximum.at(most, boxes.row[which], lane + 1)
+        height[at[which]] = 1 / most[boxes.row[which]]
+        top[at[which]] = lane * height[at[which]]
+
+
+def _covered(boxes: Marks, gaps: Marks) -> Bool:
+    """Return which idle intervals lie inside a box of their row: among the boxes that begin no later, one ends no earlier."""
+    if not len(boxes.row) or not len(gaps.row):
+        return np.zeros(len(gaps.row), np.bool_)
+    times = np.unique(np.concatenate([boxes.start_ns, boxes.end_ns, gaps.start_ns, gaps.end_ns]))
+    n = len(times)
+    order = np.lexsort((boxes.start_ns, boxes.row))
+    begins = (boxes.row * n + np.searchsorted(times, boxes.start_ns))[order]
+    reach = np.maximum.accumulate((boxes.row * n + np.searchsorted(times, boxes.end_ns))[order])
+    before = np.searchsorted(begins, gaps.row * n + np.searchsorted(times, gaps.start_ns), side="right") - 1
+    return (before >= 0) & (reach[before] >= gaps.row * n + np.searchsorted(times, gaps.end_ns))

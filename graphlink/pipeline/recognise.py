@@ -1,6 +1,6 @@
 """Which schedule a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
 
-Compared are phase, chunk and microbatch of every action of every rank in every whole step, and the virtual stage where the recording
+Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage where the recording
 has it. Times are not, but for what overlaps (below), and communication is not.
 
 Where several schedules order alike, the first in the contract's list is named (GPipe, 1F1B, interleaved, ZB-H1, ZB-H2, ZB-V,
@@ -17,14 +17,16 @@ Overlap: a backward and a forward that run at the same time are DualPipe's pair,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from graphlink.model import I64
-from graphlink.pipeline.compare import Candidate, Comparison, Shape, candidates
-from graphlink.pipeline.order import UNKNOWN, Order
-from graphlink.pipeline.records import Ranges
-from graphlink.pipeline.wholes import Steps, Whole, whole_steps
+import numpy as np
+
+from graphlink.model import I64, NOWHERE, U8, Bool
+from graphlink.pipeline.complete_microbatches import CompleteStep, Recorded, complete_steps
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.records import Phase, Ranges
+from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Recognised:
     exists for these numbers) and ``difference`` says where first, by step, rank and position (from 0).
 
     ``microbatches`` of a step, the most frequent number. ``steps``: those recognised; empty if unknown. ``left_out``: steps that are not
-    whole, with the reason.
+    complete, with the reason.
     """
 
     schedule: str
@@ -60,62 +62,171 @@ class Recognised:
 
 
 def recognise(ranges: Sequence[Ranges], ranks: Sequence[int] | None = None) -> Recognised:
-    """``ranges`` by pipeline rank, 0 .. p - 1; ``ranks``: what messages call them. Only whole steps count (``wholes``).
+    """Name the schedule that a run followed. Linear in the ranges, times the handful of schedules.
 
-    Of each rank either all chunks or all virtual stages should be known, and unknown ones ``NOWHERE``, not guessed: a stage is compared.
-    Linear in the ranges, times the handful of schedules.
+    Only complete steps count (``complete_microbatches``). Of each rank either all chunks or all virtual stages should be known, and unknown
+    ones ``NOWHERE``, not guessed: a stage is compared.
+
+    Args:
+        ranges: by pipeline rank, 0 .. p - 1.
+        ranks: what messages call the ranks.
     """
     names = range(len(ranges)) if ranks is None else ranks
-    steps = whole_steps(ranges, names)
-    if not steps.whole:
-        why = next(iter(steps.left_out.values()), "there are no forwards and backwards")
-        return Recognised(UNKNOWN, len(ranges), 0, 1, "", f"no step is whole: {why}", (), steps.left_out)
-    known: dict[Shape, list[Candidate]] = {}
+    steps, left_out = complete_steps(ranges, names)
+    if not steps:
+        why = next(iter(left_out.values()), "there are no forwards and backwards")
+        return Recognised(UNKNOWN, len(ranges), 0, 1, "", f"no step is whole: {why}", (), left_out)
+    known: dict[tuple[int, int, bool], list[Candidate]] = {}
     compared = []
-    for step in steps.whole:
-        shape = Shape.of(step)
+    for step in steps:
+        shape = (step.microbatches, step.chunks, step.split)
         if shape not in known:
-            known[shape] = list(candidates(shape))
-        compared.append([Comparison.of(step, candidate) for candidate in known[shape]])
-    return _verdict(steps, compared, names)
+            known[shape] = list(candidates(step))
+        compared.append([compare(step, candidate) for candidate in known[shape]])
+    return _verdict(compared, Recognised(UNKNOWN, len(ranges), 0, max(step.chunks for step in steps), "", "", (), left_out), steps, names)
 
 
-def _verdict(steps: Steps, compared: Sequence[Sequence[Comparison]], names: Sequence[int]) -> Recognised:
-    """One schedule that every whole step followed, or the nearest of the first step that followed none (or not the others')."""
-    stages, chunks = len(names), max(step.chunks for step in steps.whole)
+def _verdict(
+    compared: Sequence[Sequence[Comparison]], unknown: Recognised, steps: Sequence[CompleteStep], names: Sequence[int]
+) -> Recognised:
+    """Return the schedule that every step followed, or the nearest of the first step that followed none (or not the others')."""
     exact = [{one.candidate.schedule: one for one in reversed(step) if not one.distance} for step in compared]
-    for schedule in _preference(compared):
+    for schedule in dict.fromkeys(one.candidate.schedule for step in compared for one in step):
         if all(schedule in step for step in exact):
-            played = tuple(_played(step, matches[schedule]) for step, matches in zip(steps.whole, exact, strict=True))
-            return Recognised(schedule, stages, _usual(played), chunks, "", "", played, steps.left_out)
-    many = Counter(step.microbatches for step in steps.whole).most_common(1)[0][0]
+            played = tuple(matches[schedule].played() for matches in exact)
+            return replace(unknown, schedule=schedule, microbatches=_usual(played), steps=played)
     nearest, difference = _nearest(steps, compared, names)
-    return Recognised(UNKNOWN, stages, many, chunks, nearest, difference, (), steps.left_out)
+    return replace(unknown, microbatches=_usual(steps), nearest=nearest, difference=difference)
 
 
-def _preference(compared: Sequence[Sequence[Comparison]]) -> list[str]:
-    return list(dict.fromkeys(one.candidate.schedule for step in compared for one in step))
+def _usual(steps: Sequence[Played | CompleteStep]) -> int:
+    return Counter(step.microbatches for step in steps).most_common(1)[0][0]
 
 
-def _played(step: Whole, match: Comparison) -> Played:
-    directions = 2 if match.candidate.schedule == "DualPipe" else 1
-    return Played(step.step, directions * step.microbatches, tuple(rank.row for rank in match.ranks), match.orders())
-
-
-def _usual(played: Sequence[Played]) -> int:
-    return Counter(step.microbatches for step in played).most_common(1)[0][0]
-
-
-def _nearest(steps: Steps, compared: Sequence[Sequence[Comparison]], names: Sequence[int]) -> tuple[str, str]:
-    """Name and first difference of the candidate that differs least, in the first step that differs most."""
-    best = [min(step, key=lambda one: one.distance, default=None) for step in compared]
-    for step, one in zip(steps.whole, best, strict=True):
-        if one is None:
+def _nearest(steps: Sequence[CompleteStep], compared: Sequence[Sequence[Comparison]], names: Sequence[int]) -> tuple[str, str]:
+    """Return name and first difference of the candidate that differs least, in the first step that differs most."""
+    there = []
+    for step, comparisons in zip(steps, compared, strict=True):
+        if not comparisons:
             kind = "split" if step.split else "full"
             numbers = f"{len(names)} ranks, {step.chunks} chunk(s) a rank and {step.microbatches} microbatches"
             return "", f"step {step.step}: no schedule with {kind} backwards exists for {numbers}"
-    there = [one for one in best if one is not None]
+        there.append(min(comparisons, key=lambda one: one.distance))
     worst = max(there, key=lambda one: one.distance)
     if worst.distance:
         return worst.candidate.schedule, worst.first_difference(names)
-    return there[0].candidate.schedule, "steps differ: " + ", ".join(f"step {one.step} is {one.candidate.schedule}" for one in there[:4])
+    named = ", ".join(f"step {one.step.step} is {one.candidate.schedule}" for one in there[:4])
+    return there[0].candidate.schedule, f"steps differ: {named}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Generated orders in the form in which they are compared: ``codes`` of the actions, ``origins`` their places in ``orders``."""
+
+    schedule: str
+    orders: tuple[Order, ...]
+    codes: tuple[I64, ...]
+    origins: tuple[I64, ...]
+
+
+def candidates(step: CompleteStep) -> Iterator[Candidate]:
+    """Yield them in the order of preference: if some backwards are split the schedules that split first, else only those that do not."""
+    stages = len(step.ranks)
+    names = [name for name in SCHEDULES if name in SPLIT] if step.split else []
+    for schedule in names + [name for name in SCHEDULES if name not in SPLIT]:
+        directions = 2 if schedule == "DualPipe" else 1
+        for orders in variants(schedule, stages, step.microbatches * directions, step.chunks):
+            codes, origins = [], []
+            for order in orders:
+                origin, phase = _with_split(order.phase, step.split)
+                chunk = order.stage // stages
+                microbatch = order.microbatch - (step.microbatches * chunk if directions == 2 else 0)
+                codes.append(_code(step, phase, chunk[origin], microbatch[origin]))
+                origins.append(origin)
+            yield Candidate(schedule, orders, tuple(codes), tuple(origins))
+
+
+def _code(step: CompleteStep, phase: I64, chunk: I64, microbatch: I64) -> I64:
+    """Return one number an action."""
+    return (phase * step.chunks + chunk) * step.microbatches + microbatch
+
+
+def _with_split(phase: U8, split: bool) -> tuple[I64, I64]:
+    """Return where each action comes from, and its phase, where a B is taken as an I and a W (``split``)."""
+    full = np.asarray(phase == Phase.B) & split
+    origin = np.repeat(np.arange(len(phase)), 1 + full)
+    out = phase[origin].astype(np.int64)
+    out[full[origin]] = Phase.I
+    out[np.diff(origin, prepend=-1) == 0] = Phase.W
+    return origin, out
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``codes`` and ``origins`` of what was recorded and
+    whether it ``differs``; ``distance``: how many actions do."""
+
+    step: CompleteStep
+    candidate: Candidate
+    ranks: tuple[Recorded, ...]
+    codes: tuple[I64, ...]
+    origins: tuple[I64, ...]
+    differs: tuple[Bool, ...]
+    distance: int
+
+    def played(self) -> Played:
+        """Return what each recorded action is by the candidate, if nothing differs; phases as recorded."""
+        orders = []
+        for rank, recorded in enumerate(self.ranks):
+            first = np.flatnonzero(np.diff(self.origins[rank], prepend=-1))
+            order = taken(self.candidate.orders[rank], self.candidate.origins[rank][first])
+            orders.append(replace(order, phase=recorded.phase))
+        directions = 2 if self.candidate.schedule == "DualPipe" else 1
+        return Played(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
+
+    def first_difference(self, names: Sequence[int]) -> str:
+        """Say it with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
+        rank = next(k for k, differs in enumerate(self.differs) if differs.any())
+        at = int(np.argmax(self.differs[rank]))
+        recorded, order = self.ranks[rank], self.candidate.orders[rank]
+        found, meant = int(self.origins[rank][at]), int(self.candidate.origins[rank][at])
+        ran = int(np.argmax(self.codes[rank] == self.candidate.codes[rank][at]))  # where the expected one ran
+        label = recorded.label[self.origins[rank][ran]]
+        stage = recorded.stage[found]
+        if stage == NOWHERE:
+            stage = stage_of(self.candidate.schedule, rank, int(recorded.chunk[found]), len(self.ranks))
+        return (
+            f"step {self.step.step}, rank {names[rank]}, position {found} of {len(recorded)}:"
+            f" expected {Phase(order.phase[meant]).name} of stage {order.stage[meant]}, microbatch {label},"
+            f" found {Phase(recorded.phase[found]).name} of stage {stage}, microbatch {recorded.label[found]}"
+        )
+
+
+def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
+    """Compare a recorded step with generated orders, action by action."""
+    stages, dual = len(step.ranks), candidate.schedule == "DualPipe"
+    ranks = tuple(map(_forward_first, step.ranks)) if dual else step.ranks
+    codes, origins, differs = [], [], []
+    for rank, recorded in enumerate(ranks):
+        origin, phase = _with_split(recorded.phase, step.split)
+        code = _code(step, phase, recorded.chunk[origin], recorded.microbatch[origin])
+        expected = np.array([stage_of(candidate.schedule, rank, chunk, stages) for chunk in range(step.chunks)])
+        off = recorded.stage - expected[recorded.chunk]
+        if dual:  # its second pipeline has the layers of the first, and may be numbered like it
+            off %= stages
+        elsewhere = (recorded.stage != NOWHERE) & (off != 0)
+        codes.append(code)
+        origins.append(origin)
+        differs.append((code != candidate.codes[rank]) | elsewhere[origin])
+    distance = sum(int(np.count_nonzero(rank)) for rank in differs)
+    return Comparison(step, candidate, ranks, tuple(codes), tuple(origins), tuple(differs), distance)
+
+
+def _forward_first(recorded: Recorded) -> Recorded:
+    """Put the forward first where a forward and a backward overlap, the backward starting first."""
+    backward = (recorded.phase == Phase.B) | (recorded.phase == Phase.I)
+    swap = backward[:-1] & (recorded.phase[1:] == Phase.F) & (recorded.start_ns[1:] < recorded.end_ns[:-1])
+    order = np.arange(len(recorded))
+    at = np.flatnonzero(swap)  # never two in a row: a backward is no forward
+    order[at], order[at + 1] = at + 1, at
+    return taken(recorded, order)

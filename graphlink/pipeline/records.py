@@ -14,13 +14,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from graphlink.model import I32, I64, U8, Bool
 
-UNTOLD: Final = int(np.iinfo(np.int64).min)
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
+NO_TIME: Final = int(np.iinfo(np.int64).min)
 
 
 class Phase(IntEnum):
@@ -81,12 +85,12 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSpans:
-    """Spans of time by step, sorted by step, then start; those of one step are disjoint, and none is empty."""
+class KeyedSpans:
+    """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none is empty."""
 
     start_ns: I64
     end_ns: I64
-    step: I64
+    key: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,8 @@ class Exchanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
-    """What held back the work after moments in which a rank was idle, as its own recording tells: disjoint, sorted by start.
+class Delays:
+    """What delayed work after moments in which a rank was idle, as its own recording tells, sorted by start; disjoint in a ``StageRun``.
 
     Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it was waiting: its
     transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into ``texts``, whose entry 0 is "".
@@ -131,7 +135,7 @@ class Holds:
 class Witness:
     """What NCCL itself tells of the exchanges of a rank, one entry an exchange of which it tells something, ascending.
 
-    ``came_ns``: until when an exchange waited for its first peer, ``UNTOLD`` where nothing says so. ``words``: how its time divides.
+    ``came_ns``: until when an exchange waited for its first peer, ``NO_TIME`` where nothing says so. ``words``: how its time divides.
     """
 
     exchange: I64
@@ -143,7 +147,7 @@ class Witness:
 class StageRun:
     """All that pipeline analysis wants of one rank.
 
-    ``work``: union of compute inside its F, B, I and W ranges of each step; ``optimizer`` inside its OPT ranges. ``previous``: the global
+    ``work``: union of compute inside its F, B, I and W ranges, by step; ``optimizer`` inside its OPT ranges. ``previous``: the global
     rank that its first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
     """
 
@@ -151,10 +155,10 @@ class StageRun:
     previous: int
     recorded_from_ns: int
     ranges: Ranges
-    work: StepSpans
+    work: KeyedSpans
     optimizer: Spans
     exchanges: Exchanges
-    holds: Holds
+    delays: Delays
     sees_device: bool  # False: times are those of host ranges
     sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
     left_out: dict[str, int]  # ranges and device ops that belong to none, by reason
@@ -176,67 +180,60 @@ class Idle:
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step over all ranks. Per rank: ``work_ns[r]`` + all idle inside the makespan = ``end_ns`` - ``start_ns``."""
+class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry a rank, as ``stages``."""
 
-    number: int
-    start_ns: int  # first start of an F, B, I or W range
-    end_ns: int  # last end
-    work_ns: tuple[int, ...]
-    own_ns: tuple[int, ...]  # end of a rank's last work minus start of its first
-
-
-@dataclass(frozen=True, slots=True)
-class Definitions:
-    """The three rates of ``docs/bubbles.md``, means over steps weighted by time; None where what they need is unknown."""
-
-    bubble_rate_makespan: float | None
-    bubble_rate_zb: float | None
-    bubble_ratio_ideal: float | None
+    number: Number
+    start_ns: Ns  # first start of an F, B, I or W range
+    end_ns: Ns  # last end
+    work_ns: tuple[Ns, ...]
+    own_ns: tuple[Ns, ...]  # end of a rank's last work minus start of its first
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The measured bubble (p * makespan - work, over all steps) split; ``schedule + imbalance + communication + rest = measured``."""
+class Rates(msgspec.Struct, frozen=True):
+    """The three rates of ``docs/bubbles.md``, means over steps weighted by time; absent where what they need is unknown."""
 
-    schedule_ns: int
-    imbalance_ns: int
-    communication_ns: int
-    rest_ns: int
-    measured_ns: int
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class Theory:
+class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
+    """The measured bubble (stages x makespan - work, all steps): measured = schedule + imbalance + communication + rest."""
+
+    schedule: int  # what the schedule must lose with equal stages and no communication
+    imbalance: int  # what stages of unequal times add
+    communication: int  # what transfer times add
+    rest: int  # jitter and host
+    measured: int
+
+
+class Theory(Rates, frozen=True, kw_only=True):
     """What the recognised schedule itself must lose on the mean measured times."""
 
-    definitions: Definitions
-    parts: Parts
+    parts_ns: PartsNs
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
-    ``ranks`` and ``runs`` are parallel, by rank. ``recorded``: of each, which of the ranges that it was given its ranges are (those of
-    some steps are left out), ascending. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the
-    first difference.
-    ``ranks``, ``runs`` and ``pipe`` are parallel, by rank; ``pipe``: of several pipelines side by side (replicas) the one that the rank is
-    of, from 0. ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the first difference.
+    ``ranks``, ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run was given its ranges
+    are (those of some steps are left out), ascending. ``pipe``: the pipeline of a rank, from 0, where several (replicas) run side by side.
+    ``schedule`` is a name of the contract or "unknown"; then ``nearest`` names the nearest and the first difference.
     """
 
     ranks: tuple[int, ...]
     runs: tuple[StageRun, ...]
     recorded: tuple[I64, ...]
     pipe: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StepEntry, ...]
     stages: int  # p
     microbatches: int
     chunks: int
     schedule: str
     nearest: str
     idle: Idle
-    definitions: Definitions
+    rates: Rates
     theory: Theory | None
     warnings: tuple[str, ...]

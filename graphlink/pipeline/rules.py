@@ -54,7 +54,7 @@ class Rule:
     generic: bool = False
 
     def read(self, text: str) -> tuple[Reading, ...]:
-        """Empty where no pattern matches; two where one range stands for two phases."""
+        """Return what a name says: nothing where no pattern matches; two where one range stands for two phases."""
         for pattern in self.patterns:
             found = re.fullmatch(pattern, text) if isinstance(pattern, str) else pattern.fullmatch(text)
             if found:
@@ -79,7 +79,7 @@ class Rule:
 
 
 def _number(text: str | None) -> int:
-    """What a group captured, ``NOWHERE`` if that is no number that counts something: users' groups capture any text."""
+    """Return what a group captured, ``NOWHERE`` if that is no number that counts something: users' groups capture any text."""
     return int(text) if text and text.isdecimal() and len(text) < 10 else NOWHERE
 
 
@@ -121,7 +121,7 @@ STEP_MARK: Final = re.compile(r"ProfilerStep\s?#\d+|iteration[ _#]?\d+|iter_\d+_
 
 
 def user_rules(patterns: Sequence[str]) -> tuple[Rule, ...]:
-    """Rules that a user gives as regular expressions with named groups; ``phase`` must be one of them.
+    """Return the rules that a user gives as regular expressions with named groups; ``phase`` must be one of them.
 
     Raises:
         UsageError: no regular expression, no group ``phase``, or a group that means nothing; later, that matching takes too long.
@@ -138,7 +138,7 @@ def user_rules(patterns: Sequence[str]) -> tuple[Rule, ...]:
 
 
 def readings(names: Iterable[str], rules: Sequence[Rule]) -> dict[str, tuple[Rule, tuple[Reading, ...]]]:
-    """Of each name the first rule that knows it, with what it says (nothing for names that are no phase)."""
+    """Return for each name the first rule that knows it, with what it says (nothing for names that are no phase)."""
     out = {}
     for name in names:
         for rule in rules:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.order import Order
 from graphlink.pipeline.records import Phase
+from graphlink.pipeline.schedules import Order
 
 PHASES = 4  # F, B, I, W
 
@@ -37,12 +37,12 @@ class Times:
 
     @property
     def stages(self) -> int:
-        """Virtual stages."""
+        """Return the number of virtual stages."""
         return int(self.duration_ns.shape[1])
 
 
 def even_times(stages: int, forward_ns: int, input_ns: int, weight_ns: int, transfer_ns: int = 0) -> Times:
-    """The same times on all virtual stages (``stages`` of them) and boundaries; B takes I and W together."""
+    """Return the same times on all virtual stages (``stages`` of them) and boundaries; B takes I and W together."""
     durations = np.array([forward_ns, input_ns + weight_ns, input_ns, weight_ns], np.int64)
     transfer = np.full(max(stages - 1, 0), transfer_ns, np.int64)
     return Times(np.repeat(durations[:, None], stages, axis=1), transfer, transfer)
@@ -57,22 +57,22 @@ class Timed:
 
     @property
     def makespan_ns(self) -> int:
-        """First start to last end over all ranks."""
+        """Return first start to last end over all ranks."""
         return max(self._last(), default=0) - min(self._first(), default=0)
 
     @property
     def work_ns(self) -> tuple[int, ...]:
-        """Sum of the actions of each rank."""
+        """Return the sum of the actions of each rank."""
         return tuple(int((end - start).sum()) for start, end in zip(self.start_ns, self.end_ns, strict=True))
 
     @property
     def own_ns(self) -> tuple[int, ...]:
-        """Own window of each rank: end of its last action less start of its first."""
+        """Return the own window of each rank: end of its last action less start of its first."""
         return tuple(int(end[-1] - start[0]) if len(end) else 0 for start, end in zip(self.start_ns, self.end_ns, strict=True))
 
     @property
     def bubble_ns(self) -> int:
-        """All idle time inside the makespan, over all ranks."""
+        """Return all idle time inside the makespan, over all ranks."""
         return len(self.start_ns) * self.makespan_ns - sum(self.work_ns)
 
     def _first(self) -> list[int]:
@@ -83,7 +83,7 @@ class Timed:
 
 
 def simulate(orders: Sequence[Order], times: Times, each_ns: Sequence[I64] | None = None) -> Timed:
-    """Plays ``orders`` (one a rank), all ranks from 0.
+    """Play ``orders`` (one a rank), all ranks from 0.
 
     Args:
         orders: each action at most once; every virtual stage on one rank.
@@ -101,7 +101,7 @@ def simulate(orders: Sequence[Order], times: Times, each_ns: Sequence[I64] | Non
 
 
 def peak_activations(orders: Sequence[Order]) -> tuple[int, ...]:
-    """Most activations that each rank holds at a time, in activations of one virtual stage for one microbatch.
+    """Return the most activations that each rank keeps at a time, in activations of one virtual stage for one microbatch.
 
     A forward adds one. It stays until the backward (B) has ended or, where the backward is split, the weight gradient (W): what an
     input gradient frees of it is not counted.
@@ -113,7 +113,7 @@ _HELD = np.array([1, -1, 0, -1], np.int64)  # by phase
 
 
 def spoken(order: Order, at: int) -> str:
-    """An action in words."""
+    """Name an action."""
     return f"{Phase(order.phase[at]).name} of stage {order.stage[at]}, microbatch {order.microbatch[at]}"
 
 
@@ -195,7 +195,7 @@ class _Steps:
         )
 
     def ends(self, ends: list[int], count: int) -> I64:
-        """Of the plan's actions: a gate stands before its backward, which overwrites it."""
+        """Return the ends of the plan's actions: a gate stands before its backward, which overwrites it."""
         out = np.empty(count, np.int64)
         out[self.action] = ends
         return out

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.records import Spans
+from graphlink.pipeline.records import KeyedSpans, Spans
 
 NO_TIMES = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 NONE = Spans(*NO_TIMES)
-
-
-class Keyed(NamedTuple):
-    """Spans with a key each, sorted by key, then start; those of one key are disjoint, and none is empty."""
-
-    start_ns: I64
-    end_ns: I64
-    key: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +24,7 @@ class Pieces:
 
 
 def union(start_ns: I64, end_ns: I64) -> Spans:
-    """The moments that any of the intervals covers; empty intervals cover none."""
+    """Return the moments that any of the intervals covers; empty intervals cover none."""
     some = np.flatnonzero(start_ns < end_ns)
     order = some[np.argsort(start_ns[some], kind="stable")]
     start_ns, end_ns = start_ns[order], end_ns[order]
@@ -44,20 +35,20 @@ def union(start_ns: I64, end_ns: I64) -> Spans:
     return Spans(start_ns[new], reach[np.append(np.flatnonzero(new)[1:] - 1, len(order) - 1)])
 
 
-def union_by(key: I64, start_ns: I64, end_ns: I64) -> Keyed:
-    """The union of the intervals of each key: keys one after the other on an axis of ranks of times, which cannot overflow."""
+def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
+    """Return the union of the intervals of each key: keys one after the other on an axis of ranks of times, which cannot overflow."""
     points = np.unique(np.append(start_ns, end_ns))
     keys, which = np.unique(key, return_inverse=True)
     shift = which.reshape(-1) * len(points)
     united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
     if not len(united.start_ns):
-        return Keyed(*NO_TIMES, np.zeros(0, np.int64))
+        return KeyedSpans(*NO_TIMES, np.zeros(0, np.int64))
     count = len(points)
-    return Keyed(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
+    return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
 
 
 def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    """The parts of ``spans`` between two moments. O(log n), and what is there."""
+    """Return the parts of ``spans`` between two moments. O(log n), and what is there."""
     if start_ns >= end_ns:
         return NONE
     low, high = np.searchsorted(spans.end_ns, start_ns, side="right"), np.searchsorted(spans.start_ns, end_ns)
@@ -65,7 +56,7 @@ def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
 
 
 def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    """What is not covered between two moments."""
+    """Return what is not covered between two moments."""
     inside = within(spans, start_ns, end_ns)
     start, end = np.append(start_ns, inside.end_ns), np.append(inside.start_ns, end_ns)
     some = start < end
@@ -73,7 +64,7 @@ def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
 
 
 def disjoint(start_ns: I64, end_ns: I64) -> Pieces:
-    """Intervals with what an earlier one covers taken off them (of equal starts, the first given holds); ``of`` is the interval."""
+    """Return intervals with what an earlier one covers taken off them (of equal starts, the first given holds); ``of`` is the interval."""
     order = np.argsort(start_ns, kind="stable")
     start, end = start_ns[order], end_ns[order]
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
@@ -83,7 +74,7 @@ def disjoint(start_ns: I64, end_ns: I64) -> Pieces:
 
 
 def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
-    """Each span cut where the intervals begin and end, and which interval covers each piece (of several the one that began first)."""
+    """Cut each span where the intervals begin and end, and which interval covers each piece (of several the one that began first)."""
     cover = disjoint(start_ns, end_ns)
     edges = np.unique(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
     if not len(edges):
@@ -100,7 +91,7 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
 
 
 def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
-    """The one of disjoint ascending intervals that holds each moment."""
+    """Return the one of disjoint ascending intervals around each moment."""
     if not len(start_ns):
         return np.full(len(at_ns), NOWHERE)
     found = np.searchsorted(start_ns, at_ns, side="right") - 1
@@ -109,7 +100,7 @@ def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
 
 
 def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
-    """How much of each interval ``[start_ns, end_ns)`` the spans cover."""
+    """Return how much of each interval ``[start_ns, end_ns)`` the spans cover."""
     if not len(spans.start_ns):
         return np.zeros(len(start_ns), np.int64)
     before = np.append(0, np.cumsum(spans.end_ns - spans.start_ns))

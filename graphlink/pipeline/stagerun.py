@@ -1,27 +1,30 @@
-"""One rank, from its graph to what the analysis over all ranks wants of it."""
+"""One rank, from its graph to what the analysis over all ranks wants of it, on the run's clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from graphlink.graph.waits import before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, Graph, Linked
+from graphlink.model import I32, NOWHERE, CommKind, Communication, Graph, Linked
 from graphlink.nccl.noted import SideFiles
 from graphlink.pipeline import spans
-from graphlink.pipeline.attribute import attribute
-from graphlink.pipeline.entries import Entries, named_entries
-from graphlink.pipeline.exchanges import Found, exchanges
-from graphlink.pipeline.holds import Segments, segments
+from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
+from graphlink.pipeline.entries import named_entries
+from graphlink.pipeline.exchanges import exchanges, witness
+from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.infer import first_source, inferred_entries
-from graphlink.pipeline.late import Reasons, both, explained, reasons, receive_waits
-from graphlink.pipeline.records import Cause, Exchanges, Holds, Phase, Spans, StageRun
-from graphlink.pipeline.rules import STEP_MARK, Rule
-from graphlink.pipeline.witness import witness
-from graphlink.pipeline.work import Worked, device_work, host_work
+from graphlink.pipeline.records import NO_TIME, Delays, Exchanges, KeyedSpans, Ranges, Spans, StageRun
+from graphlink.pipeline.rules import Rule
+from graphlink.pipeline.work import device_work, host_work
+from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.records import Clock, Meetings, RankComms
 from graphlink.records import Short
+
+_Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, Exchanges, Delays)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,138 +39,90 @@ class Staged(Short):
 def stage_run(
     graph: Graph, linked: Linked, comm: Communication, rank: int, user: Sequence[Rule] = (), nccl: SideFiles | None = None
 ) -> Staged:
-    """Ranges by name, else inferred from communication and autograd; their work, and what held it back. O(n log n)."""
-    device_rows = len(linked.trace.device.start_ns)
-    nothing = np.full(device_rows, NOWHERE, np.int32)
-    named = named_entries(linked, user)
-    warnings = list(named.warnings)
-    entries = named.entries
+    """Find ranges by name, else from communication and autograd; their work, and what delayed it. O(n log n)."""
+    has_device = bool(len(linked.trace.device.start_ns))
+    nothing = np.full(len(linked.trace.device.start_ns), NOWHERE, np.int32)
+    entries, warnings = named_entries(linked, user)
     if entries is None:
-        guessed = inferred_entries(linked)
-        entries = guessed.entries
-        warnings += guessed.warnings
+        entries, more = inferred_entries(linked)
+        warnings = (*warnings, *more)
     if entries is None:
-        return Staged(None, nothing, tuple(warnings))
+        return Staged(None, nothing, warnings)
     found = exchanges(linked, comm)
     waits = wait_slices(graph, linked, before_on_thread(graph))
-    left_out: dict[str, int] = {}
-    of_device = nothing
-    if device_rows:
-        attributed = attribute(linked, entries)
-        worked = device_work(linked, comm, entries, attributed)
-        mine = attributed.entry != NOWHERE
-        of_device = nothing.copy()
-        of_device[mine] = worked.of_entry[attributed.entry[mine]]
-        left_out = {**attributed.left_out, **worked.left_out}
-        call = linked.device_call[mine & (linked.device_call != NOWHERE)]
-        why = reasons(graph, linked, found, waits, np.unique(np.append(entries.tid, linked.trace.calls.tid[call])))
+    if has_device:
+        worked = device_work(linked, comm, entries)
+        reasons = host_reasons(graph, linked, found, waits, worked.threads)
     else:
         threads = np.unique(entries.tid)
         receives = receive_waits(linked, comm, found, threads)
-        mine = np.isin(graph.tid[waits.part], threads)
-        start = np.append(waits.start_ns[mine] + graph.epoch_ns, receives.start_ns)
-        worked = host_work(entries, spans.union(start, np.append(waits.end_ns[mine] + graph.epoch_ns, receives.end_ns)))
-        why = both(receives, reasons(graph, linked, found, waits, threads))
+        mine = taken(waits, np.isin(graph.tid[waits.part], threads))
+        start, end = (np.append(a + graph.epoch_ns, b) for a, b in ((mine.start_ns, receives.start_ns), (mine.end_ns, receives.end_ns)))
+        worked = host_work(entries, spans.union(start, end))
+        reasons = joined(receives, host_reasons(graph, linked, found, waits, threads))
     if not len(worked.work.start_ns):
         return Staged(None, nothing, (*warnings, "no work was recorded inside the pipeline ranges"))
-    holds = _device_holds(graph, linked, worked, found, why) if device_rows else _host_holds(linked, entries, worked, why)
     run = StageRun(
         rank=rank,
         previous=first_source(linked, entries),
         recorded_from_ns=graph.epoch_ns,
         ranges=worked.ranges,
-        work=worked.by_step,
+        work=worked.work,
         optimizer=worked.optimizer,
         exchanges=found.exchanges,
-        holds=holds,
-        sees_device=bool(device_rows),
+        delays=device_delays(graph, linked, worked, found, reasons) if has_device else host_delays(linked, entries, worked, reasons),
+        sees_device=has_device,
         sees_causes=True,
-        left_out=left_out,
-        warnings=tuple(warnings),
+        left_out=worked.left_out,
+        warnings=warnings,
         witness=None if nccl is None else witness(nccl, found),
     )
-    return Staged(run, of_device, tuple(warnings))
+    return Staged(run, worked.of_device, warnings)
 
 
-def _idle(worked: Worked) -> Spans:
-    mine = worked.ranges.phase != Phase.OPT
-    return spans.complement(worked.work, int(worked.ranges.start_ns[mine].min()), int(worked.ranges.end_ns[mine].max()))
+def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
+    """Map all times by ``clock``. Order and disjointness stay; what rounding leaves empty goes."""
+    if clock.offset_ns == 0 and clock.drift == 0:
+        return run
+
+    def mapped(record: _Timed) -> _Timed:
+        start, end = onto_run(clock, record.start_ns), onto_run(clock, record.end_ns)
+        return replace(record, start_ns=start, end_ns=end)
+
+    def spans_of(record: _Timed) -> _Timed:
+        out = mapped(record)
+        return taken(out, out.start_ns < out.end_ns)
+
+    witnessed = run.witness
+    if witnessed is not None:
+        there = witnessed.came_ns != NO_TIME
+        came_ns = witnessed.came_ns.copy()
+        came_ns[there] = onto_run(clock, came_ns[there])
+        witnessed = replace(witnessed, came_ns=came_ns)
+    return replace(
+        run,
+        recorded_from_ns=int(onto_run(clock, np.array([run.recorded_from_ns], np.int64))[0]),
+        ranges=mapped(run.ranges),
+        work=spans_of(run.work),
+        optimizer=spans_of(run.optimizer),
+        exchanges=mapped(run.exchanges),
+        delays=spans_of(run.delays),
+        witness=witnessed,
+    )
 
 
-def _device_holds(graph: Graph, linked: Linked, worked: Worked, found: Found, why: Reasons) -> Holds:
-    """First counts communication that the next work waited for, then its late launch, then communication that just ran beside."""
-    device, strings = linked.trace.device, linked.trace.strings
-    idle = _idle(worked)
-    next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
-    cut = segments(graph, linked, idle, next_op)
-    exchange = np.where(cut.op == NOWHERE, NOWHERE, found.of_device[cut.op] if len(found.of_device) else NOWHERE)
-    late = (exchange == NOWHERE) & (cut.call != NOWHERE)
-    at = np.flatnonzero(late)
-    joined = (cut.end_ns[at[:-1]] == cut.start_ns[at[1:]]) & (cut.next[at[:-1]] == cut.next[at[1:]])
-    first, last = at[np.append(True, ~joined)[: len(at)]], at[np.append(~joined, True)[: len(at)]]
-    launches = tuple(f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist())
-    held = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, why)
-    other = np.flatnonzero(~late)
-    return _beside(_joined(held, _by_device(cut, other, exchange[other], linked)), found.exchanges)
+def counted_alike(ex: Exchanges, comms: RankComms, meetings: Meetings, position: int) -> Exchanges:
+    """Give ``ex`` the ordinals of its meetings, so that recordings which begin at different times name the same operation alike.
 
-
-def _by_device(cut: Segments, which: I64, exchange: I64, linked: Linked) -> Holds:
-    device, strings = linked.trace.device, linked.trace.strings
-    op = cut.op[which]
-    texts: dict[str, int] = {"": 0}
-    cause, evidence = np.full(len(which), Cause.UNKNOWN, np.uint8), np.zeros(len(which), np.int32)
-    for k in np.flatnonzero((op != NOWHERE) & (exchange == NOWHERE)).tolist():
-        name = strings[device.name[op[k]]]
-        if device.kind[op[k]] == DeviceKind.MEMCPY and "HtoD" in name:
-            cause[k] = Cause.DATA_LOADING
-        evidence[k] = texts.setdefault(f"{name} outside any range", len(texts))
-    return Holds(cut.start_ns[which], cut.end_ns[which], cause, exchange.astype(np.int32), evidence, tuple(texts))
-
-
-def _beside(holds: Holds, ex: Exchanges) -> Holds:
-    """With the communication that ran meanwhile, though nothing says that it was waited for.
-
-    Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
-    them; the profiler's own time and work outside ranges stay what they are.
+    ``position``: of the rank in ``meetings.of_op``. What met nobody has an ordinal that no other rank has.
     """
-    late = np.isin(holds.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
-    holds = _with(holds, ex, late, ex.kind == CommKind.COLLECTIVE)
-    unexplained = (holds.cause == Cause.UNKNOWN) & (holds.evidence == 0)
-    return _with(holds, ex, unexplained, ex.kind != CommKind.SEND)
-
-
-def _with(holds: Holds, ex: Exchanges, which: Bool, usable: Bool) -> Holds:
-    """The ``usable`` exchanges beside those ``which`` have none."""
-    x = np.flatnonzero(usable)
-    pieces = spans.cut(Spans(holds.start_ns, holds.end_ns), ex.start_ns[x], ex.end_ns[x])
-    of, by = pieces.of, pieces.by
-    free = which[of] & (holds.exchange[of] == NOWHERE) & (by != NOWHERE)
-    exchange = holds.exchange[of].copy()
-    exchange[free] = x[by[free]]
-    return Holds(pieces.start_ns, pieces.end_ns, holds.cause[of], exchange, holds.evidence[of], holds.texts)
-
-
-def _host_holds(linked: Linked, entries: Entries, worked: Worked, why: Reasons) -> Holds:
-    """In a run without device ops the thread itself is the machine: what it does between ranges keeps it from the next."""
-    idle = _idle(worked)
-    rows, strings = linked.trace.host, linked.trace.strings
-    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[rows.name] & rows.annotation
-    parent = linked.parent
-    outer = np.flatnonzero(
-        ((parent == NOWHERE) | marks[np.maximum(parent, 0)]) & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid)
-    )
-    pieces = spans.cut(idle, rows.start_ns[outer], rows.end_ns[outer])
-    words = tuple(f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators" for k in pieces.by.tolist())
-    return explained(Spans(pieces.start_ns, pieces.end_ns), words, why)
-
-
-def _joined(a: Holds, b: Holds) -> Holds:
-    order = np.argsort(np.append(a.start_ns, b.start_ns), kind="stable")
-    return Holds(
-        np.append(a.start_ns, b.start_ns)[order],
-        np.append(a.end_ns, b.end_ns)[order],
-        np.append(a.cause, b.cause)[order],
-        np.append(a.exchange, b.exchange)[order],
-        np.append(a.evidence, b.evidence + len(a.texts))[order],
-        (*a.texts, *b.texts),
-    )
+    known = np.flatnonzero(np.isin(ex.kind, (CommKind.COLLECTIVE, CommKind.SEND, CommKind.RECV)) & (ex.group != NOWHERE))
+    order = np.lexsort((ex.end_ns[known], ex.start_ns[known]))
+    known = known[order]
+    if len(known) != len(comms.start_ns) or not np.array_equal(ex.start_ns[known], comms.start_ns):
+        return ex  # kernels beside those of the graph: each rank's own count is the best there is
+    meeting = meetings.of_op[position].astype(np.int64)
+    alone = -2 - ((position << 40) + np.arange(len(meeting)))
+    ordinal = ex.ordinal.copy()
+    ordinal[known] = np.where(meeting == NOWHERE, alone, meetings.turn[np.maximum(meeting, 0)] if len(meetings.turn) else alone)
+    return replace(ex, ordinal=ordinal)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
+from graphlink.pipeline.grouped import counted, taken
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Phase, Ranges, StageRun, StepSpans
+from graphlink.pipeline.records import Phase, StageRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Pipes:
 
 
 def pipes(runs: Sequence[StageRun]) -> Pipes:
-    """Puts ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by first forwards."""
+    """Put ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by first forwards."""
     runs = sorted(runs, key=lambda run: run.rank)
     warnings: list[str] = []
     steps = sorted(set.intersection(*(set(_steps(run)) for run in runs)))
@@ -62,20 +63,18 @@ def _steps(run: StageRun) -> list[int]:
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
-    r = run.ranges
-    columns = {name: getattr(r, name)[rows] for name in Ranges.__slots__ if name != "rules"}
-    inside = np.isin(run.work.step, steps)
-    work = StepSpans(run.work.start_ns[inside], run.work.end_ns[inside], np.searchsorted(steps, run.work.step[inside]))
-    return replace(run, work=work, ranges=Ranges(**{**columns, "step": np.searchsorted(steps, columns["step"])}, rules=r.rules))
+    ranges, work = taken(run.ranges, rows), taken(run.work, np.isin(run.work.key, steps))
+    ranges, work = replace(ranges, step=np.searchsorted(steps, ranges.step)), replace(work, key=np.searchsorted(steps, work.key))
+    return replace(run, work=work, ranges=ranges)
 
 
 def members(pipes: Pipes, pipe: int) -> list[int]:
-    """The runs of one pipeline, in the order of their places."""
+    """Return the runs of one pipeline, in the order of their places."""
     return sorted((i for i, p in enumerate(pipes.pipe) if p == pipe), key=lambda i: pipes.position[i])
 
 
 def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
-    """Virtual stages filled in: those of the schedule (and its microbatches) where one was recognised, ``recognised`` having one entry a
+    """Fill in virtual stages: those of the schedule (and its microbatches) where one was recognised, ``recognised`` having one entry a
     pipeline; else of the recording, else chunk * p + place."""
     runs = list(pipes.runs)
     for pipe, found in enumerate(recognised):
@@ -92,7 +91,7 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
 
 
 def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
-    """Chains of ``previous`` ranks, all of one length; None where they are not such chains."""
+    """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains."""
     index = {run.rank: i for i, run in enumerate(runs)}
     before = [index.get(run.previous, NOWHERE) if run.previous != NOWHERE else NOWHERE for run in runs]
     if len(runs) > 1 and all(b == NOWHERE for b in before):
@@ -115,21 +114,17 @@ def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
 
 
 def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
-    """By the lowest virtual stage that each rank names; several ranks of one stage are replicas, in the order of their ranks."""
-    lowest = [_lowest(run.ranges.stage) for run in runs]
-    if any(stage == NOWHERE for stage in lowest):
+    """Order by the lowest virtual stage that each rank names; several ranks of one stage are replicas, in the order of their ranks."""
+    named = [run.ranges.stage[run.ranges.stage != NOWHERE] for run in runs]
+    if not all(map(len, named)):
         return None
-    distinct = sorted(set(lowest))
-    seen = dict.fromkeys(distinct, 0)
-    out = []
-    for stage in lowest:
-        out.append((seen[stage], distinct.index(stage)))
-        seen[stage] += 1
-    return out if len(set(seen.values())) == 1 else None
+    place = np.unique([stage.min() for stage in named], return_inverse=True)[1]
+    same = len(set(np.bincount(place).tolist())) == 1
+    return list(zip(counted(place).tolist(), place.tolist(), strict=True)) if same else None
 
 
 def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
-    """Replicas run the same order of phases: where each order occurs equally often, and more than once, it is a stage each."""
+    """Find replicas, which run the same order of phases: where each order occurs equally often, and more than once, it is a stage each."""
     orders: dict[bytes, list[int]] = {}
     for i, run in enumerate(runs):
         r = run.ranges
@@ -144,15 +139,8 @@ def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     return [out[i] for i in range(len(runs))]
 
 
-def _lowest(stage: I64) -> int:
-    named = stage[stage != NOWHERE]
-    return int(named.min()) if len(named) else NOWHERE
-
-
 def _by_first_forward(runs: Sequence[StageRun]) -> list[int]:
-    """Place of each run by the start of its first forward (of equals, by rank)."""
+    """Return the place of each run by the start of its first forward (of equals, by rank)."""
     first = [int(run.ranges.start_ns[run.ranges.phase == Phase.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
-    place = [0] * len(runs)
-    for position, i in enumerate(sorted(range(len(runs)), key=lambda i: (first[i], runs[i].rank))):
-        place[i] = position
+    place: list[int] = np.argsort(np.lexsort(([run.rank for run in runs], first))).tolist()
     return place

@@ -5,24 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-
-class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured bubble (stages x makespan - work, all steps): measured = schedule + imbalance + communication + rest."""
-
-    schedule: int  # what the schedule must lose with equal stages and no communication
-    imbalance: int  # what stages of unequal times add
-    communication: int  # what transfer times add
-    rest: int  # jitter and host
-    measured: int
-
-
-class Theory(msgspec.Struct, frozen=True, kw_only=True):
-    """What the recognised schedule itself must lose on the mean measured times."""
-
-    bubble_rate_makespan: float | UnsetType = UNSET
-    bubble_rate_zb: float | UnsetType = UNSET
-    bubble_ratio_ideal: float | UnsetType = UNSET
-    parts_ns: PartsNs
+from graphlink.pipeline.records import Theory
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +30,14 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape(pipeline: Pipeline) -> str:
-    """Schedule and size in words."""
+    """Say schedule and size in words."""
     counts = ((pipeline.stages, "stage"), (pipeline.microbatches, "microbatch"), (pipeline.chunks, "chunk"))
     sized = ", ".join(f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('ch') else 's'}" for n, word in counts)
     return f"{'schedule unknown' if pipeline.schedule == 'unknown' else pipeline.schedule}: {sized}"
 
 
 def pipeline_table(pipeline: Pipeline) -> str:
-    """Return what is printed of it."""
+    """Return the block of the printed summary."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
     for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):

@@ -7,22 +7,24 @@ The file has a few MB at most, whatever the run (docs/bubbles.md).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
-from graphlink.model import NOWHERE
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, summarised
-from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, style, xml
-from graphlink.pipeline.marks import Marks, marks_of
-from graphlink.pipeline.panels import Panel, recorded
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style, xml
+from graphlink.pipeline.panels import Marks, Panel, recorded
 from graphlink.pipeline.records import Cause, Phase, Pipeline
-from graphlink.pipeline.rows import Frame, drawn_row, milliseconds
 
+Pixels = NDArray[np.float64]
 NAME: Final = "pipeline.svg"
 NARROWEST, WIDEST = 860, 2600  # of the time axis, pixels
 _WANTED: Final = 17  # pixels for a short box, so that two digits fit
@@ -33,6 +35,9 @@ _MARGIN: Final = 12
 _MOST_OWN: Final = 15_000  # rectangles with a tooltip of their own
 _MOST_SHARED: Final = 50_000  # pixels of all rows that narrower rectangles share
 _SHARE: Final = 62  # pixels right of the rows
+_CELL: Final = 12  # pixels that share a tooltip, where boxes have none of their own
+_SMALLEST_TEXT: Final = 8  # pixels
+_DIGIT: Final = 0.62  # of the size of a font
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Heading:
 
 
 def encode(pipeline: Pipeline) -> bytes:
-    """The picture of a recorded run."""
+    """Draw a recorded run."""
     panels = recorded(pipeline.ranks, [run.ranges for run in pipeline.runs], pipeline.idle, pipeline.steps)
     head = heading(summarised(pipeline))
     unplaced = sum(int(np.count_nonzero(run.ranges.step == NOWHERE)) for run in pipeline.runs)
@@ -55,7 +60,7 @@ def encode(pipeline: Pipeline) -> bytes:
 
 
 def heading(entry: summary.Pipeline) -> Heading:
-    """What ``summary.json.pipeline`` says, in words."""
+    """Say ``summary.json.pipeline`` in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -75,58 +80,75 @@ def heading(entry: summary.Pipeline) -> Heading:
 
 
 def picture(head: Heading, panels: Sequence[Panel]) -> bytes:
-    """Panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals."""
-    marks = [marks_of(panel) for panel in panels]
-    frame = _frame(panels, marks)
-    return "".join(_parts(head, panels, marks, frame)).encode()
+    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals."""
+    return "".join(_parts(head, panels, _frame(panels))).encode()
 
 
-def _frame(panels: Sequence[Panel], marks: Sequence[Marks]) -> Frame:
-    """The scale: wide enough for the numbers of most boxes, as far as a page can be that wide."""
-    first = min((int(m.start_ns.min()) for m in marks if len(m.row)), default=0)
-    last = max([int(m.end_ns.max()) for m in marks if len(m.row)] + [p.makespan_ns for p in panels] + [1])
-    lengths = np.concatenate([np.zeros(0, np.int64), *((m.end_ns - m.start_ns)[m.is_work] for m in marks)])
-    lengths = lengths[lengths > 0]
-    short = float(np.quantile(lengths, 0.25)) if len(lengths) else float(last - first)
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where rows lie, in pixels, and how time becomes pixels. ``own_ns``: from which length on a rectangle has a tooltip of its own;
+    ``shared``: how many pixels in one those narrower than a pixel share."""
+
+    left: float
+    width: int
+    first_ns: int
+    ns_per_pixel: float
+    own_ns: float
+    shared: float
+    pitch: int
+    height: float
+
+    def pixels(self, ns: I64) -> Pixels:
+        """Return positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
+        out: Pixels = np.round((ns - self.first_ns) / self.ns_per_pixel, 2)
+        return out
+
+
+def _frame(panels: Sequence[Panel]) -> Frame:
+    """Choose the scale: wide enough for the numbers of most boxes, as far as a page can be that wide.
+
+    From 3 pixels on a rectangle is an element of its own with a tooltip of its own, or from more if there are too many.
+    """
+    names, none = ("look", "start_ns", "end_ns"), np.zeros(0, np.int64)
+    looks, starts, ends = (np.concatenate([none, *(getattr(panel.marks, name) for panel in panels)]) for name in names)
+    lengths = ends - starts
+    first = int(starts.min()) if len(starts) else 0
+    last = max([int(ends.max(initial=1)), *(panel.makespan_ns for panel in panels)])
+    of_work = lengths[(looks < Phase.OPT) & (lengths > 0)]
+    short = float(np.quantile(of_work, 0.25)) if len(of_work) else float(last - first)
     width = min(max((last - first) / short * _WANTED, NARROWEST), WIDEST)
     rows = sum(len(p.labels) for p in panels)
     pitch = min(max(_ROWS_HIGH // max(rows, 1), 8), 26)
     label = max((len(text) for p in panels for text in p.labels), default=0)
+    ns_per_pixel = max(last - first, 1) / round(width)
+    most = np.sort(lengths)[-_MOST_OWN] + 1 if len(lengths) > _MOST_OWN else 0
     return Frame(
         left=_MARGIN + min(label, 40) * _LETTER + 8,
         width=round(width),
         first_ns=first,
-        ns_per_pixel=max(last - first, 1) / round(width),
-        own_ns=_own_ns(marks, max(last - first, 1) / round(width)),
+        ns_per_pixel=ns_per_pixel,
+        own_ns=max(3 * ns_per_pixel, float(most)),
         shared=max(1.0, rows * width / _MOST_SHARED),
         pitch=pitch,
         height=pitch - (1 if pitch < 12 else 3),
     )
 
 
-def _own_ns(marks: Sequence[Marks], ns_per_pixel: float) -> float:
-    """From which length on a rectangle is an element of its own with a tooltip of its own: 3 pixels, or more if there are too many."""
-    lengths = np.concatenate([np.zeros(0, np.int64), *(m.end_ns - m.start_ns for m in marks)])
-    most = np.sort(lengths)[-_MOST_OWN] + 1 if len(lengths) > _MOST_OWN else 0
-    return max(3 * ns_per_pixel, float(most))
-
-
-def _parts(head: Heading, panels: Sequence[Panel], marks: Sequence[Marks], frame: Frame) -> Iterator[str]:
-    looks = sorted({look for m in marks for look in np.unique(m.look).tolist()} | {_look(c) for c, ns in head.causes_ns.items() if ns})
-    if Cause.UNKNOWN in head.causes_ns:
-        looks = sorted({*looks, _look(Cause.UNKNOWN)})
+def _parts(head: Heading, panels: Sequence[Panel], frame: Frame) -> Iterator[str]:
+    causes = {cause for cause, ns in head.causes_ns.items() if ns or cause == Cause.UNKNOWN}
+    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | {FIRST_CAUSE + cause for cause in causes})
     whole = frame.left + frame.width + _SHARE + _MARGIN
-    chunks = max((int(p.boxes.chunk.max(initial=0)) + 1 for p in panels), default=1)
+    chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
     legend, high = _legend(looks, head.causes_ns, chunks, whole)
     top = 36 + 16 * len(head.lines)
     y = top + high + 8
     body: list[str] = []
     bands: list[tuple[float, float]] = []
-    for panel, mine in zip(panels, marks, strict=True):
+    for panel in panels:
         y += 20
         body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {milliseconds(panel.makespan_ns)} ms</text>\n')
         bands.append((y, y + frame.pitch * len(panel.labels)))
-        body += _rows(panel, mine, frame, y)
+        body += _rows(panel, frame, y)
         y = bands[-1][1] + 6
     axis = _axis(frame, bands, y)
     y += 40
@@ -146,17 +168,18 @@ def _parts(head: Heading, panels: Sequence[Panel], marks: Sequence[Marks], frame
     yield "</svg>\n"
 
 
-def _rows(panel: Panel, marks: Marks, frame: Frame, top: float) -> Iterator[str]:
+def _rows(panel: Panel, frame: Frame, top: float) -> Iterator[str]:
+    marks = panel.marks
     first = np.searchsorted(marks.row, np.arange(len(panel.labels) + 1)).tolist()
     every = -(-9 // frame.pitch)  # labels of 9 pixels
     idle = np.zeros(len(panel.labels), np.int64)
-    inside = (panel.gaps.cause != Cause.OPTIMIZER_SYNC) & (panel.gaps.row < len(idle))
-    np.add.at(idle, panel.gaps.row[inside], (panel.gaps.end_ns - panel.gaps.start_ns)[inside])
+    inside = ~marks.is_box & (marks.look != FIRST_CAUSE + Cause.OPTIMIZER_SYNC)
+    np.add.at(idle, marks.row[inside], (marks.end_ns - marks.start_ns)[inside])
     size = min(11, frame.pitch)
     for row, label in enumerate(panel.labels):
         y = top + row * frame.pitch
         yield f'<g transform="translate({frame.left:g},{y:g})">\n<rect class="lane" width="{frame.width}" height="{frame.height:g}"/>\n'
-        yield from drawn_row(panel, marks, slice(first[row], first[row + 1]), frame)
+        yield from _drawn(_Row.of(panel, label, slice(first[row], first[row + 1]), frame), frame)
         if row % every == 0:
             middle = f'y="{frame.height / 2 + size * 0.35:.1f}" font-size="{size}"'
             share = f"{100 * float(idle[row]) / panel.makespan_ns:.1f} %" if panel.makespan_ns else ""
@@ -165,8 +188,174 @@ def _rows(panel: Panel, marks: Marks, frame: Frame, top: float) -> Iterator[str]
         yield "</g>\n"
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The rectangles of a row, from the lowest to the uppermost, and where they lie in pixels."""
+
+    label: str
+    marks: Marks
+    layer: I64
+    left: Pixels
+    right: Pixels
+    top: Pixels
+    high: Pixels
+
+    @staticmethod
+    def of(panel: Panel, label: str, part: slice, frame: Frame) -> _Row:
+        marks = taken(panel.marks, part)
+        left, right = frame.pixels(marks.start_ns), frame.pixels(marks.end_ns)
+        return _Row(label, marks, panel.layer[part], left, right, panel.top[part] * frame.height, panel.height[part] * frame.height)
+
+
+def _drawn(row: _Row, frame: Frame) -> Iterator[str]:
+    """Draw rectangles by how wide they are, then lines, numbers and shared tooltips. Cost: O(n log n)."""
+    own = row.marks.end_ns - row.marks.start_ns >= frame.own_ns
+    wide = row.right - row.left >= 1
+    yield from _cells(row, frame, ~own)
+    for layer in np.unique(row.layer).tolist():
+        of_layer = row.layer == layer
+        yield from _paths(row, of_layer & ~own & wide)
+        yield from _stacks(row, frame, of_layer & ~own & ~wide, layer)
+        yield from _own(row, of_layer & own)
+    yield from _chunk_lines(row, frame, wide & row.marks.is_box & (row.marks.chunk > 0))
+    yield from _numbers(row, frame, np.flatnonzero(own & row.marks.is_box))
+
+
+def _paths(row: _Row, which: Bool) -> Iterator[str]:
+    """Draw a path a look, all of its rectangles one after the other."""
+    shapes: defaultdict[int, list[str]] = defaultdict(list)
+    for i in np.flatnonzero(which).tolist():
+        shapes[int(row.marks.look[i])].append(_shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i]))
+    yield from _by_look(shapes)
+
+
+def _stacks(row: _Row, frame: Frame, thin: Bool, layer: int) -> Iterator[str]:
+    """Draw what is narrower than a pixel and shares one: side by side in time, here one above the other, of the same area."""
+    which = np.flatnonzero(thin)
+    if not len(which):
+        return
+    high = float(row.high[which].max())
+    wider = np.cumsum((row.layer == layer) & ~thin)[which]  # none of them lies in a pixel that is shared
+    pixel = np.floor((row.left[which] + row.right[which]) / 2 / frame.shared) + wider
+    order = np.lexsort((row.marks.look[which], pixel))
+    which, pixel = which[order], pixel[order]
+    look, left, right = row.marks.look[which], row.left[which], row.right[which]
+    begins = np.append(True, pixel[1:] != pixel[:-1])
+    heads, group = np.flatnonzero(begins), np.cumsum(begins) - 1
+    parts = np.flatnonzero(begins | np.append(True, look[1:] != look[:-1]))
+    wide = np.add.reduceat(right - left, parts)
+    low = np.minimum.reduceat(left, heads)
+    room = np.maximum(np.maximum.reduceat(right, heads) - low, np.bincount(group[parts], wide))
+    shapes: defaultdict[int, list[str]] = defaultdict(list)
+    y, before = 0.0, -1
+    for first, of, width in zip(parts.tolist(), group[parts].tolist(), wide.tolist(), strict=True):
+        y, before = (y, before) if of == before else (float(row.top[which].min()), of)
+        if width > 0:
+            share = width / room[of] * high
+            shapes[int(look[first])].append(_shape(low[of], y, room[of], share))
+            y += share
+    yield from _by_look(shapes)
+
+
+def _shape(x: float, y: float, wide: float, high: float) -> str:
+    return f"M{x:.2f} {y:.4g}h{wide:.2f}v{high:.4g}h-{wide:.2f}z"
+
+
+def _by_look(shapes: dict[int, list[str]]) -> Iterator[str]:
+    return (f'<path class="t {class_of(look)}" d="{"".join(d)}"/>\n' for look, d in sorted(shapes.items()))
+
+
+def _own(row: _Row, which: Bool) -> Iterator[str]:
+    if not which.any():
+        return
+    yield '<g class="o">\n'
+    for i in np.flatnonzero(which).tolist():
+        y = f' y="{row.top[i]:.4g}"' if row.top[i] else ""
+        place = f'x="{row.left[i]:.2f}"{y} width="{row.right[i] - row.left[i]:.2f}" height="{row.high[i]:.4g}"'
+        yield f'<rect class="{class_of(int(row.marks.look[i]))}" {place}><title>{_tip(row, i)}</title></rect>\n'
+    yield "</g>\n"
+
+
+def _chunk_lines(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
+    """Draw as many lines along the top of a box as its chunk says."""
+    thick = 1 if frame.height > 12 else 0.6
+    lines: defaultdict[int, list[str]] = defaultdict(list)
+    for i in np.flatnonzero(which).tolist():
+        wide = row.right[i] - row.left[i]
+        inset = min(1.5, wide / 4)
+        for k in range(min(int(row.marks.chunk[i]), MOST_LINES)):
+            line = f"M{row.left[i] + inset:.2f} {row.top[i] + (2 * k + 1.2) * thick:.4g}h{wide - 2 * inset:.2f}"
+            lines[int(row.marks.look[i])].append(line)
+    for look, d in sorted(lines.items()):
+        yield f'<path class="k {class_of(look)}" stroke-width="{thick}" d="{"".join(d)}"/>\n'
+
+
+def _tip(row: _Row, i: int) -> str:
+    marks = row.marks
+    start, end, text = int(marks.start_ns[i]), int(marks.end_ns[i]), marks.texts[marks.text[i]]
+    known = (("microbatch", marks.microbatch), ("stage", marks.stage), ("chunk", marks.chunk))
+    what = ", ".join([_name(int(marks.look[i])), *(f"{name} {column[i]}" for name, column in known if column[i] != NOWHERE)])
+    when = f"starts at {milliseconds(start)} ms, takes {milliseconds(end - start)} ms"
+    why = ("range: " if marks.is_box[i] else "") + xml(text) if text else ""
+    return "\n".join([what, xml(row.label), when, *([why] if why else [])])
+
+
+def _numbers(row: _Row, frame: Frame, which: I64) -> Iterator[str]:
+    """Write phase and microbatch where most boxes of the phase have room for both, else the microbatch alone, else neither."""
+    size = min(11.0, frame.height - 2)
+    if size < _SMALLEST_TEXT:
+        return
+    letters = (row.right - row.left - 3) / (size * _DIGIT)  # that have room
+    for look in np.unique(row.marks.look[which]).tolist():
+        mine = which[row.marks.look[which] == look]
+        phase, numbers = Phase(look).name, ["" if k == NOWHERE else str(k) for k in row.marks.microbatch[mine].tolist()]
+        most, longest = float(np.median(letters[mine])), max(map(len, numbers))
+        if most < longest:
+            continue
+        both = most >= len(phase) + longest
+        texts = []
+        for i, number in zip(mine.tolist(), numbers, strict=True):
+            text = next((t for t in (phase + number if both else "", number) if t and len(t) <= letters[i]), "")
+            if text and row.high[i] >= size:
+                middle = row.top[i] + row.high[i] / 2 + size * 0.36
+                texts.append(f'<text x="{(row.left[i] + row.right[i]) / 2:.1f}" y="{middle:.1f}">{text}</text>')
+        if texts:
+            yield f'<g class="m x {class_of(look)}" font-size="{size:g}">{"".join(texts)}</g>\n'
+
+
+def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
+    """Give tooltips to what has none of its own, by the cell in which its middle lies."""
+    marks = taken(row.marks, which)
+    if not len(marks.row):
+        return
+    middle = (marks.start_ns + marks.end_ns) / 2
+    cell = np.floor((middle - frame.first_ns) / frame.ns_per_pixel / _CELL).astype(np.int64)
+    found: defaultdict[int, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i, (c, look) in enumerate(zip(cell.tolist(), marks.look.tolist(), strict=True)):
+        found[c][look].append(i)
+    for c, by_look in sorted(found.items()):
+        a, b = (round(frame.first_ns + k * _CELL * frame.ns_per_pixel) for k in (c, c + 1))
+        tip = "\n".join(_summed(look, taken(marks, np.array(of))) for look, of in by_look.items())
+        yield (
+            f'<rect class="h" x="{c * _CELL}" width="{_CELL}" height="{frame.height:g}">'
+            f"<title>{xml(row.label)}\n{milliseconds(a)} to {milliseconds(b)} ms\n{tip}</title></rect>\n"
+        )
+
+
+def _summed(look: int, marks: Marks) -> str:
+    """Say how many marks of a phase or cause there are, of which microbatches, and how long they take."""
+    numbers = marks.microbatch[marks.microbatch != NOWHERE]
+    low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (NOWHERE, NOWHERE)
+    of = "" if high == NOWHERE else f" of {low}" if low == high else f" of {low} to {high}"
+    return f"{len(marks.row)} x {_name(look)}{of}, {milliseconds(int((marks.end_ns - marks.start_ns).sum()))} ms"
+
+
+def _name(look: int) -> str:
+    return CAUSES[look - FIRST_CAUSE] if look >= FIRST_CAUSE else Phase(look).name
+
+
 def _axis(frame: Frame, bands: Sequence[tuple[float, float]], y: float) -> str:
-    """Ticks at round times, lines through all panels."""
+    """Draw ticks at round times, lines through all panels."""
     unit_ns, unit = _unit(frame.width * frame.ns_per_pixel)
     step = _round_step(_TICK * frame.ns_per_pixel / unit_ns)
     first, last = frame.first_ns / unit_ns, (frame.first_ns + frame.width * frame.ns_per_pixel) / unit_ns
@@ -181,22 +370,18 @@ def _axis(frame: Frame, bands: Sequence[tuple[float, float]], y: float) -> str:
 
 
 def _unit(ns: float) -> tuple[int, str]:
-    """The largest unit of which there are ten or more."""
+    """Return the largest unit of which there are ten or more."""
     return next(((size, name) for size, name in ((10**9, "s"), (10**6, "ms"), (1000, "us")) if ns >= 10 * size), (1, "ns"))
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, no less than ``least``."""
+    """Return 1, 2 or 5 times a power of ten, no less than ``least``."""
     power = 10.0 ** np.floor(np.log10(least))
     return float(next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999))
 
 
-def _look(cause: Cause) -> int:
-    return FIRST_CAUSE + cause
-
-
 def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whole: float) -> tuple[str, float]:
-    """Entries left to right in as many lines as they take, and the height of it."""
+    """Lay out entries left to right in as many lines as they take, and the height of it."""
     inside = sum(ns for cause, ns in causes_ns.items() if cause != Cause.OPTIMIZER_SYNC)
     entries = [(class_of(look), 0, _legend_text(look, causes_ns, inside)) for look in looks]
     for chunk in range(1, min(chunks, MOST_LINES + 1)):

@@ -1,4 +1,4 @@
-"""What a run had to lose by its schedule, and what unequal stages, transfers and the rest added.
+"""What a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another schedule would give.
 
 The orders of a run are played (a) with all stages at the mean of their medians, (b) with each stage at its own, (c) with the transfers
 too; (d) is the run as measured. The bubble (p x makespan - work) of (a) is the schedule's, (b) - (a) the imbalance of the stages,
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import UNSET, UnsetType, structs
 
-from graphlink.pipeline.forms import rates
-from graphlink.pipeline.measured import Measured
-from graphlink.pipeline.order import UNKNOWN, Order
+from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Definitions, Parts, Step, Theory
-from graphlink.pipeline.simulate import Timed, Times, simulate
+from graphlink.pipeline.records import PartsNs, Phase, Ranges, Rates, StepEntry, Theory
+from graphlink.pipeline.schedules import SPLIT, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders
+from graphlink.pipeline.simulate import PHASES, Timed, Times, peak_activations, simulate
 
 
-def theory(recognised: Recognised, measured: Measured, steps: Sequence[Step]) -> Theory | None:
-    """Definitions of (a) and the split, over the recognised steps that ``steps`` has; None without a schedule or such a step.
+def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry]) -> Theory | None:
+    """Return the rates of (a) and the split, over the recognised steps that ``steps`` has; None without a schedule or such a step.
 
     Three simulations for each kind of step (microbatches, fused backwards), so linear in the actions of a step, not of the run.
     """
@@ -37,12 +37,11 @@ def theory(recognised: Recognised, measured: Measured, steps: Sequence[Step]) ->
         if key not in known:
             known[key] = rebuild(played.orders, measured)
         rebuilt.append(known[key])
-    equal, own, moved = (
-        sum(part) for part in zip(*((k.equal.bubble_ns, k.own.bubble_ns, k.moved.bubble_ns) for k in rebuilt), strict=True)
-    )
-    bubble = sum(_measured_bubble_ns(bounds[played.step]) for played in there)
-    parts = Parts(schedule_ns=equal, imbalance_ns=own - equal, communication_ns=moved - own, rest_ns=bubble - moved, measured_ns=bubble)
-    return Theory(definitions([one.equal for one in rebuilt]), parts)
+    equal, own, moved = (sum(getattr(one, name).bubble_ns for one in rebuilt) for name in ("equal", "own", "moved"))
+    ran = [bounds[played.step] for played in there]
+    bubble = sum(len(step.work_ns) * (step.end_ns - step.start_ns) - sum(step.work_ns) for step in ran)
+    parts = PartsNs(schedule=equal, imbalance=own - equal, communication=moved - own, rest=bubble - moved, measured=bubble)
+    return Theory(**structs.asdict(rates_of([one.equal for one in rebuilt])), parts_ns=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Rebuilt:
 
 
 def rebuild(orders: Sequence[Order], measured: Measured) -> Rebuilt:
-    """Timelines of a step in the orders of the schedule."""
+    """Play a step in the orders of the schedule."""
     times = measured.times
     none = np.zeros_like(times.forward_ns)
     still = replace(times, forward_ns=none, backward_ns=none)
@@ -63,20 +62,285 @@ def rebuild(orders: Sequence[Order], measured: Measured) -> Rebuilt:
 
 
 def equal_stages(measured: Measured) -> Times:
-    """Every virtual stage takes the mean of the medians of those that ran the phase, rounded to ns; transfers take none."""
+    """Let every virtual stage take the mean of the medians of those that ran the phase, rounded to ns; transfers take none."""
     medians, seen = measured.times.duration_ns, measured.seen
     mean = np.rint(np.where(seen, medians, 0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)).astype(np.int64)
     none = np.zeros_like(measured.times.forward_ns)
     return Times(np.repeat(mean[:, None], medians.shape[1], axis=1), none, none)
 
 
-def definitions(timed: Sequence[Timed]) -> Definitions:
-    """Of simulated steps. ``bubble_ratio_ideal`` is bubble time / ideal time as simulated: on equal stages without transfers
-    (p - 1) / (v m) for GPipe, 1F1B and interleaved, for which Megatron gives that form, and true for the others too."""
+def rates_of(timed: Sequence[Timed]) -> Rates:
+    """Return the rates of simulated steps. ``bubble_ratio_ideal`` is bubble time / ideal time as simulated: on equal stages without
+    transfers (p - 1) / (v m) for GPipe, 1F1B and interleaved, for which Megatron gives that form, and true for the others too."""
     work = sum(sum(one.work_ns) for one in timed)
-    ratio = sum(one.bubble_ns for one in timed) / work if work else None
+    ratio = sum(one.bubble_ns for one in timed) / work if work else UNSET
     return rates([one.makespan_ns for one in timed], [one.work_ns for one in timed], [one.own_ns for one in timed], ratio)
 
 
-def _measured_bubble_ns(step: Step) -> int:
-    return int(len(step.work_ns) * (step.end_ns - step.start_ns) - sum(step.work_ns))
+def rates(
+    makespans_ns: Sequence[int], work_ns: Sequence[Sequence[int]], own_ns: Sequence[Sequence[int]], ratio: float | UnsetType
+) -> Rates:
+    """Return the rates of ``docs/bubbles.md`` over steps: their times are added up first, so longer steps weigh more.
+
+    The zero-bubble definition compares the longest own window (cost) with the work of a stage; where stages differ, with their mean.
+
+    Args:
+        makespans_ns: one a step.
+        work_ns, own_ns: by step, then rank: time at work, and the own window (end of the last work less start of the first).
+        ratio: bubble time / ideal time, as it is known.
+    """
+    work = sum(map(sum, work_ns))
+    room = sum(makespan * len(ranks) for makespan, ranks in zip(makespans_ns, work_ns, strict=True))
+    cost = sum(max(ranks, default=0) * len(ranks) for ranks in own_ns)
+    return Rates(1 - work / room if room else UNSET, 1 - work / cost if cost else UNSET, ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Median times of a run with ``stages`` ranks of ``chunks`` each.
+
+    ``times``: medians; 0 where nothing was seen. ``seen``: shape (4, virtual stages), whether the phase ran there. ``home``: the rank of
+    each virtual stage, ``NOWHERE`` if none. ``schedule``: which was recognised.
+    """
+
+    schedule: str
+    stages: int
+    chunks: int
+    times: Times
+    seen: Bool
+    home: I64
+
+
+def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: bool = False) -> Measured:
+    """Measure medians of ``busy_ns`` over all steps that were recognised, and transfers.
+
+    ``waits_inside``: ranges are those of the host and begin before their input is there, so an action starts ``busy_ns`` before its end.
+
+    Time in which n ranges of a rank ran at once counts to each of them as its n-th part, so that a pair of DualPipe takes what it took.
+    A transfer takes the least time from a producer's end to its consumer's start, over all microbatches and steps; 0 where clocks put
+    the start before the end. It is an upper bound: nobody may ever have waited for it.
+
+    If no schedule was recognised all ranges count, with the virtual stages of the recording (chunk * p + rank where it has none).
+    """
+    seen = _seen(ranges, recognised, waits_inside)
+    count = max(recognised.chunks * recognised.stages, int(seen.stage.max(initial=-1)) + 1)
+    home = np.full(count, NOWHERE)
+    home[seen.stage] = seen.rank
+    medians, there = _medians(seen, count)
+    times = Times(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
+    return Measured(recognised.schedule, recognised.stages, recognised.chunks, times, there, home)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Actions of all ranks and steps."""
+
+    rank: I64
+    step: I64
+    phase: I64
+    stage: I64
+    microbatch: I64
+    start_ns: I64
+    end_ns: I64
+    cost_ns: I64
+
+
+def _seen(ranges: Sequence[Ranges], recognised: Recognised, waits_inside: bool) -> _Seen:
+    """Return the actions that count; a pair starts and ends as one (``Order.paired``)."""
+    parts: list[tuple[I64, ...]] = []
+    for rank, one in enumerate(ranges):
+        row, order = _actions(rank, len(ranges), one, recognised)
+        start, end = (one.end_ns - one.busy_ns if waits_inside else one.start_ns)[row], one.end_ns[row]
+        at = np.flatnonzero(order.paired)
+        start[at] = start[at + 1] = np.minimum(start[at], start[at + 1])
+        end[at] = end[at + 1] = np.maximum(end[at], end[at + 1])
+        phase = order.phase.astype(np.int64)
+        parts.append((np.full(len(row), rank), one.step[row], phase, order.stage, order.microbatch, start, end, _shares(one)[row]))
+    return _Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _actions(rank: int, ranks: int, ranges: Ranges, recognised: Recognised) -> tuple[I64, Order]:
+    """Return the rows that count, and what they are."""
+    if recognised.schedule == UNKNOWN:
+        row = np.flatnonzero(ranges.phase <= Phase.W)
+        stage = np.where(ranges.stage == NOWHERE, np.maximum(ranges.chunk, 0) * ranks + rank, ranges.stage)
+        return row, Order(ranges.phase[row], stage[row], ranges.microbatch[row], np.zeros(len(row), np.bool_))
+    orders = [step.orders[rank] for step in recognised.steps]
+    columns = ([getattr(order, name) for order in orders] for name in ("phase", "stage", "microbatch", "paired"))
+    return np.concatenate([step.rows[rank] for step in recognised.steps]), Order(*map(np.concatenate, columns))
+
+
+def _shares(ranges: Ranges) -> I64:
+    """Return ``busy_ns``, of which time that n ranges share counts as its n-th part."""
+    row = np.flatnonzero((ranges.phase <= Phase.W) & (ranges.end_ns > ranges.start_ns))
+    start, end = ranges.start_ns[row], ranges.end_ns[row]
+    order = np.argsort(start, kind="stable")
+    if not len(row) or (start[order][1:] >= np.maximum.accumulate(end[order])[:-1]).all():
+        return ranges.busy_ns
+    points = np.unique(np.concatenate([start, end]))
+    low, high = np.searchsorted(points, start), np.searchsorted(points, end)
+    running = np.cumsum(np.bincount(low, minlength=len(points)) - np.bincount(high, minlength=len(points)))[:-1]
+    shared = np.append(0.0, np.cumsum(np.diff(points) / np.maximum(running, 1)))
+    out = ranges.busy_ns.copy()
+    out[row] = np.rint(ranges.busy_ns[row] * (shared[high] - shared[low]) / (end - start))
+    return out
+
+
+def _medians(seen: _Seen, count: int) -> tuple[I64, Bool]:
+    """Return by phase and virtual stage the median time, and whether there is any."""
+    unit = seen.phase * count + seen.stage
+    order = np.lexsort((seen.cost_ns, unit))
+    many = np.bincount(unit, minlength=PHASES * count)
+    there = many > 0
+    first = np.cumsum(many) - many
+    low, high = (first + np.maximum(many - 1, 0) // 2), (first + many // 2)
+    cost = np.append(seen.cost_ns[order], 0)
+    median = (cost[np.where(there, low, -1)] + cost[np.where(there, high, -1)] + 1) // 2
+    return median.reshape(PHASES, count), there.reshape(PHASES, count)
+
+
+def _least_lags(seen: _Seen, home: I64, forward: bool) -> I64:
+    """Return, between virtual stages k and k + 1, by k, the least time from the end of the one's to the start of the other's action."""
+    kind = [Phase.F] if forward else [Phase.B, Phase.I]
+    row = np.flatnonzero(np.isin(seen.phase, kind) & (seen.microbatch != NOWHERE))
+    many = int(seen.microbatch[row].max(initial=0)) + 1
+    step = np.unique(seen.step[row], return_inverse=True)[1]
+    stages = len(home)
+    key = (step * (stages + 1) + seen.stage[row]) * many + seen.microbatch[row]  # one stage more than there is: k + 1 is no k of the next
+    order = np.argsort(key)
+    key, row = key[order], row[order]
+    after = np.searchsorted(key, key + many)
+    found = np.flatnonzero(np.append(key, -1)[after] == key + many)
+    low, high = row[found], row[after[found]]
+    lag = seen.start_ns[high] - seen.end_ns[low] if forward else seen.start_ns[low] - seen.end_ns[high]
+    none = np.iinfo(np.int64).max
+    least = np.full(max(stages - 1, 0), none)
+    np.minimum.at(least, seen.stage[low], lag)
+    least[(least == none) | (home[1:] == home[:-1]) | (least < 0)] = 0
+    return least
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A step of a schedule, played on measured times, transfers included.
+
+    ``activations``: the most that each rank holds at a time, in activations of one microbatch in one rank's share (1 / p) of the model.
+    ``assumed``: sentences for the user.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    orders: tuple[Order, ...]
+    timed: Timed
+    rates: Rates
+    activations: tuple[float, ...]
+    assumed: tuple[str, ...]
+
+
+def what_if(
+    schedule: str,
+    microbatches: int,
+    measured: Measured,
+    *,
+    stages: int | None = None,
+    chunks: int | None = None,
+    input_share: float | None = None,
+) -> WhatIf:
+    """Play one step of ``schedule`` (named in any case) with ``microbatches`` of the measured size.
+
+    Args:
+        stages: ranks; as measured unless given.
+        chunks: a rank; unless given what the schedule has, for the interleaved ones as measured but at least 2.
+        input_share: of a full backward, what the input gradient takes (0 to 1); asked for if the schedule splits backwards and the run
+            did so nowhere. If it did on some stages, their share is taken for the others.
+
+    The model is cut anew where the number of virtual stages is another: a measured stage's time counts as spread evenly over its
+    layers. Then, or where stages move between ranks, every transfer takes the mean of the measured ones.
+
+    Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is missing or none.
+    """
+    name = named(schedule)
+    ranks = measured.stages if stages is None else stages
+    pieces = default_chunks(name, measured.chunks) if chunks is None else chunks
+    made = orders(name, ranks, microbatches, pieces)
+    assumed = [f"microbatches are of the measured size; a step has {microbatches}"]
+    durations = _split(*_by_layers(measured), name, input_share, assumed)
+    times = _placed(durations, measured, name, ranks * pieces, ranks, assumed)
+    timed = simulate(made, times)
+    part = 1 if name == "DualPipe" else pieces
+    activations = tuple(peak / part for peak in peak_activations(made))
+    return WhatIf(name, ranks, microbatches, pieces, made, timed, rates_of([timed]), activations, tuple(assumed))
+
+
+def _by_layers(measured: Measured) -> tuple[I64, Bool]:
+    """Return times by phase of consecutive equal parts of the model, and whether each was measured; shape (4, parts).
+
+    Virtual stages are the parts; DualPipe runs each part twice, its times are the mean.
+    """
+    durations, seen = measured.times.duration_ns, measured.seen
+    if measured.schedule == "DualPipe":
+        durations, twice = (column.reshape(len(column), 2, -1) for column in (durations, seen.astype(np.int64)))
+        many = twice.sum(axis=1)
+        return np.rint((durations * twice).sum(axis=1) / np.maximum(many, 1)).astype(np.int64), many > 0
+    return durations, seen
+
+
+def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None, assumed: list[str]) -> I64:
+    """Return times with all four phases known, as far as ``schedule`` needs them."""
+    durations = durations.copy()
+    _, B, I, W = durations  # noqa: E741
+    apart = seen[Phase.I] & seen[Phase.W]
+    B[:] = np.where(seen[Phase.B], B, I + W)
+    if not seen[Phase.F].all() or not (seen[Phase.B] | apart).all():
+        raise ValueError("not every stage has both forwards and backwards that were measured")
+    if schedule in SPLIT and not apart.all():
+        if apart.any():
+            share = float(I[apart].sum() / max(int((I + W)[apart].sum()), 1))
+            assumed.append(f"where backwards were not split, the input gradient takes {share:.1%} of them, as where they were")
+        elif input_share is None:
+            raise ValueError(
+                f"{schedule} splits backwards, the run did not: say what share of a backward its input gradient takes (--input-share)"
+            )
+        elif not 0 <= input_share <= 1:
+            raise ValueError(f"the input gradient's share of a backward lies between 0 and 1, not at {input_share}")
+        else:
+            share = input_share
+            assumed.append(f"the input gradient takes {share:.1%} of a backward (given)")
+        I[:] = np.where(apart, I, np.rint(share * B))
+        W[:] = np.where(apart, W, B - I)
+    return durations
+
+
+def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ranks: int, assumed: list[str]) -> Times:
+    """Cut times into the parts of ``schedule``, with transfers."""
+    parts = ranks if schedule == "DualPipe" else virtual
+    had = durations.shape[1]
+    if parts != had:
+        durations = np.stack([_cut(one, parts) for one in durations])
+        assumed.append(f"the model, measured in {had} parts, is cut into {parts}; a part's time is spread evenly over its layers")
+    if schedule == "DualPipe":
+        durations = np.concatenate([durations, durations], axis=1)
+        assumed.append("a pair takes as long as its forward and its backward one after the other")
+    times = measured.times
+    same = virtual == times.stages and (schedule in V_SHAPED) == (measured.schedule in V_SHAPED)
+    if same and (schedule == "DualPipe") == (measured.schedule == "DualPipe"):
+        return Times(durations, times.forward_ns, times.backward_ns)
+    moved = (measured.home[1:] != measured.home[:-1]) & (measured.home[1:] != NOWHERE) & (measured.home[:-1] != NOWHERE)
+    forward, backward = (np.full(virtual - 1, _mean(lags[moved])) for lags in (times.forward_ns, times.backward_ns))
+    assumed.append("each transfer between ranks takes the mean of the measured ones")
+    return Times(durations, forward, backward)
+
+
+def _cut(durations: I64, parts: int) -> I64:
+    """Return times of ``parts`` equal parts of what the given ones cover evenly; the sum stays."""
+    had = len(durations)
+    until = np.append(0, np.cumsum(durations))
+    at = np.rint(np.interp(np.arange(parts + 1) * had / parts, np.arange(had + 1), until)).astype(np.int64)
+    pieces: I64 = at[1:] - at[:-1]
+    return pieces
+
+
+def _mean(values: I64) -> int:
+    return int(np.rint(values.mean())) if len(values) else 0

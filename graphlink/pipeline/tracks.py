@@ -6,7 +6,6 @@ It is a part of the file like that of a rank, and ``timeline.join`` puts it befo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -26,14 +25,14 @@ _NONE: Final = np.zeros(0, np.int64)
 
 
 def write(out: BinaryIO, pipeline: Pipeline) -> int:
-    """Writes the pipeline's part of the timeline, a whole trace by itself; returns its size in bytes. Cost: O(n log n)."""
+    """Write the pipeline's part of the timeline, a whole trace by itself; return its size in bytes. Cost: O(n log n)."""
     return sum(out.write(block) for block in perfetto.encode(trace_of(pipeline)))
 
 
 def trace_of(pipeline: Pipeline) -> perfetto.Trace:
-    """Rows, slices and their arguments: the ranges rank by rank, then all idle intervals."""
+    """Return rows, slices and their arguments: the ranges rank by rank, then all idle intervals."""
     ranges, idle, texts = [run.ranges for run in pipeline.runs], pipeline.idle, Texts()
-    rows = _rows(pipeline)
+    tracks, track = _rows(pipeline)
     names, range_name = _range_names(ranges)
     start_ns = np.concatenate([_NONE, *(r.start_ns for r in ranges), idle.start_ns])
     end_ns = np.concatenate([_NONE, *(r.end_ns for r in ranges), idle.end_ns])
@@ -44,24 +43,17 @@ def trace_of(pipeline: Pipeline) -> perfetto.Trace:
         rank=NUMBER,
         epoch_ns=0,
         processes=(Process(PROCESS),),
-        tracks=rows.tracks,
+        tracks=tracks,
         names=[*names, *CAUSES],
         texts=texts.all(),
-        slices=flat(rows.track, start_ns - zero_ns, end_ns - zero_ns, name),
+        slices=flat(track, start_ns - zero_ns, end_ns - zero_ns, name),
         args=tuple(args),
         flows=perfetto.Flows(_NONE, _NONE, _NONE.astype(np.uint8)),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """``track``: for each range, then for each idle interval, its row in ``tracks``."""
-
-    tracks: tuple[Track, ...]
-    track: I32
-
-
-def _rows(pipeline: Pipeline) -> _Rows:
+def _rows(pipeline: Pipeline) -> tuple[tuple[Track, ...], I32]:
+    """Return the rows, and for each range, then for each idle interval, its row."""
     tracks: list[Track] = []
     of_range, of_idle = [_NONE], np.zeros(len(pipeline.idle.rank), np.int64)
     for rank, run in zip(pipeline.ranks, pipeline.runs, strict=True):
@@ -71,11 +63,11 @@ def _rows(pipeline: Pipeline) -> _Rows:
         names = [*[label] * (int(lane.max(initial=0)) + 1), f"bubbles of {label}"]
         tracks += [Track(0, name, order=len(tracks) + k) for k, name in enumerate(names)]
         of_idle[pipeline.idle.rank == rank] = len(tracks) - 1
-    return _Rows(tuple(tracks), np.concatenate([*of_range, of_idle]).astype(np.int32))
+    return tuple(tracks), np.concatenate([*of_range, of_idle]).astype(np.int32)
 
 
 def _range_names(ranges: Sequence[Ranges]) -> tuple[list[str], I32]:
-    """Phase and microbatch of every range, and the names that there are."""
+    """Return the names, phase and microbatch, and which each range has."""
     used, code = numbered_pairs(_joined(ranges, "phase"), _joined(ranges, "microbatch"))
     names = [Phase(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
     return names, code.astype(np.int32)

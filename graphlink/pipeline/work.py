@@ -2,6 +2,10 @@
 
 Work is the union of compute kernels and copies of F, B, I and W ranges. Communication kernels are none: a waiting one is idle time.
 In a run without device ops work is the time of the ranges on their thread less its waits.
+
+A device op belongs to a range by its launch call, never by when it ran. A call belongs to the innermost range of its own thread around it.
+A call of another thread inside a backward range belongs to that: the main thread sits in ``backward()`` while autograd's threads launch. Of
+a forward range other threads are no part (data loaders copy there).
 """
 
 from __future__ import annotations
@@ -12,95 +16,91 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.pipeline import spans
-from graphlink.pipeline.attribute import Attributed
-from graphlink.pipeline.entries import Entries
-from graphlink.pipeline.records import Phase, Ranges, Spans, StepSpans
+from graphlink.pipeline.entries import Entries, enclosing
+from graphlink.pipeline.records import KeyedSpans, Phase, Ranges, Spans
 
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """``entry`` is the entry that each range was; ``of_entry`` the range of each entry, ``NOWHERE`` where it had no work.
+    """The work of a rank. ``work``: as in ``StageRun``. ``threads``: those of its ranges and launches, ids, ascending.
 
-    ``op``: device rows at work, by start; empty in a run without device ops.
+    ``of_device``: the range of each device row, ``NOWHERE`` for those of no range, or of one that had no work. ``op``: device rows at work,
+    by start. Both are empty in a run without device ops. ``left_out``: device ops and ranges that count for nothing, by reason.
     """
 
     ranges: Ranges
-    work: Spans
-    by_step: StepSpans
+    work: KeyedSpans
     optimizer: Spans
-    entry: I64
-    of_entry: I32
+    of_device: I32
     op: I64
+    threads: I64
     left_out: dict[str, int]
 
 
-def device_work(linked: Linked, comm: Communication, entries: Entries, attributed: Attributed) -> Worked:
-    """Of a run with device ops. A range none of whose work was recorded has no span and is left out, counted. O(n log n)."""
+def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked:
+    """Find the work of a run with device ops. A range none of whose work was recorded has no span and is left out. O(n log n)."""
     device = linked.trace.device
-    mine = attributed.entry != NOWHERE
+    entry_of, left_out = _entry_of_device(linked, entries)
+    mine = entry_of != NOWHERE
     compute = mine.copy()
     compute[comm.device_row] = False
     op = np.flatnonzero(compute)
-    entry = attributed.entry[op]
+    entry, op_start_ns, op_end_ns = entry_of[op], device.start_ns[op], device.end_ns[op]
     count = len(entries.phase)
     ops = np.bincount(entry, minlength=count)
-    start = np.full(count, np.iinfo(np.int64).max)
-    end = np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(start, entry, device.start_ns[op])
-    np.maximum.at(end, entry, device.end_ns[op])
     has = ops > 0
-    ranges, order = _ranges(
-        entries, has, np.where(has, start, 0), np.where(has, end, 0), _busy(entry, device.start_ns[op], device.end_ns[op], count), ops
-    )
-    working = op[entries.phase[entry] != Phase.OPT]
-    working = working[np.lexsort((device.end_ns[working], device.start_ns[working]))]
-    empty = int(np.count_nonzero(~has))
-    stepping = op[entries.phase[entry] == Phase.OPT]
+    start, end = np.where(has, np.iinfo(np.int64).max, 0), np.where(has, np.iinfo(np.int64).min, 0)
+    np.minimum.at(start, entry, op_start_ns)
+    np.maximum.at(end, entry, op_end_ns)
+    united = spans.union_by(entry.astype(np.int64), op_start_ns, op_end_ns)
+    busy = np.zeros(count, np.int64)
+    np.add.at(busy, united.key, united.end_ns - united.start_ns)
+    kept = np.flatnonzero(has)
+    order = kept[np.lexsort((start[kept], entries.step[kept]))]
+    of_entry = np.full(count, NOWHERE, np.int32)
+    of_entry[order] = np.arange(len(order))
+    stepping = entries.phase[entry] == Phase.OPT
+    working = op[~stepping]
+    if len(kept) < count:
+        left_out["ranges without device work"] = count - len(kept)
     return Worked(
-        ranges,
-        spans.union(device.start_ns[working], device.end_ns[working]),
-        StepSpans(*spans.union_by(entries.step[attributed.entry[working]], device.start_ns[working], device.end_ns[working])),
-        spans.union(device.start_ns[stepping], device.end_ns[stepping]),
-        order,
-        _inverse(order, count),
-        working,
-        {"ranges without device work": empty} if empty else {},
+        _ranges(entries, order, start, end, busy, ops),
+        spans.union_by(entries.step[entry[~stepping]], op_start_ns[~stepping], op_end_ns[~stepping]),
+        spans.union(op_start_ns[stepping], op_end_ns[stepping]),
+        np.where(mine, of_entry[entry_of], NOWHERE).astype(np.int32),
+        working[np.lexsort((op_end_ns[~stepping], op_start_ns[~stepping]))],
+        np.unique(np.append(entries.tid, linked.trace.calls.tid[linked.device_call[mine]])),
+        left_out,
     )
 
 
 def host_work(entries: Entries, waits: Spans) -> Worked:
-    """Of a run without device ops: ``waits`` are those of the ranges' thread."""
-    busy = entries.end_ns - entries.start_ns - spans.overlap_ns(waits, entries.start_ns, entries.end_ns)
-    ranges, order = _ranges(entries, np.ones(len(busy), np.bool_), entries.start_ns, entries.end_ns, busy, np.zeros(len(busy), np.int64))
+    """Find the work of a run without device ops; ``waits`` are those of the ranges' threads."""
+    start, end, none = entries.start_ns, entries.end_ns, np.zeros(0, np.int64)
+    busy = end - start - spans.overlap_ns(waits, start, end)
     stepping = entries.phase == Phase.OPT
+    phases = np.flatnonzero(~stepping)
 
     def free(which: Bool) -> Spans:
-        pieces = spans.cut(spans.union(entries.start_ns[which], entries.end_ns[which]), waits.start_ns, waits.end_ns)
+        pieces = spans.cut(spans.union(start[which], end[which]), waits.start_ns, waits.end_ns)
         left = pieces.by == NOWHERE
         return Spans(pieces.start_ns[left], pieces.end_ns[left])
 
-    work = free(~stepping)
-    phases = np.flatnonzero(~stepping)
-    pieces = spans.cut(work, entries.start_ns[phases], entries.end_ns[phases])  # ranges of a thread only touch or nest
-    by_step = spans.union_by(entries.step[phases[pieces.by]], pieces.start_ns, pieces.end_ns)
-    return Worked(ranges, work, StepSpans(*by_step), free(stepping), order, _inverse(order, len(busy)), np.zeros(0, np.int64), {})
+    pieces = spans.cut(free(~stepping), start[phases], end[phases])  # ranges of a thread only touch or nest
+    return Worked(
+        _ranges(entries, np.lexsort((start, entries.step)), start, end, busy, np.zeros(len(busy), np.int64)),
+        spans.union_by(entries.step[phases[pieces.by]], pieces.start_ns, pieces.end_ns),
+        free(stepping),
+        none.astype(np.int32),
+        none,
+        np.unique(entries.tid),
+        {},
+    )
 
 
-def _busy(entry: I32, start_ns: I64, end_ns: I64, count: int) -> I64:
-    """The length of the union of each entry's intervals."""
-    united = spans.union_by(entry.astype(np.int64), start_ns, end_ns)
-    out = np.zeros(count, np.int64)
-    np.add.at(out, united.key, united.end_ns - united.start_ns)
-    return out
-
-
-def _ranges(entries: Entries, has: Bool, start_ns: I64, end_ns: I64, busy_ns: I64, ops: I64) -> tuple[Ranges, I64]:
-    kept = np.flatnonzero(has)
-    order = kept[np.lexsort((start_ns[kept], entries.step[kept]))]
-    names = tuple(f"inferred:order {r}" for r in entries.rules)
-    rules = (*entries.rules, *names)
+def _ranges(entries: Entries, order: I64, start_ns: I64, end_ns: I64, busy_ns: I64, ops: I64) -> Ranges:
     rule = entries.rule + len(entries.rules) * entries.inferred
-    ranges = Ranges(
+    return Ranges(
         phase=entries.phase[order],
         step=entries.step[order],
         stage=entries.stage[order],
@@ -111,12 +111,39 @@ def _ranges(entries: Entries, has: Bool, start_ns: I64, end_ns: I64, busy_ns: I6
         busy_ns=busy_ns[order],
         device_ops=ops[order],
         rule=rule[order].astype(np.int32),
-        rules=rules,
+        rules=(*entries.rules, *(f"inferred:order {rule}" for rule in entries.rules)),
     )
-    return ranges, order
 
 
-def _inverse(order: I64, count: int) -> I32:
-    out = np.full(count, NOWHERE, np.int32)
-    out[order] = np.arange(len(order))
-    return out
+def _entry_of_device(linked: Linked, entries: Entries) -> tuple[I32, dict[str, int]]:
+    """Return the entry of each device row, ``NOWHERE`` for those of no range, and how many these are by reason. O(n log n)."""
+    calls = linked.trace.calls
+    launched = linked.device_call != NOWHERE
+    call, which = np.unique(linked.device_call[launched], return_inverse=True)
+    of_call, ambiguous = _entry_of_call(entries, calls.tid[call], calls.start_ns[call])
+    out = np.full(len(linked.device_call), NOWHERE, np.int32)
+    out[launched] = of_call[which]
+    unsure = int(np.count_nonzero(ambiguous[which]))
+    reasons = {
+        "device ops launched outside any range": int(np.count_nonzero(out[launched] == NOWHERE)) - unsure,
+        "device ops launched by a thread inside ranges of several others": unsure,
+        "device ops without a launch call": int(np.count_nonzero(~launched)),
+    }
+    return out, {reason: n for reason, n in reasons.items() if n}
+
+
+def _entry_of_call(entries: Entries, tid: I64, at_ns: I64) -> tuple[I32, Bool]:
+    """Return the entry of each call, and whether ranges of several other threads claim it."""
+    out = enclosing(entries, tid, at_ns)
+    left = np.flatnonzero(out == NOWHERE)
+    found, hits = np.full(len(left), NOWHERE, np.int32), np.zeros(len(left), np.int64)
+    for owner in np.unique(entries.tid).tolist():
+        at = enclosing(entries, np.full(len(left), owner), at_ns[left])
+        at = np.where((at == NOWHERE) | (tid[left] == owner), NOWHERE, entries.other_threads[np.maximum(at, 0)])
+        back = (at != NOWHERE) & np.isin(entries.phase[np.maximum(at, 0)], (Phase.B, Phase.I, Phase.W))
+        hits += back
+        found[back] = at[back]
+    out[left] = np.where(hits == 1, found, NOWHERE)
+    ambiguous = np.zeros(len(out), np.bool_)
+    ambiguous[left] = hits > 1
+    return out, ambiguous

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import CallRows, DeviceRows, FlowRows, HostRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
-from graphlink.read.ranges import ranges
+from graphlink.read.ranges import around_others, named_ranges, unnamed_ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 _TIMES = ("start_ns", "end_ns", "ns")
@@ -53,10 +53,14 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
 def host_rows(parts: Parts, strings: Sequence[str], *, old: bool) -> HostRows:
     """Return host rows in order, with ranges told from ops. ``old``: rows of category ``Operator`` are among them."""
     rows = parts.table(HostRows, np.lexsort((parts.seen("order"), -parts.seen("end_ns"), parts.seen("start_ns"))), apart=None)
-    numbered = (rows.seq_id >= 0) | (rows.fw_tid > 0)
-    times = {"start_ns": rows.start_ns, "end_ns": rows.end_ns, "tid": rows.tid}
-    is_range = ranges(rows.annotation, rows.name, strings, **times, shapes=rows.input_shapes, numbered=numbered, old=old)
-    return replace(rows, annotation=is_range)
+    own = named_ranges(rows.name, strings)
+    mixed = not rows.annotation.any() and (old or own.any())
+    annotation = rows.annotation | own
+    if mixed:
+        numbered = (rows.seq_id >= 0) | (rows.fw_tid > 0)
+        around = around_others(rows.start_ns, rows.end_ns, rows.tid)
+        annotation |= unnamed_ranges(rows.name, strings, rows.input_shapes, numbered, around)
+    return replace(rows, annotation=annotation)
 
 
 def by_start(parts: Parts, *, longest_first: bool = False) -> NDArray[np.intp]:

@@ -1,8 +1,9 @@
-"""Tells ranges from ops where a recording has both in one category.
+"""Distinguish ranges from ops where a recording has both in one category.
 
 PyTorch says so by category since 2021 (``RecordScope::USER_SCOPE`` is written as ``user_annotation``). Before, ``ProfilerStep#N``,
 ``Optimizer.*``, ``enumerate(DataLoader)#*`` and what users named by ``record_function`` stood among the ops, as ``Operator``. A thread
-that is idle inside a range may sleep, inside an op it may not, so that which of the two it is decides what threads wait for.
+that is idle inside a range may sleep, inside an op it may not, so that which of the two it is decides what threads wait for. A recording
+mixes the two where no category says annotation, and its categories are old ones (``Operator``) or PyTorch's own ranges are among its ops.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ _IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes 
 _NO_INPUTS: Final = ("", "[]")
 
 
-def ranges(
-    annotation: Bool, name: I32, strings: Sequence[str], *, start_ns: I64, end_ns: I64, tid: I64, shapes: I32, numbered: Bool, old: bool
-) -> Bool:
-    """Which rows are ranges: those whose category says so (``annotation``), and those among the ops that are none.
+def named_ranges(name: I32, strings: Sequence[str]) -> Bool:
+    """Return which rows have the name of a range of PyTorch's own, which is one in any recording."""
+    out: Bool = _fits(_RANGE, strings)[name]
+    return out
 
-    A name of PyTorch's own ranges is one in any recording. Other names are judged only where the recording mixes the two, that is where
-    no category says annotation, and it is ``old`` (category ``Operator``) or has PyTorch's own ranges among its ops: there a row is a
-    range if its name is no operator's or autograd node's, it has neither inputs nor a number of autograd (``numbered``), which
-    ``record_function`` never has, and its name is no identifier or another row of its thread runs inside it. O(n log n).
+
+def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Bool, around: Bool) -> Bool:
+    """Return which rows are ranges by what they lack, in a recording that mixes ranges and ops.
+
+    Such a row's name is no operator's or autograd node's, it has neither inputs nor a number of autograd (``numbered``), which
+    ``record_function`` never has, and its name is no identifier or another row of its thread runs inside it (``around``).
     """
-    own = _fits(_RANGE, strings)[name]
-    if annotation.any() or not (old or own.any()):
-        return annotation | own
     nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
     bare = nothing[shapes] & ~numbered & ~_fits(_OP, strings)[name]
-    return own | (bare & (~_fits(_IDENTIFIER, strings)[name] | around_others(start_ns, end_ns, tid)))
+    out: Bool = bare & (~_fits(_IDENTIFIER, strings)[name] | around)
+    return out
 
 
 def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
@@ -46,7 +47,7 @@ def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
 
 
 def around_others(start_ns: I64, end_ns: I64, tid: I64) -> Bool:
-    """Whether the next row of a row's thread, by start and then the longest first, lies inside it."""
+    """Return whether the next row of a row's thread, by start and then the longest first, lies inside it."""
     order = np.lexsort((-end_ns, start_ns, tid))
     before, after = order[:-1], order[1:]
     out = np.zeros(len(order), np.bool_)

@@ -13,9 +13,9 @@ from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Column, CommKind
 from graphlink.perfetto.packets import NOTHING_ACROSS, Across
 from graphlink.pipeline.analyse import analyse, rank_pipeline
-from graphlink.pipeline.clocks import TOLERANCE_NS
-from graphlink.pipeline.common import counted_alike, on_run_clock
+from graphlink.pipeline.peers import TOLERANCE_NS
 from graphlink.pipeline.records import Pipeline, StageRun
+from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks import summary
 from graphlink.ranks.clocks import clocks, onto_run

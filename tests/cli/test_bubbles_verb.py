@@ -17,7 +17,7 @@ from graphlink.cli.bubbles import what_if
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.records import Cause, Definitions, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Phase, Pipeline, Rates
 from tests.cli.conftest import Ran
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -95,7 +95,7 @@ def test_top_counts(graphlink: Run, tmp_path: Path) -> None:
 
 def test_what_is_unknown_is_said(graphlink: Run, tmp_path: Path) -> None:
     unknown = pipeline(played(one_f_one_b(2, 3), EQUAL), schedule="unknown", sees_device=False, sees_causes=False)
-    unknown = replace(unknown, definitions=Definitions(0.25, None, None))
+    unknown = replace(unknown, rates=Rates(0.25))
     ran = graphlink("bubbles", folder(tmp_path / "out", unknown))
     assert ran.status == 0
     assert ran.out.startswith("schedule unknown: 2 stages")
@@ -145,7 +145,7 @@ def offer() -> Any:
         stages=2,
         microbatches=4,
         chunks=1,
-        definitions=Definitions(0.1, 0.05, None),
+        rates=Rates(0.1, 0.05),
         activations=(2.0, 1.5),
         assumed=("weights\x1b take a third",),
     )

@@ -138,7 +138,7 @@ def _read(path: Path, kind: str) -> Outcome:
     from graphlink.errors import GraphlinkError
     from graphlink.graph.chakra import read_chakra
     from graphlink.nccl.read.read import read_dump
-    from graphlink.pipeline.paddle.lines import read_job_lines
+    from graphlink.pipeline.paddle.logs import read_job_lines
     from graphlink.read import read_host, read_kineto
     from graphlink.read.nsys.report import read_report
 

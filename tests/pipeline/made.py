@@ -8,9 +8,8 @@ from dataclasses import fields, replace
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.pipeline.order import V_SHAPED, Order
 from graphlink.pipeline.records import Phase, Ranges
-from graphlink.pipeline.schedules import ONE_CHUNK, SCHEDULES, orders
+from graphlink.pipeline.schedules import ONE_CHUNK, SCHEDULES, V_SHAPED, Order, orders
 from graphlink.pipeline.simulate import Timed, Times
 
 Action = tuple[str, int, int]  # phase, virtual stage, microbatch

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline.records import (
     Cause,
-    Definitions,
+    Delays,
     Exchanges,
-    Holds,
     Idle,
-    Parts,
+    KeyedSpans,
+    PartsNs,
     Phase,
     Pipeline,
     Ranges,
+    Rates,
     Spans,
     StageRun,
-    Step,
-    StepSpans,
+    StepEntry,
     Theory,
 )
 
@@ -209,18 +210,18 @@ def pipeline(
         start, end = min(b.start_ns for m in mine for b in m), max(b.end_ns for m in mine for b in m)
         inside = [sum(g.end_ns - g.start_ns for g in rank if g.step == number and g.cause != Cause.OPTIMIZER_SYNC) for rank in gaps]
         own = tuple(max(b.end_ns for b in m) - min(b.start_ns for b in m) for m in mine)
-        steps.append(Step(number, start, end, tuple(end - start - idle for idle in inside), own))
+        steps.append(StepEntry(number=number, start_ns=start, end_ns=end, work_ns=tuple(end - start - idle for idle in inside), own_ns=own))
     whole = sum(p * (s.end_ns - s.start_ns) for s in steps)
     work = sum(sum(s.work_ns) for s in steps)
     cost = sum(p * max(s.own_ns) for s in steps)
-    rates = Definitions(1 - work / whole, 1 - work / cost, (p - 1) / (microbatches * chunks))
+    rates = Rates(1 - work / whole, 1 - work / cost, (p - 1) / (microbatches * chunks))
     runs = [
         StageRun(
             rank=rank,
             previous=rank - 1,
             recorded_from_ns=0,
             ranges=ranges_of(mine, rules),
-            work=StepSpans(NONE, NONE, NONE),
+            work=KeyedSpans(NONE, NONE, NONE),
             optimizer=Spans(NONE, NONE),
             exchanges=Exchanges(
                 *[NONE] * 2,
@@ -233,7 +234,7 @@ def pipeline(
                 (),
                 (),
             ),
-            holds=Holds(NONE, NONE, BYTES, CODES, CODES, ("",)),
+            delays=Delays(NONE, NONE, BYTES, CODES, CODES, ("",)),
             sees_device=sees_device,
             sees_causes=sees_causes,
             left_out={"ranges without device work": 2} if rank == 0 else {},
@@ -242,6 +243,7 @@ def pipeline(
         for rank, mine in enumerate(boxes)
     ]
     known = schedule != "unknown"
+    parts = PartsNs(schedule=whole - work, imbalance=0, communication=0, rest=0, measured=whole - work)
     return Pipeline(
         ranks=tuple(range(p)),
         runs=tuple(runs),
@@ -254,8 +256,8 @@ def pipeline(
         schedule=schedule,
         nearest="" if known else "1F1B; rank 1 runs B0 where 1F1B runs F2",
         idle=idle_of(gaps),
-        definitions=rates,
-        theory=Theory(rates, Parts(whole - work, 0, 0, 0, whole - work)) if known else None,
+        rates=rates,
+        theory=Theory(**structs.asdict(rates), parts_ns=parts) if known else None,
         warnings=() if known else ("schedule not recognised",),
     )
 

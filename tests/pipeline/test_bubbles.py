@@ -11,9 +11,8 @@ import pytest
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline import file_records as bubbles_records
 from graphlink.pipeline import summary
-from graphlink.pipeline.records import Cause, Definitions, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Phase, Pipeline, Rates
 from tests.pipeline.pipelines import EPOCH_NS, EQUAL, Box, Gap, gaps_of, idle_of, one_f_one_b, pipeline, played, simple
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "bubbles.schema.json").read_text())
@@ -84,16 +83,16 @@ def test_records_come_back_as_they_were(given: Pipeline, tmp_path: Path) -> None
     path = tmp_path / bubbles.NAME
     path.write_bytes(bubbles.encode(given))
     file = bubbles.load(path)
-    for run, ranges in zip(given.runs, bubbles_records.ranges_of(file), strict=True):
+    for run, ranges in zip(given.runs, bubbles.ranges_of(file), strict=True):
         for name in ("phase", "step", "stage", "chunk", "microbatch", "start_ns", "end_ns", "busy_ns", "rule"):
             assert getattr(ranges, name).tolist() == getattr(run.ranges, name).tolist(), name
         assert len(ranges.rules) == len(set(run.ranges.rule.tolist()))
-    idle = bubbles_records.idle_of(file)
+    idle = bubbles.idle_of(file)
     for name in ("rank", "step", "start_ns", "end_ns", "cause"):
         assert getattr(idle, name).tolist() == getattr(given.idle, name).tolist(), name
     said = [given.idle.texts[k].encode("utf-8", "backslashreplace").decode() for k in given.idle.evidence.tolist()]
     assert [idle.texts[k] for k in idle.evidence.tolist()] == said
-    assert bubbles_records.steps_of(file) == given.steps
+    assert tuple(file.steps) == given.steps
 
 
 def test_written_in_pieces_it_is_what_one_struct_would_be(given: Pipeline, tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_a_rate_says_what_it_is(rate: str) -> None:
     assert said["name"] == rate
     assert (said["steps"], said["communication_is_work"], said["optimizer_inside"]) == ([0, 1], False, False)
     assert said["formula"]
-    unknown = replace(simple(), definitions=Definitions(None, None, None))
+    unknown = replace(simple(), rates=Rates())
     file = written(unknown)
     assert "value" not in file["definition"][rate]
     assert rate not in file["pipeline"]
@@ -209,20 +208,20 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_summary_prints_it() -> None:
-    text = summary._pipeline_table(bubbles.summarised(simple()))
+    text = summary.pipeline_table(bubbles.summarised(simple()))
     assert text.splitlines()[0] == "pipeline, 1F1B: 4 stages, 8 microbatches, 1 chunk"
     assert "0.2727 (the schedule itself 0.2727)" in text
     assert "36.000 ms: dependency_stall 18.000 ms (50.0 %), cooldown 12.000 ms (33.3 %), warmup 6.000 ms (16.7 %)" in text
     assert "optimizer_sync 2.000 ms" in text
-    unknown = summary._pipeline_table(bubbles.summarised(CASES["no schedule"]()))
+    unknown = summary.pipeline_table(bubbles.summarised(CASES["no schedule"]()))
     assert "schedule unknown" in unknown
     assert "rank 1 runs B0" in unknown
 
 
 def test_nothing_idle() -> None:
     given = pipeline([[Box(Phase.F, 0, 0, 0, 10), Box(Phase.B, 0, 0, 10, 30)]])
-    assert given.definitions.bubble_rate_makespan == 0
-    text = summary._pipeline_table(bubbles.summarised(given))
+    assert given.rates.bubble_rate_makespan == 0
+    text = summary.pipeline_table(bubbles.summarised(given))
     assert "0.000 ms" in text
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.records import Cause, Exchanges, Holds, Ranges, StageRun, StepSpans
+from graphlink.pipeline.records import Cause, Delays, Exchanges, Ranges, StageRun
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import even_times, simulate
 
 MS = 1_000_000
 NONE, CODES = np.zeros(0, np.int64), np.zeros(0, np.int32)
 NO_EXCHANGES = Exchanges(NONE, NONE, np.zeros(0, np.uint8), NONE, NONE, NONE, CODES, NONE, CODES, np.zeros(0, np.bool_), (), ())
-NO_HOLDS = Holds(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("",))
+NO_DELAYS = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("",))
 
 
 def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: int) -> list[StageRun]:
@@ -31,8 +31,8 @@ def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: in
         phase, stage, microbatch = (np.tile(c, steps) for c in (order[rank].phase, order[rank].stage, order[rank].microbatch))
         zero = np.zeros(len(step), np.int64)
         ranges = Ranges(phase, step, stage, zero, microbatch, start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",))
-        work = StepSpans(*spans.union_by(step, start, end))
-        run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NO_HOLDS, True, False, {}, ())
+        work = spans.union_by(step, start, end)
+        run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NO_DELAYS, True, False, {}, ())
         out.append(run)
     return out
 
@@ -51,7 +51,7 @@ def test_steps_may_overlap_in_time() -> None:
         idle = {(rank, Cause(cause).name): ns for rank, cause, ns in rows}
         warm, cool = {(r, "WARMUP"): r * MS for r in range(1, 4)}, {(r, "COOLDOWN"): (3 - r) * MS for r in range(3)}
         assert idle == {**warm, **cool}
-    assert found.definitions.bubble_rate_makespan == pytest.approx(1 / 9)
-    assert found.definitions.bubble_rate_zb == 0
+    assert found.rates.bubble_rate_makespan == pytest.approx(1 / 9)
+    assert found.rates.bubble_rate_zb == 0
     assert found.theory is not None
-    assert found.theory.parts.rest_ns == 0
+    assert found.theory.parts_ns.rest == 0

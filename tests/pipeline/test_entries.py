@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.pipeline.entries import Found, named_entries
+from graphlink.pipeline.entries import Entries, named_entries
 from tests.build import Host, build_trace
 
 
-def found(*rows: Host) -> Found:
+def found(*rows: Host) -> tuple[Entries | None, tuple[str, ...]]:
     trace = build_trace(rows)
     return named_entries(link(trace, None, match_hosts(trace, None)))
 
@@ -22,17 +22,17 @@ def test_ranges_that_cross_others_are_told() -> None:
     said = (
         "pipeline ranges that cross others of their thread are left out: 2, the first is PP:0F0, 0.500 ms after the first row of the host"
     )
-    assert [text for text in found(*rows).warnings if "cross" in text] == [said]
-    assert [text for text in found(rows[0], *rows[5:]).warnings if "cross" in text] == []
+    assert [text for text in found(*rows)[1] if "cross" in text] == [said]
+    assert [text for text in found(rows[0], *rows[5:])[1] if "cross" in text] == []
 
 
 def test_ranges_that_cross_others_are_told_where_the_rest_explains_the_run() -> None:
     rows = [Host(f"PP:0{phase}{k}", at, at + 90, annotation=True) for at, phase, k in (
         (0, "F", 0), (100, "F", 1), (200, "B", 0), (300, "B", 1),
     )]  # fmt: skip
-    whole = found(*rows, Host("PP:0F2", 350, 395, annotation=True))
-    assert whole.entries is not None
-    assert len(whole.entries.tid) == 4
-    assert [text.rpartition("are left out: ")[2] for text in whole.warnings] == [
+    entries, warnings = found(*rows, Host("PP:0F2", 350, 395, annotation=True))
+    assert entries is not None
+    assert len(entries.tid) == 4
+    assert [text.rpartition("are left out: ")[2] for text in warnings] == [
         "1, the first is PP:0F2, 0.350 ms after the first row of the host"
     ]

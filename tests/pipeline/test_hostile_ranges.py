@@ -14,13 +14,13 @@ from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Trace
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
+from graphlink.pipeline.complete_microbatches import complete_steps
 from graphlink.pipeline.entries import Entries, enclosing, nested
 from graphlink.pipeline.records import Phase, Spans
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import even_times, simulate
 from graphlink.pipeline.stagerun import Staged, stage_run
-from graphlink.pipeline.wholes import whole_steps
 from tests.build import Call, Device, Host, build_trace
 from tests.pipeline.made import recorded
 
@@ -116,8 +116,9 @@ def test_many_chunks_beside_many_microbatches_are_never_laid_out() -> None:
     made = orders("GPipe", 1, count, 1)
     (ranges,) = recorded(made, simulate(made, even_times(1, 10, 10, 10)))
     ranges.chunk[:] = np.where(ranges.microbatch < count // 2, 0, ranges.microbatch)
-    steps = whole_steps([ranges], [0])
-    assert not steps.whole and "20000 F, 20000 B" in steps.left_out[0]
+    complete, left_out = complete_steps([ranges], [0])
+    assert not complete
+    assert "20000 F, 20000 B" in left_out[0]
 
 
 def test_ranges_of_steps_that_others_lack_are_told_apart() -> None:

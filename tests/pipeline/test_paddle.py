@@ -90,7 +90,7 @@ def test_every_range_of_every_schedule(tmp_path: Path, name: str, duration: Call
         assert (run.work.start_ns[1:] > run.work.end_ns[:-1]).all()
         assert run.ranges.busy_ns.tolist() == (run.ranges.end_ns - run.ranges.start_ns).tolist()
         assert {run.ranges.rules[i] for i in run.ranges.rule.tolist()} == {"paddle"}
-        assert (run.sees_device, run.sees_causes, len(run.exchanges.start_ns), len(run.holds.start_ns)) == (True, False, 0, 0)
+        assert (run.sees_device, run.sees_causes, len(run.exchanges.start_ns), len(run.delays.start_ns)) == (True, False, 0, 0)
 
 
 def test_the_second_chunk_of_a_v_runs_from_the_last_rank_to_the_first(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_lost_line_among_chunks_without_numbers_leaves_its_chunk_unknown(tmp_p
     assert rows(runs.runs[1]) == truth(simulate(interleaved(2, 4, 2), equal_times()))[1]
 
 
-def test_a_cut_log_keeps_its_whole_steps_and_is_told(tmp_path: Path) -> None:
+def test_a_cut_log_keeps_its_complete_steps_and_is_told(tmp_path: Path) -> None:
     jobs = simulate(one_f_one_b(3, 4), equal_times(), steps=3)
     length = sum(len(line) + 1 for line in (write_paddle(jobs, tmp_path)[2]).read_text().splitlines()[-10:])
     runs = runs_of(jobs, tmp_path, Variation(cut_bytes={2: length}))

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline import file_records as bubbles_records
-from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, xml
-from graphlink.pipeline.marks import marks_of
-from graphlink.pipeline.panels import Boxes, Panel, computed, recorded, row_label
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
+from graphlink.pipeline.panels import Marks, Panel, arranged, computed, joined, recorded, row_label
 from graphlink.pipeline.records import Cause, Phase, Pipeline
-from graphlink.pipeline.rows import milliseconds
 from graphlink.pipeline.svg import encode, heading, picture
 from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -119,17 +117,17 @@ def test_areas_are_times(run: tuple[Pipeline, Drawn]) -> None:
     made, drawn = run
     panels = panels_of(made)
     assert len(drawn.rows) == sum(len(p.labels) for p in panels)
-    whole = max(int(marks_of(p).end_ns.max()) for p in panels)
+    whole = max(int(p.marks.end_ns.max()) for p in panels)
     per_pixel = whole / drawn.width()
     at = 0
     for panel in panels:
         for row in range(len(panel.labels)):
             truth: Counter[str] = Counter()
-            for r, phase, start, end in zip(panel.boxes.row, panel.boxes.phase, panel.boxes.start_ns, panel.boxes.end_ns, strict=True):
-                truth[name_of(Phase(phase))] += int(end - start) * (r == row)
-            inside = marks_of(panel)
-            for r, look, start, end, high in zip(inside.row, inside.look, inside.start_ns, inside.end_ns, inside.height, strict=True):
-                if look >= FIRST_CAUSE and r == row:
+            inside = panel.marks
+            for r, look, start, end, high in zip(inside.row, inside.look, inside.start_ns, inside.end_ns, panel.height, strict=True):
+                if look < FIRST_CAUSE:
+                    truth[name_of(Phase(look))] += int(end - start) * (r == row)
+                elif r == row:
                     truth[f"c{look - FIRST_CAUSE}"] += float(end - start) * high
             areas, items = drawn.areas(at), int(np.count_nonzero(inside.row == row))
             for name, ns in truth.items():
@@ -298,21 +296,22 @@ def test_theory_stands_above_measured_on_one_axis() -> None:
     assert len([g for g in drawn.root.findall(f"{SVG}g") if g.get("class") == "m d"]) == 1
 
 
-def boxes_of(flat: list[Box], row: str = "stage") -> Boxes:
-    columns = [
-        np.array([getattr(b, name) for b in flat], np.int64)
-        for name in (row, "phase", "stage", "chunk", "microbatch", "start_ns", "end_ns")
-    ]
-    return Boxes(columns[0], columns[1].astype(np.uint8), *columns[2:], np.zeros(len(flat), np.int32), ("",))
+def boxes_of(flat: list[Box]) -> Marks:
+    names = ("stage", "phase", "start_ns", "end_ns", "stage", "chunk", "microbatch")
+    columns = [np.array([getattr(b, name) for b in flat], np.int64) for name in names]
+    return Marks(*columns, np.zeros(len(flat), np.int64), ("",))
 
 
 @pytest.mark.parametrize("orders", [one_f_one_b(4, 8), one_f_one_b(3, 2), interleaved(4, 8, 2)])
 def test_what_a_computed_schedule_leaves_free(orders: list) -> None:
     by_rank = played(orders, EQUAL, 300_000, start_ns=77)
     flat = [replace(b, stage=r) for r, mine in enumerate(by_rank) for b in mine]
-    gaps = computed("theory", tuple(map(str, range(len(orders)))), boxes_of(flat)).gaps
-    plain = [(r, g.start_ns, g.end_ns, g.cause) for r, mine in enumerate(gaps_of(by_rank)) for g in mine]
-    found = zip(gaps.row.tolist(), gaps.start_ns.tolist(), gaps.end_ns.tolist(), map(Cause, gaps.cause.tolist()), strict=True)
+    gaps = computed("theory", tuple(map(str, range(len(orders)))), boxes_of(flat)).marks
+    gaps = taken(gaps, ~gaps.is_box)
+    plain = [(r, g.start_ns - 77, g.end_ns - 77, g.cause) for r, mine in enumerate(gaps_of(by_rank)) for g in mine]
+    found = zip(
+        gaps.row.tolist(), gaps.start_ns.tolist(), gaps.end_ns.tolist(), map(Cause, (gaps.look - FIRST_CAUSE).tolist()), strict=True
+    )
     assert sorted(found) == sorted(plain)
 
 
@@ -340,17 +339,14 @@ def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
     path = tmp_path / bubbles.NAME
     path.write_bytes(bubbles.encode(made))
     file = bubbles.load(path)
-    panels = recorded(
-        [s.rank for s in file.stages], bubbles_records.ranges_of(file), bubbles_records.idle_of(file), bubbles_records.steps_of(file)
-    )
+    panels = recorded([s.rank for s in file.stages], bubbles.ranges_of(file), bubbles.idle_of(file), file.steps)
     assert picture(heading(file.pipeline), panels) == encode(made)
 
 
 def test_boxes_at_the_same_time_share_the_row() -> None:
     boxes = [Box(Phase.F, 0, 0, 0, 100), Box(Phase.B, 0, 0, 50, 150), Box(Phase.F, 0, 1, 150, 250), Box(Phase.B, 0, 1, 248, 350)]
     panel = computed("", ("a",), boxes_of(boxes))
-    marks = marks_of(panel)
-    boxed = [(int(marks.start_ns[i]), marks.top[i], marks.height[i]) for i in range(len(marks.row)) if marks.is_box[i]]
+    boxed = [(int(panel.marks.start_ns[i]), panel.top[i], panel.height[i]) for i in np.flatnonzero(panel.marks.is_box)]
     assert boxed == [(0, 0, 0.5), (50, 0.5, 0.5), (150, 0, 1), (248, 0, 1)]  # two ns in common are no reason
 
 
@@ -361,15 +357,12 @@ def test_boxes_at_the_same_time_share_the_row() -> None:
 @settings(max_examples=200, deadline=None)
 def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: list[tuple[int, int, int]]) -> None:
     made = boxes_of([Box(Phase.F, r, 0, s, s + n) for r, s, n in boxes])
-    panel = computed("", ("a", "b", "c"), made)
     row, start, length = (np.array(c, np.int64) for c in zip(*gaps, strict=True)) if gaps else [np.zeros(0, np.int64)] * 3
-    panel = replace(
-        panel,
-        start_ns=0,
-        gaps=replace(panel.gaps, row=row, start_ns=start, end_ns=start + length, cause=row.astype(np.uint8), evidence=row.astype(np.int32)),
-    )
-    marks = marks_of(panel)
-    found = {int(of): bool(layer == 2) for of, layer, is_box in zip(marks.of, marks.layer, marks.is_box, strict=True) if not is_box}
+    which = np.arange(len(row))
+    free = Marks(row, FIRST_CAUSE + row, start, start + length, which, which, which, np.zeros_like(row), ())
+    panel = arranged("", ("a", "b", "c"), 0, 0, joined([made, free]))
+    marks = panel.marks
+    found = {int(k): bool(layer == 2) for k, layer, is_box in zip(marks.microbatch, panel.layer, marks.is_box, strict=True) if not is_box}
     plain = {i: any(a == r and s <= b and b + n <= s + k for r, s, k in boxes) for i, (a, b, n) in enumerate(gaps)}
     assert found == plain
 

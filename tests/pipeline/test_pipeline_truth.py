@@ -96,12 +96,12 @@ def test_an_undisturbed_run_loses_what_its_schedule_must(schedule: str, chunks: 
     assert (found.stages, found.microbatches, found.chunks) == (4, 8, chunks)
     assert_true(true, found)
     work, makespan = true.work_ns(), true.makespan_ns()
-    assert found.definitions.bubble_rate_makespan == pytest.approx(1 - work / (4 * makespan))
+    assert found.rates.bubble_rate_makespan == pytest.approx(1 - work / (4 * makespan))
     cost = max(true.own_ns(rank) for rank in range(4))
-    assert found.definitions.bubble_rate_zb == pytest.approx(1 - work / (4 * cost))
+    assert found.rates.bubble_rate_zb == pytest.approx(1 - work / (4 * cost))
     assert found.theory is not None
-    assert found.theory.parts.rest_ns == 0
-    assert found.theory.parts.imbalance_ns == 0
+    assert found.theory.parts_ns.rest == 0
+    assert found.theory.parts_ns.imbalance == 0
 
 
 # bubbles.md section 5: p, m, and the rates of 1F1B, interleaved v=2, v=4, ZB-H1, ZB-H2 (own window, makespan)
@@ -121,7 +121,7 @@ def test_the_rates_of_the_papers(stages: int, microbatches: int, schedule: str, 
     assert found.schedule == schedule
     step = found.steps[0]
     assert abs((step.end_ns - step.start_ns) - units * 1_000_000) <= 1_000
-    assert found.definitions.bubble_rate_makespan == pytest.approx(rate, abs=6e-5)
+    assert found.rates.bubble_rate_makespan == pytest.approx(rate, abs=6e-5)
 
 
 @pytest.mark.parametrize("names", ["zero-bubble", "gpipe", "vescale", "deepspeed", "paddle"])
@@ -169,7 +169,7 @@ def test_unequal_stages_and_jitter_keep_the_identity() -> None:
     found = analysed(true)
     assert_true(true, found)
     assert found.theory is not None
-    assert found.theory.parts.imbalance_ns > 0
+    assert found.theory.parts_ns.imbalance > 0
     assert np.all(found.idle.cause != Cause.UNKNOWN)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
-from graphlink.pipeline.paddle import lines as paddle_lines
+from graphlink.pipeline.paddle import logs as paddle_lines
 from graphlink.pipeline.paddle.logs import JobLog, read_paddle
 from graphlink.testing.paddle import EPOCH_NS, Job, Variation, job_line, write_paddle
 from tests.paddle_runs import equal_times, gpipe, interleaved, one_f_one_b, simulate

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
-from graphlink.pipeline.order import Order
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import Phase, Ranges
-from graphlink.pipeline.schedules import SCHEDULES, SPLIT, V_SHAPED, orders, variants
+from graphlink.pipeline.schedules import SCHEDULES, SPLIT, V_SHAPED, Order, orders, variants
 from graphlink.pipeline.simulate import even_times, simulate
 from tests.pipeline.made import actions, joined, picked, possible, recorded, without
 
@@ -199,7 +198,7 @@ def test_split_backwards_in_one_go_are_the_schedule_without_the_split() -> None:
     assert seen(recognise(ran(tuple(made), 1))) == ("1F1B", 4, 8, 1)
 
 
-def test_only_whole_steps_count() -> None:
+def test_only_complete_steps_count() -> None:
     first, second, third = (run("1F1B", 4, 8, step=k, from_ns=10_000 * k) for k in range(3))
     begun = [picked(ranges, ranges.start_ns > 200) for ranges in first]
     ended = [picked(ranges, ranges.end_ns < 20_300) for ranges in third]

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.pipeline.order import Order
 from graphlink.pipeline.records import Phase
-from graphlink.pipeline.schedules import orders
+from graphlink.pipeline.schedules import Order, orders
 from graphlink.pipeline.simulate import Timed, Times, even_times, peak_activations, simulate
 from tests.pipeline.made import plain, possible
 

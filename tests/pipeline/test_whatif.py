@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphlink.pipeline.measured import Measured, measure
 from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import Times, even_times, simulate
-from graphlink.pipeline.whatif import what_if
+from graphlink.pipeline.theory import Measured, measure, what_if
 from tests.pipeline.made import possible, recorded
 
 
@@ -45,9 +44,9 @@ def test_the_table_from_one_run() -> None:
     assert what_if("interleaved", 8, run, chunks=4).timed.makespan_ns == 26.25 * 120
     found = what_if("zb-h2", 8, run)
     assert (found.schedule, found.stages, found.microbatches, found.chunks) == ("ZB-H2", 4, 8, 1)
-    assert round(found.definitions.bubble_rate_makespan or 0, 4) == 0.1111
-    assert found.definitions.bubble_rate_zb == 0
-    assert found.definitions.bubble_ratio_ideal == 0.125
+    assert round(found.rates.bubble_rate_makespan or 0, 4) == 0.1111
+    assert found.rates.bubble_rate_zb == 0
+    assert found.rates.bubble_ratio_ideal == 0.125
 
 
 def test_activations_are_in_shares_of_a_rank() -> None:

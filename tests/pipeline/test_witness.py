@@ -16,11 +16,9 @@ from graphlink.nccl.read.records import State
 from graphlink.nccl.summary import NcclClock
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.common import on_run_clock
-from graphlink.pipeline.exchanges import Found
-from graphlink.pipeline.records import UNTOLD, Cause, Exchanges, Holds, Phase, Ranges, StageRun, StepSpans, Witness
-from graphlink.pipeline.stagerun import stage_run
-from graphlink.pipeline.witness import witness
+from graphlink.pipeline.exchanges import RankExchanges, witness
+from graphlink.pipeline.records import NO_TIME, Cause, Delays, Exchanges, Phase, Ranges, StageRun, Witness
+from graphlink.pipeline.stagerun import on_run_clock, stage_run
 from graphlink.ranks.records import Clock
 from graphlink.run import job
 from graphlink.testing import PipelineTraining, pipeline_run
@@ -51,8 +49,8 @@ def run(kind: CommKind, told: Witness | None, cause: Cause = Cause.UNKNOWN) -> S
         *(MS * i64(12), MS * i64(15), np.array([kind], np.uint8), i64(NOWHERE if kind == CommKind.COLLECTIVE else 0), i64(0), i64(4)),
         *(np.array([group], np.int32), i64(ordinal), np.zeros(1, np.int32), np.zeros(1, np.bool_), (("pp", (0, 1)),), ("COMM",)),
     )
-    holds = Holds(MS * i64(12), MS * i64(15), np.array([cause], np.uint8), np.zeros(1, np.int32), np.zeros(1, np.int32), ("",))
-    work = StepSpans(*spans.union_by(zero, start, end))
+    holds = Delays(MS * i64(12), MS * i64(15), np.array([cause], np.uint8), np.zeros(1, np.int32), np.zeros(1, np.int32), ("",))
+    work = spans.union_by(zero, start, end)
     return StageRun(1, 0, 0, ranges, work, spans.NONE, exchanges, holds, True, True, {}, (), told)
 
 
@@ -85,7 +83,7 @@ def test_waiting_for_a_rank_that_was_not_recorded_is_told_from_the_transfer(
     assert causes(run(kind, None)) == before
     assert causes(run(kind, came(14_800_000))) == after
     untold = [(cause, ms, f"{text}; {WORDS}") for cause, ms, text in before]
-    assert causes(run(kind, came(UNTOLD))) == untold  # the split alone changes no figure
+    assert causes(run(kind, came(NO_TIME))) == untold  # the split alone changes no figure
     assert causes(run(kind, came(11 * MS))) == [(EXPOSED, 3.0, f"COMM; {WORDS}")]
     assert [row[:2] for row in causes(run(kind, came(16 * MS)))] == [(after[0][0], 3.0)]
 
@@ -113,7 +111,7 @@ def test_where_all_sides_were_recorded_they_decide() -> None:
 
 def test_the_run_s_clock_moves_what_is_told_and_not_what_is_not() -> None:
     clock = Clock(rank=1, offset_ns=5, drift=0.0, from_ns=0, residual_ns=0, shares=1, known=True)
-    for given, want in ((14_800_000, 14_800_005), (UNTOLD, UNTOLD)):
+    for given, want in ((14_800_000, 14_800_005), (NO_TIME, NO_TIME)):
         told = on_run_clock(run(CommKind.RECV, came(given)), clock).witness
         assert told is not None
         assert told.came_ns.tolist() == [want]
@@ -125,7 +123,7 @@ def told_of(steps: list[tuple[bool, State, int, int]], clock: NcclClock = TIED) 
     made = dump([{}], proxies=proxies, steps=[Step(k, 0, *rest) for k, (_, *rest) in enumerate(steps)])
     files = side_files([made], ops([{"row": 3}]), [(0, 0, 0)], [(0, 400_000, 2_500_000, 0, 1_000, 0)], [clock])
     of_device = np.array([NOWHERE, NOWHERE, NOWHERE, 0], np.int32)
-    found = witness(files, Found(NO_EXCHANGES, of_device, np.zeros(0, np.int32)))
+    found = witness(files, RankExchanges(NO_EXCHANGES, of_device, np.zeros(0, np.int32)))
     assert found.exchange.tolist() == [0]
     return int(found.came_ns[0]), found.words[0]
 
@@ -136,13 +134,13 @@ def test_the_first_data_ends_the_waiting_of_a_call_that_receives() -> None:
     words = "NCCL: 2.500 ms waiting for the peer, 0.400 ms waiting for the GPU, 0.001 ms waiting for data"
     assert told_of([*receives, *sends]) == (1_070, words)
     assert told_of(sends) == (1_020, words)
-    assert told_of([(True, State.WIRE, 20, 30), (False, State.GPU, 1, 2)]) == (UNTOLD, words)
-    assert told_of(receives, changed(CLOCK, offset_ns=None)) == (UNTOLD, words)
+    assert told_of([(True, State.WIRE, 20, 30), (False, State.GPU, 1, 2)]) == (NO_TIME, words)
+    assert told_of(receives, changed(CLOCK, offset_ns=None)) == (NO_TIME, words)
 
 
 def test_ops_that_are_no_exchange_tell_nothing() -> None:
     files = side_files([dump([{}])], ops([{"row": 0}, {"row": 0, "on_host": True}]), [(0, 0, 0)], [(0, 1, 0, 0, 0, 0), (1, 0, 1, 0, 0, 0)])
-    found = witness(files, Found(NO_EXCHANGES, np.array([NOWHERE], np.int32), np.array([2], np.int32)))
+    found = witness(files, RankExchanges(NO_EXCHANGES, np.array([NOWHERE], np.int32), np.array([2], np.int32)))
     assert (found.exchange.tolist(), found.words) == ([2], ("NCCL: 0.000 ms waiting for the peer",))
 
 

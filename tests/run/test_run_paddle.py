@@ -43,8 +43,8 @@ def test_the_oracles_of_the_schedules(
     chunks = 1 + max(op.chunk for op in orders[0])
     pipeline = analysed(tmp_path, simulate(orders, equal_times(1000 // chunks, 2000 // chunks), steps=2), Variation(as_double=as_double))
     assert [abs(s.end_ns - s.start_ns - makespan * MS) <= (2 * US if as_double else 0) for s in pipeline.steps] == [True, True]
-    assert pipeline.definitions.bubble_rate_makespan == pytest.approx(rate, abs=1e-4)
-    assert pipeline.definitions.bubble_rate_zb == pytest.approx(rate, abs=1e-4)
+    assert pipeline.rates.bubble_rate_makespan == pytest.approx(rate, abs=1e-4)
+    assert pipeline.rates.bubble_rate_zb == pytest.approx(rate, abs=1e-4)
     assert (pipeline.stages, pipeline.chunks, pipeline.microbatches) == (len(orders), chunks, 1 + max(op.microbatch for op in orders[0]))
     assert (pipeline.schedule, pipeline.theory is not None) == (schedule, True)
     for rank in range(len(orders)):
@@ -78,7 +78,7 @@ def test_pipelines_side_by_side_are_one_report_of_all_ranks(tmp_path: Path) -> N
     jobs = copies(simulate(one_f_one_b(4, 8), equal_times()), 2)
     pipeline = analysed(tmp_path, jobs)
     assert (pipeline.stages, pipeline.ranks) == (4, tuple(range(8)))
-    assert pipeline.definitions.bubble_rate_makespan == pytest.approx(0.2727, abs=1e-4)
+    assert pipeline.rates.bubble_rate_makespan == pytest.approx(0.2727, abs=1e-4)
     assert any("2 pipelines of 4 stages run side by side" in warning for warning in pipeline.warnings)
 
 
@@ -86,7 +86,7 @@ def test_machines_whose_clocks_differ_have_the_same_bubbles(tmp_path: Path) -> N
     jobs = simulate(one_f_one_b(4, 8), equal_times(), transfer_ns=40 * US, steps=2)
     one, two = (analysed(tmp_path / name, jobs, Variation(machines=2, clock_ns=clock)) for name, clock in (("a", ()), ("b", (0, 3 * MS))))
     assert idle_ns(one) == idle_ns(two)
-    assert one.definitions == two.definitions
+    assert one.rates == two.rates
 
 
 def test_some_steps(tmp_path: Path) -> None:

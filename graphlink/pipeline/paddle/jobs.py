@@ -16,6 +16,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, U8, Bool
+from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.paddle.logs import JobLog
 from graphlink.pipeline.records import Phase
 
@@ -50,19 +51,19 @@ class Jobs:
 
     @property
     def work(self) -> Bool:
-        """Which jobs are of phases F, B, I or W."""
+        """Return which jobs are of phases F, B, I or W."""
         out: Bool = self.phase <= Phase.W
         return out
 
     @property
     def returns(self) -> Bool:
-        """Which jobs send a gradient back: B or I."""
+        """Return which jobs send a gradient back: B or I."""
         out: Bool = (self.phase == Phase.B) | (self.phase == Phase.I)
         return out
 
 
 def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
-    """The jobs of every worker that ran a forward or a backward. O(n log n).
+    """Return the jobs of every worker that ran a forward or a backward. O(n log n).
 
     Raises:
         InputError: jobs of a worker overlap by more than 1 us.
@@ -70,15 +71,6 @@ def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
     read = [_typed(log) for log in logs]
     with_work = _dense(_dense([jobs for jobs in read if jobs.work.any()], "chunk"), "microbatch")
     return _numbered(_matched(_cut(with_work)))
-
-
-def codes(*columns: I64) -> I64:
-    """One number from 0 for each different row of the columns."""
-    out = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        out = np.unique(out * max(len(values), 1) + place, return_inverse=True)[1]
-    return out
 
 
 def _typed(log: JobLog) -> Jobs:
@@ -89,7 +81,7 @@ def _typed(log: JobLog) -> Jobs:
 
 
 def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
-    """``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
+    """Return ``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
     used = [np.unique(getattr(jobs, column)[jobs.work]) for jobs in workers]
     numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
     numbers = numbers[numbers != NOWHERE]
@@ -107,7 +99,7 @@ def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
 
 
 def _kind(text: str) -> tuple[int, int, int]:
-    """Phase, chunk, part."""
+    """Return phase, chunk, part."""
     if text == "optimizer":
         return Phase.OPT, NOWHERE, NOWHERE
     found = _TYPE.fullmatch(text)
@@ -136,7 +128,7 @@ def _refuse_overlaps(log: JobLog) -> None:
 
 
 def _cut(workers: Sequence[Jobs]) -> list[Jobs]:
-    """``workers`` with their steps, and what is to be said of them."""
+    """Return ``workers`` with their steps and warnings."""
     by_marks = [_steps_by_marks(jobs) for jobs in workers]
     marked = [steps for steps in by_marks if steps is not None]
     if not marked and workers:
@@ -211,7 +203,7 @@ def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
 
 
 def _middles(jobs: Jobs) -> I64:
-    """The middle of each step: stages begin one after the other and end in reverse."""
+    """Return the middle of each step: stages begin one after the other and end in reverse."""
     order = np.flatnonzero(jobs.work)
     steps, first = np.unique(jobs.step[order], return_index=True)
     last = np.append(first[1:], len(order)) - 1
@@ -220,7 +212,7 @@ def _middles(jobs: Jobs) -> I64:
 
 
 def _may_begin(jobs: Jobs) -> Bool:
-    """Forwards that may be the first of a step."""
+    """Return which forwards may be the first of a step."""
     forward = jobs.phase == Phase.F
     lowest = jobs.chunk[forward].min(initial=np.iinfo(np.int64).max)
     out: Bool = forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs)))
@@ -232,7 +224,7 @@ def _knows_microbatches(jobs: Jobs) -> bool:
 
 
 def _steps_with_work(first: Bool, work: Bool) -> I64:
-    """Steps from where each begins; one without work counts to the step before."""
+    """Return steps from where each begins; one without work counts to the step before."""
     step = np.cumsum(first)
     holds = np.bincount(step[work], minlength=int(step[-1]) + 1) > 0
     out: I64 = np.maximum(np.cumsum(holds) - 1, 0)[step]
@@ -240,13 +232,13 @@ def _steps_with_work(first: Bool, work: Bool) -> I64:
 
 
 def _per_step(jobs: Jobs, step: I64) -> I64:
-    """Forwards of each step."""
+    """Count the forwards of each step."""
     out: I64 = np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1)
     return out
 
 
 def _faults(jobs: Jobs, step: I64, usual: int) -> int:
-    """How far steps are from holding a forward and a backward of every microbatch, and as many forwards as others hold."""
+    """Return how far steps are from holding a forward and a backward of every microbatch, and as many forwards as others hold."""
     faults = int(np.abs(_per_step(jobs, step) - usual).sum())
     if jobs.returns.any():
         forwards, backwards = _forwards_and_backwards(jobs, codes(step, jobs.chunk, jobs.microbatch))
@@ -274,40 +266,31 @@ def _numbered(workers: Sequence[Jobs]) -> tuple[Jobs, ...]:
 def _with_microbatches(jobs: Jobs) -> Jobs:
     if _knows_microbatches(jobs):
         return jobs
-    order = _occurrence(codes(jobs.step, jobs.log.type.astype(np.int64)))
+    order = counted(codes(jobs.step, jobs.log.type.astype(np.int64)))
     return replace(jobs, microbatch=np.where(jobs.work, order, NOWHERE), rule=2)
 
 
 def _repeats(jobs: Jobs) -> list[int]:
-    """How often each microbatch goes forward in a step under one type."""
+    """Return how often each microbatch goes forward in a step under one type."""
     forward = (jobs.phase == Phase.F) & (jobs.part <= 0)
     code = codes(jobs.step[forward], jobs.chunk[forward], jobs.microbatch[forward])
     return [int(n) for n in np.bincount(code)]
 
 
 def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
-    """Chunks as the types number them; else a microbatch's k-th forward is of chunk k, and backwards go through them in reverse."""
+    """Number chunks as the types do; else a microbatch's k-th forward is of chunk k, and backwards go through them in reverse."""
     if (jobs.chunk[jobs.work] != NOWHERE).any():
         return jobs
     if repeats <= 1:
         return replace(jobs, chunk=np.where(jobs.work, 0, NOWHERE))
     code = codes(jobs.step, jobs.phase.astype(np.int64), jobs.part, jobs.microbatch)
-    k, count = _occurrence(code), np.bincount(code)[code]
+    k, count = counted(code), np.bincount(code)[code]
     chunk = np.where(jobs.phase == Phase.F, k, repeats - 1 - k)
     return replace(jobs, chunk=np.where(jobs.work & (count == repeats), chunk, NOWHERE), rule=max(jobs.rule, 1))
 
 
-def _occurrence(code: I64) -> I64:
-    """Of each entry, how many of its code come before it."""
-    order = np.argsort(code, kind="stable")
-    first = np.searchsorted(code[order], code[order])
-    out = np.empty(len(code), np.int64)
-    out[order] = np.arange(len(code)) - first
-    return out
-
-
 def _missing(jobs: Jobs, usual: int) -> list[str]:
-    """What shows that lines are missing."""
+    """Warn of what shows that lines are missing."""
     path, forward, out = jobs.log.path, jobs.phase == Phase.F, []
     if not forward.any():
         return [f"{path}: holds no forward job"]
@@ -330,6 +313,6 @@ def _missing(jobs: Jobs, usual: int) -> list[str]:
 
 
 def _mode(values: Iterable[int]) -> int:
-    """The most frequent value, the smallest of several; 1 of none."""
+    """Return the most frequent value, the smallest of several; 1 of none."""
     counts = Counter(values)
     return min(counts, key=lambda value: (-counts[value], value)) if counts else 1

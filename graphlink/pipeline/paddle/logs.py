@@ -1,14 +1,17 @@
 """Paddle worker logs -> ``JobLog``: a folder of ``workerlog.N``, or of ``machineM/workerlog.N``.
 
-What is in them and what is not: ``docs/paddle.md``.
+What is in them and what is not: ``docs/paddle.md``. A job is found by its marker anywhere in the text, out of any amount of other text, so
+neither long lines nor several jobs on one line matter; no line is held as a whole, memory is bounded. Source of the format:
+``standalone_executor.cc`` and ``profiler_helper_static.py`` of Paddle. Older versions write no ``micro_batch_id``.
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -16,11 +19,22 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64
-from graphlink.pipeline.paddle.lines import MARKER, JobLines, read_job_lines
+from graphlink.model import I32, I64, NOWHERE
 from graphlink.read.kineto_tables import MAX_SPAN_NS
-from graphlink.read.source import open_source, unreadable
+from graphlink.read.source import Source, open_source, unreadable
 
+BLOCK_BYTES: Final = 1 << 20
+MOST_BYTES: Final = 1024  # from a marker to the end of what is read behind it
+MARKER: Final = b"Profiler Info: Job ("
+
+_TIME: Final = rb"(\d{1,13})(?:\.(\d{1,30}))?(?![\d.]|[eE][+-]\d)"  # ms since the epoch: whole, fraction
+_ENTRY: Final = re.compile(
+    rb"Profiler (?:Info: Job \((?:\d+\), *type *= *([^, \r\n][^,\r\n]{0,199}?) *,(?: *micro_batch_id *= *(-?\d{1,18}) *,)?"
+    rb" *job_start_time *= *" + _TIME + rb" *, *job_end_time *= *" + _TIME + rb")?"
+    rb"|start at step (\d{1,18}) and end at step (\d{1,18}))"
+)
+_DIGITS: Final = 6  # of a ms: ns
+_LATEST_NS: Final = (1 << 63) - 1
 HEAD_BYTES: Final = 1 << 22  # of a file that is not named as a worker log, in which a job is looked for
 _MACHINE: Final = re.compile(r"machine(\d{1,9})")
 _WORKER: Final = re.compile(r"workerlog\.(\d{1,9})(?:\.(?:gz|zst|log|txt))*")
@@ -60,7 +74,7 @@ class _Worker:
 
 
 def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
-    """The logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
+    """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
 
     Machines and workers are ordered by their numbers. A missing worker leaves its rank free. Memory: some MB, and 64 bytes a job.
 
@@ -80,12 +94,12 @@ def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
 
 
 def is_worker_log(path: Path) -> bool:
-    """Whether the file is named as a worker log."""
+    """Return whether the file is named as a worker log."""
     return _WORKER.fullmatch(path.name) is not None
 
 
 def _machines(folder: Path) -> dict[int, dict[int, Path]]:
-    """Machine number -> worker number -> log. One machine: its number is 0."""
+    """Return machine number -> worker number -> log. One machine: its number is 0."""
     here = _numbered(folder, _WORKER, files=True)
     below = {number: _numbered(path, _WORKER, files=True) for number, path in sorted(_numbered(folder, _MACHINE, files=False).items())}
     below = {number: workers for number, workers in below.items() if workers}
@@ -115,7 +129,7 @@ def _numbered(folder: Path, name: re.Pattern[str], *, files: bool) -> dict[int, 
 
 
 def _ranked(machines: Mapping[int, Mapping[int, Path]]) -> list[_Worker]:
-    """Every worker with its rank: the workers of the machines before, missing ones counted, and its number."""
+    """Return every worker with its rank: the workers of the machines before, missing ones counted, and its number."""
     usual = Counter(map(_size, machines.values())).most_common(1)[0][0]
     out: list[_Worker] = []
     next_machine, next_rank = min(machines), 0
@@ -131,30 +145,31 @@ def _size(workers: Mapping[int, Path]) -> int:
 
 
 def _unequal(machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
-    """What is said of workers and machines that are missing."""
+    """Warn of workers and machines that are missing."""
     several = len(machines) > 1
     away = [f"machine{n}" for n in islice((n for n in range(min(machines), max(machines)) if n not in machines), _MOST_NAMED)]
     for machine, workers in sorted(machines.items()):
         gaps = islice((n for n in range(_size(workers)) if n not in workers), _MOST_NAMED)
         away += [f"machine{machine}/workerlog.{n}" if several else f"workerlog.{n}" for n in gaps]
-    out = [f"missing: {_some(away)}; their ranks are left free"] if away else []
+    out = [f"missing: {listed(away)}; their ranks are left free"] if away else []
     if len({_size(workers) for workers in machines.values()}) > 1:
-        sizes = _some([f"machine{machine} {_size(workers)}" for machine, workers in sorted(machines.items())])
+        sizes = listed([f"machine{machine} {_size(workers)}" for machine, workers in sorted(machines.items())])
         out.append(f"machines have unequal numbers of workers ({sizes}): ranks count those of the machines before, and may be wrong")
     return out
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+def listed(names: Sequence[object]) -> str:
+    """List the first few."""
+    return ", ".join(map(str, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
 
 
 def _stray(folder: Path, machines: Mapping[int, Mapping[int, Path]]) -> list[str]:
-    """Files that hold jobs but are not named as worker logs."""
+    """Warn of files that hold jobs but are not named as worker logs."""
     taken = {path for workers in machines.values() for path in workers.values()}
     folders = sorted({folder, *(path.parent for path in taken)})
     others = [path for place in folders for path in sorted(place.iterdir()) if path.is_file() and path not in taken]
     found = [str(path.relative_to(folder)) for path in others if _begins_with_jobs(path)]
-    return [f"left aside, as their names say no worker (workerlog.N): {_some(found)}"] if found else []
+    return [f"left aside, as their names say no worker (workerlog.N): {listed(found)}"] if found else []
 
 
 def _begins_with_jobs(path: Path) -> bool:
@@ -216,3 +231,115 @@ def _log(worker: _Worker, lines: JobLines) -> JobLog:
         left_out={reason: n for reason, n in left_out.items() if n},
         warnings=tuple(warnings),
     )
+
+
+@dataclass(slots=True)
+class JobLines:
+    """The jobs of a log in the order of its lines; one entry a job in each column. ``type`` points into ``types``."""
+
+    types: dict[bytes, int] = field(default_factory=dict)
+    type: array[int] = field(default_factory=lambda: array("i"))
+    microbatch: array[int] = field(default_factory=lambda: array("q"))  # NOWHERE where the line gives none
+    start_ns: array[int] = field(default_factory=lambda: array("q"))
+    end_ns: array[int] = field(default_factory=lambda: array("q"))
+    line: array[int] = field(default_factory=lambda: array("q"))  # from 1
+    steps: list[tuple[int, int]] = field(default_factory=list)  # what each "Schedule Profiler start at step" says
+    lines: int = 0
+    lines_with_jobs: int = 0
+    cut_last_line: int = 0  # 1: the last line is a job whose end is missing
+
+
+def read_job_lines(path: Path) -> JobLines:
+    """Read the log at ``path``, plain or packed. Memory: some MB, and 36 bytes a job.
+
+    Raises:
+        InputError: the file cannot be read, or what follows a marker are no numbers; only the end of the file may be cut.
+    """
+    with open_source(path) as source:
+        return _Reader(source).read()
+
+
+class _Reader:
+    def __init__(self, source: Source):
+        self._source = source
+        self._out = JobLines()
+        self._ended = 0  # lines that ended before what is looked at
+        self._last_line = 0  # with a job
+
+    def read(self) -> JobLines:
+        text, last = b"", b""
+        more = self._source.read(BLOCK_BYTES)
+        while more:
+            text, last = text + more, more[-1:]
+            more = self._source.read(BLOCK_BYTES)
+            text = text[self._entries(text, at_end=not more) :]
+        self._out.lines = self._ended + (last not in (b"", b"\n"))
+        return self._out
+
+    def _entries(self, text: bytes, *, at_end: bool) -> int:
+        """Take the entries that begin in ``text`` and surely end in it; returns how much of it is done with."""
+        limit = len(text) if at_end else max(len(text) - MOST_BYTES, 0)
+        done = counted = 0
+        for found in _ENTRY.finditer(text):
+            if found.start() >= limit:
+                break
+            self._ended += text.count(b"\n", counted, found.start())
+            counted, done = found.start(), found.end()
+            *job, first, stop = found.groups()
+            if first is not None:
+                self._out.steps.append((int(first), int(stop)))
+                continue
+            line = self._ended + 1
+            self._out.lines_with_jobs += line != self._last_line
+            self._last_line = line
+            if not self._job(*job, at_very_end=at_end and done == len(text)):
+                self._refuse_unless_cut(text[found.start() :], at_end=at_end)
+        done = max(done, limit)
+        self._ended += text.count(b"\n", counted, done)
+        return done
+
+    def _job(
+        self,
+        name: bytes | None,
+        microbatch: bytes | None,
+        start: bytes | None,
+        start_fraction: bytes | None,
+        end: bytes | None,
+        end_fraction: bytes | None,
+        *,
+        at_very_end: bool,
+    ) -> bool:
+        """Take a job; False where what stands behind the marker is none."""
+        # the writer prints six decimals, always: fewer at the very end of the file have been cut off
+        if name is None or start is None or end is None or (at_very_end and len(end_fraction or b"") < _DIGITS):
+            return False
+        start_ns, end_ns = _ns(start, start_fraction), _ns(end, end_fraction)
+        if start_ns > _LATEST_NS or end_ns > _LATEST_NS:
+            return False
+        out = self._out
+        out.type.append(out.types.setdefault(name, len(out.types)))
+        out.microbatch.append(NOWHERE if microbatch is None else max(int(microbatch), NOWHERE))
+        out.start_ns.append(start_ns)
+        out.end_ns.append(end_ns)
+        out.line.append(self._last_line)
+        return True
+
+    def _refuse_unless_cut(self, rest: bytes, *, at_end: bool) -> None:
+        if at_end and b"\n" not in rest and len(rest) <= MOST_BYTES:
+            self._out.cut_last_line = 1
+            return
+        raise InputError(
+            f"the numbers of a job cannot be read: {rest[:150].splitlines()[0].decode('utf-8', 'replace')!r}",
+            path=self._source.path,
+            where=f"line {self._last_line}",
+            todo="take this line out, or record again",
+        )
+
+
+def _ns(whole: bytes, fraction: bytes | None) -> int:
+    """Return ns of a decimal text of ms, rounded to the nearest where it has more than six decimals."""
+    if fraction is None:
+        return int(whole) * 10**_DIGITS
+    if len(fraction) == _DIGITS:
+        return int(whole + fraction)
+    return int(whole + fraction[:_DIGITS].ljust(_DIGITS, b"0")) + (fraction[_DIGITS : _DIGITS + 1] >= b"5")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from graphlink.errors import InputError, UsageError
 from graphlink.link.steps import Steps
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import spans
-from graphlink.pipeline.paddle.clocks import clocks_of
-from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, codes, jobs_of
-from graphlink.pipeline.paddle.logs import JobLog
-from graphlink.pipeline.paddle.stages import Stages, passages, stages_of
-from graphlink.pipeline.records import Exchanges, Holds, Phase, Ranges, StageRun, StepSpans
+from graphlink.pipeline.grouped import codes, taken
+from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
+from graphlink.pipeline.paddle.logs import JobLog, listed
+from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
+from graphlink.pipeline.records import Delays, Exchanges, Phase, Ranges, StageRun
 
 LOWER_BOUND: Final = (
     "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
@@ -42,7 +42,7 @@ class PaddleRuns:
 
 
 def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns:
-    """Steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
+    """Find steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
 
     Raises:
         InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
@@ -63,11 +63,11 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns
     ranks = [jobs.log.rank for jobs in workers]
     idle = [log for log in logs if log.rank not in ranks]
     if idle:
-        warnings.append(f"ranks {_some([log.rank for log in idle])} ran no forward or backward and are left out")
+        warnings.append(f"ranks {listed([log.rank for log in idle])} ran no forward or backward and are left out")
         warnings += [text for log in idle for text in log.warnings]
     pipelines = tuple(tuple(ranks[w] for w in pipeline) for pipeline in stages.pipelines)
     if len(pipelines) > 1:
-        named = "; ".join(map(_some, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
+        named = "; ".join(map(listed, pipelines[:_MOST_NAMED])) + ("; ..." if len(pipelines) > _MOST_NAMED else "")
         warnings.append(f"{len(pipelines)} pipelines of {stages.count} stages run side by side: ranks {named}")
     previous = {here: before for pipeline in pipelines for before, here in zip((NOWHERE, *pipeline), pipeline, strict=False)}
     chosen = [_of_steps(jobs, steps, first_step) for jobs in workers] if steps else workers
@@ -89,12 +89,12 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
-    """What the first logged step is called."""
+    """Return what the first logged step is called, and warnings."""
     said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
     if not said:
         return 0, []
     if len(said) > 1:
-        return 0, [f"logs begin at different steps ({_some(sorted(said))}): steps are numbered from 0"]
+        return 0, [f"logs begin at different steps ({listed(sorted(said))}): steps are numbered from 0"]
     first = next(iter(said))
     promised = max((jobs.log.stop_step or 0) for jobs in workers) - first
     held = max(int(jobs.step[-1]) for jobs in workers) + 1
@@ -105,12 +105,9 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
 
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
     keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
-    log = jobs.log
     others = {"jobs of other steps": int(np.count_nonzero(~keep))}
-    columns: dict[str, Any] = {name: getattr(log, name)[keep] for name in ("type", "microbatch", "start_ns", "end_ns")}
-    log = replace(log, **columns, left_out={**log.left_out, **{reason: n for reason, n in others.items() if n}})
-    mine: dict[str, Any] = {name: getattr(jobs, name)[keep] for name in ("phase", "chunk", "part", "microbatch", "step")}
-    return replace(jobs, log=log, **mine)
+    log = replace(taken(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}})
+    return replace(taken(jobs, keep), log=log)
 
 
 def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
@@ -124,10 +121,10 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
         previous=previous,
         recorded_from_ns=int(start[0]),
         ranges=_ranges(jobs, stages, worker, start, end, first_step),
-        work=StepSpans(*spans.union_by(jobs.step[jobs.work] + first_step, start[jobs.work], end[jobs.work])),
+        work=spans.union_by(jobs.step[jobs.work] + first_step, start[jobs.work], end[jobs.work]),
         optimizer=spans.union(start[optimizer], end[optimizer]),
         exchanges=Exchanges(none, none, none_u8, none, none, none, none_i32, none, none_i32, np.zeros(0, np.bool_), (), ()),
-        holds=Holds(none, none, none_u8, none_i32, none_i32, ("",)),
+        delays=Delays(none, none, none_u8, none_i32, none_i32, ("",)),
         sees_device=True,
         sees_causes=False,
         left_out={**log.left_out, **{f"{kind} jobs, which have no phase": n for kind, n in sorted(other.items())}},
@@ -162,7 +159,3 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
         rule=np.full(len(kept), jobs.rule, np.int32),
         rules=RULES,
     )
-
-
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")

@@ -4,19 +4,32 @@ The logs name no stage. But whatever the schedule, a microbatch that leaves a st
 it is back: the time it is away, from the end of its forward to the end of its backward, is longer than on the next stage by the forward
 there and the backward here at least. This holds for each microbatch, on each machine's own clock. So the time away orders the workers,
 and refutes a pipeline that is none: workers of one stage are away equally long.
+
+Clocks of several machines, aligned by what cannot have been otherwise.
+
+A forward cannot start before the same microbatch's forward on the stage before has ended, nor a backward before that on the stage
+behind. Across two machines the first bounds the difference of their clocks from one side, the second from the other. All bounds together
+form a system of differences, which shortest paths solve; the middle of what they leave open is taken, half of it is the uncertainty.
+
+Machines that nothing passed between may still hold workers of one stage, in pipelines side by side. Those exchange gradients: no
+optimizer ends before the last backward of the step on each of them has ended. These bounds are wide; they serve where there are no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs, codes
+from graphlink.pipeline.grouped import codes
+from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
+from graphlink.pipeline.paddle.logs import listed
 from graphlink.pipeline.records import Phase
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
@@ -53,7 +66,7 @@ class Stages:
     warnings: tuple[str, ...]
 
     def stage(self, worker: int, chunk: I64) -> I64:
-        """Virtual stages of chunks on a worker; that of chunk 0 where the chunk is unknown."""
+        """Return the virtual stages of chunks on a worker; that of chunk 0 where the chunk is unknown."""
         known = np.maximum(chunk, 0)
         at = int(self.position[worker])
         turned = np.isin(known, list(self.reversed_chunks))
@@ -62,7 +75,7 @@ class Stages:
 
 
 def passages(workers: Sequence[Jobs]) -> Passages:
-    """The first passage of each microbatch through each chunk of each worker, of as many microbatches as fit ``MOST_CELLS``."""
+    """Return the first passage of each microbatch through each chunk of each worker, of as many microbatches as fit ``MOST_CELLS``."""
     worker = np.repeat(np.arange(len(workers)), [len(jobs.phase) for jobs in workers])
     columns = [np.concatenate([getattr(jobs, name) for jobs in workers]) for name in ("step", "microbatch", "chunk", "phase", "returns")]
     step, microbatch, chunk, phase, returns = columns
@@ -93,7 +106,7 @@ def passages(workers: Sequence[Jobs]) -> Passages:
 
 
 def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
-    """Orders the workers; ``workers`` by rank. O(workers x microbatches x layouts), of which there are few dozens."""
+    """Order the workers; ``workers`` by rank. O(workers x microbatches x layouts), of which there are few dozens."""
     rows, warnings = _rows(workers, seen)
     position = np.zeros(len(workers), np.int64)
     for at, column in enumerate(rows.T):
@@ -111,7 +124,7 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
 
 
 def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
-    """Pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be said of it."""
+    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be said of it."""
     common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
     if not common.any():
         return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)
@@ -130,7 +143,7 @@ def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
 
 
 def _layouts(ranks: Sequence[int]) -> Iterator[I64]:
-    """Rows of every mesh that has a pipeline dimension and as many ranks as the highest says, longest pipelines first.
+    """Yield the rows of every mesh that has a pipeline dimension and as many ranks as the highest says, longest pipelines first.
 
     Ranks stand in a mesh row by row, so those of one stage repeat with a stride: that of its dimension.
     """
@@ -145,7 +158,7 @@ def _layouts(ranks: Sequence[int]) -> Iterator[I64]:
 
 
 def _side_by_side(groups: Sequence[Sequence[int]]) -> I64:
-    """The k-th workers of all groups are a pipeline."""
+    """Return rows in which the k-th workers of all groups are a pipeline."""
     rows = np.full((max(map(len, groups)), len(groups)), NOWHERE)
     for at, group in enumerate(groups):
         rows[: len(group), at] = sorted(group)
@@ -181,7 +194,7 @@ class _Away:
         return bool(np.count_nonzero(short) <= MOST_SHORT * short.size)
 
     def alike(self) -> list[list[int]]:
-        """Workers whose mean differs by less than half of what lies between two stages."""
+        """Group workers whose mean differs by less than half of what lies between two stages."""
         groups: list[list[int]] = []
         for worker in self.order(range(len(self.ns))):
             head = groups[-1][0] if groups else worker
@@ -193,7 +206,7 @@ class _Away:
 
 
 def _groups_by_start(seen: Passages) -> list[list[int]]:
-    """By the start of the first forward on each worker; who starts before the first of a group has ended its forward is in it."""
+    """Group by the start of the first forward on each worker; who starts before the first of a group has ended its forward is in it."""
     far = np.iinfo(np.int64).max
     start = np.where(seen.forth, seen.forth_start_ns, far).min(axis=(1, 2), initial=far)
     end = np.where(seen.forth, seen.forth_end_ns, far).min(axis=(1, 2), initial=far)
@@ -232,3 +245,153 @@ def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
         if turned:
             out.add(chunk)
     return frozenset(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """``shift_ns[w]`` is added to the times of a worker. ``uncertainty_ns``: of the shift between any two machines, where bounded."""
+
+    shift_ns: I64
+    uncertainty_ns: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """Worker and chunk (as a position in ``Passages.chunks``) of a virtual stage, and those of the next."""
+
+    worker: int
+    chunk: int
+    next_worker: int
+    next_chunk: int
+
+
+def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks:
+    """Return shifts onto the clock of the first machine. O(hops x microbatches + machines^3)."""
+    numbers = sorted({jobs.log.machine for jobs in workers})
+    machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
+    hops = _hops(seen, stages)
+    bound = np.full((len(numbers), len(numbers)), OPEN)
+    np.fill_diagonal(bound, 0)
+    for hop in hops:
+        here, there = int(machine[hop.worker]), int(machine[hop.next_worker])
+        if here != there:
+            bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, hop)))
+            bound[here, there] = min(bound[here, there], _least(_back_gap(seen, hop)))
+    slack, closed = solved(bound)
+    if (closed >= OPEN // 2).any():
+        slack, closed = solved(np.where(closed < OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages))))
+    shift, warnings = _middle(closed, slack, numbers)
+    if slack > TOLERANCE_NS:
+        warnings.append(
+            f"no shift of the machines' clocks fits all jobs: some would have to start up to {_ms(slack)} ms before what they need"
+        )
+    shifts = shift[machine]
+    warnings += _early(workers, seen, hops, shifts)
+    width = (closed + closed.T)[closed + closed.T < OPEN // 2]
+    return Clocks(shifts, int(width.max(initial=0)) // 2 + slack, tuple(warnings))
+
+
+def _hops(seen: Passages, stages: Stages) -> list[_Hop]:
+    """Return the hops from each virtual stage to the next, of every pipeline."""
+    out = []
+    for pipeline in stages.pipelines:
+        holders = []
+        for at, chunk in enumerate(seen.chunks):
+            row = reversed(pipeline) if chunk in stages.reversed_chunks else pipeline
+            holders += [(worker, at) for worker in row]
+        out += [_Hop(*here, *there) for here, there in pairwise(holders)]
+    return out
+
+
+def _forth_gap(seen: Passages, hop: _Hop) -> I64:
+    """Return the time from the end of each forward to the start of the next stage's, as the clocks say."""
+    both = seen.forth[hop.worker, hop.chunk] & seen.forth[hop.next_worker, hop.next_chunk]
+    gap: I64 = (seen.forth_start_ns[hop.next_worker, hop.next_chunk] - seen.forth_end_ns[hop.worker, hop.chunk])[both]
+    return gap
+
+
+def _back_gap(seen: Passages, hop: _Hop) -> I64:
+    both = seen.back[hop.worker, hop.chunk] & seen.back[hop.next_worker, hop.next_chunk]
+    gap: I64 = (seen.back_start_ns[hop.worker, hop.chunk] - seen.back_end_ns[hop.next_worker, hop.next_chunk])[both]
+    return gap
+
+
+def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
+    """Bound by workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
+    out = np.full((int(machine.max()) + 1,) * 2, OPEN)
+    ends = [_ends(jobs) for jobs in workers]
+    for position in range(stages.count):
+        for a, b in pairwise(np.flatnonzero(stages.position == position).tolist()):
+            steps, in_a, in_b = np.intersect1d(ends[a].step, ends[b].step, assume_unique=True, return_indices=True)
+            if len(steps) and machine[a] != machine[b]:
+                here, there = int(machine[a]), int(machine[b])
+                out[here, there] = min(out[here, there], _least(ends[a].optimizer_ns[in_a] - ends[b].work_ns[in_b]))
+                out[there, here] = min(out[there, here], _least(ends[b].optimizer_ns[in_b] - ends[a].work_ns[in_a]))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Of each step with an optimizer: the last end of its work, and of its optimizer."""
+
+    step: I64
+    work_ns: I64
+    optimizer_ns: I64
+
+
+def _ends(jobs: Jobs) -> _Ends:
+    last = []
+    for which in (jobs.work, jobs.phase == Phase.OPT):
+        ends = np.zeros(int(jobs.step[-1]) + 1, np.int64)
+        np.maximum.at(ends, jobs.step[which], jobs.log.end_ns[which])
+        last.append(ends)
+    work, optimizer = last
+    steps = np.flatnonzero((work > 0) & (optimizer > 0))
+    return _Ends(steps, work[steps], optimizer[steps])
+
+
+def _least(gap: I64) -> int:
+    return int(np.clip(gap, -OPEN // 4, OPEN // 4).min(initial=OPEN))
+
+
+def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, list[str]]:
+    """Shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their mean."""
+    high, low = closed[0], -closed[:, 0]
+    bounded, least = high < OPEN // 2, low > -OPEN // 2
+    shift = np.where(bounded & least, low + (high - low) // 2, np.where(bounded, high, np.where(least, low, 0)))
+    said, unknown = [], []
+    for at in range(1, len(numbers)):
+        if bounded[at] and least[at]:
+            said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (within {_ms((high[at] - low[at] + 1) // 2 + slack_ns)} ms)")
+        elif bounded[at] or least[at]:
+            said.append(f"machine{numbers[at]} {shift[at] / 1e6:+.3f} ms (bounded on one side only)")
+        else:
+            unknown.append(f"machine{numbers[at]}")
+    out = [f"clocks are shifted onto that of machine{numbers[0]}: {listed(said)}"] if said else []
+    if unknown:
+        out.append(f"the clocks of {listed(unknown)} are taken as they are: nothing passed between them and machine{numbers[0]}")
+    return shift, out
+
+
+def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[_Hop], shift_ns: I64) -> list[str]:
+    """Warn of forwards that began before those they follow had ended: waits inside a job, or stages in a wrong order."""
+    count = every = worst = 0
+    example = ""
+    for hop in hops:
+        gap = _forth_gap(seen, hop) + int(shift_ns[hop.next_worker] - shift_ns[hop.worker])
+        count += int(np.count_nonzero(gap < -TOLERANCE_NS))
+        every += len(gap)
+        if len(gap) and -gap.min() > max(worst, TOLERANCE_NS):
+            worst = int(-gap.min())
+            example = f"rank {workers[hop.next_worker].log.rank} after rank {workers[hop.worker].log.rank}"
+    if not count:
+        return []
+    return [
+        f"{count} of {every} forwards began before the same microbatch had left the stage before, by up to {_ms(worst)} ms ({example}): "
+        "either they waited inside their jobs, which counts as work, or the stages are not in this order"
+    ]
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.3f}"

@@ -1,4 +1,4 @@
-"""Steps of a recording that are there from their first forward to their last backward, as the orders in which the ranks ran them."""
+"""Complete steps of a recording, from their first forward to their last backward, as the orders in which the ranks ran them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8
-from graphlink.pipeline.order import counted
+from graphlink.pairs import numbered_pairs
+from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.records import Phase, Ranges
 
 
@@ -32,22 +33,9 @@ class Recorded:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, order: I64) -> Recorded:
-        """The same in another order."""
-        return Recorded(
-            row=self.row[order],
-            phase=self.phase[order],
-            stage=self.stage[order],
-            chunk=self.chunk[order],
-            microbatch=self.microbatch[order],
-            label=self.label[order],
-            start_ns=self.start_ns[order],
-            end_ns=self.end_ns[order],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompleteStep:
     """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and backward."""
 
     step: int
@@ -57,29 +45,25 @@ class Whole:
 
     @property
     def split(self) -> bool:
-        """Some backwards are input and weight gradient apart."""
+        """Return whether some backwards are split into input and weight gradient."""
         return any(bool((rank.phase == Phase.W).any()) for rank in self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """``left_out``: why a step is not whole, by its number (``NOWHERE``: ranges of no step)."""
-
-    whole: tuple[Whole, ...]
-    left_out: dict[int, str]
-
-
-def whole_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> Steps:
-    """The whole steps of a run; ``ranges`` by pipeline rank, ``names`` what messages call the ranks. Linear but for sorting.
+def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list[CompleteStep], dict[int, str]]:
+    """Return the complete steps of a run, and why others are not, by number (``NOWHERE``: ranges of no step). Linear but for sorting.
 
     A step that the recording cuts at its begin or end lacks forwards of backwards that are there, or the other way round, or ranks
     differ in their microbatches: it is left out. Ranges of no step count as a step only where no range has one.
+
+    Args:
+        ranges: by pipeline rank.
+        names: what messages call the ranks.
     """
     chunks = [_chunks(rank) for rank in ranges]
-    steps = sorted({int(step) for rank in ranges for step in np.unique(rank.step)})
-    whole, left_out = [], {}
-    for step in steps:
-        if step == NOWHERE and len(steps) > 1:
+    numbers = sorted({int(step) for rank in ranges for step in np.unique(rank.step)})
+    complete, left_out = [], {}
+    for step in numbers:
+        if step == NOWHERE and len(numbers) > 1:
             left_out[step] = "ranges of no step"
             continue
         recorded = tuple(_recorded(rank, chunk, step) for rank, chunk in zip(ranges, chunks, strict=True))
@@ -89,12 +73,12 @@ def whole_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> Steps:
                 left_out[step] = why
             else:
                 many = int(recorded[0].microbatch.max()) + 1
-                whole.append(Whole(step, recorded, many, int(recorded[0].chunk.max()) + 1))
-    return Steps(tuple(whole), left_out)
+                complete.append(CompleteStep(step, recorded, many, int(recorded[0].chunk.max()) + 1))
+    return complete, left_out
 
 
 def _chunks(ranges: Ranges) -> I64:
-    """Which of its chunks each range of a rank is, from 0: by its chunk, else by its virtual stage, where all ranges have one."""
+    """Return which of its chunks each range of a rank is, from 0: by its chunk, else by its virtual stage, where all ranges have one."""
     counted = ranges.phase <= Phase.W
     for column in (ranges.chunk, ranges.stage):
         if counted.any() and column[counted].min() > NOWHERE:
@@ -113,19 +97,14 @@ def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
 
 
 def _without_gaps(chunk: I64, label: I64) -> I64:
-    """Which of the labels of its chunk each one is, in their order."""
-    order = np.lexsort((label, chunk))
-    new = (np.diff(chunk[order], prepend=NOWHERE) != 0) | (np.diff(label[order], prepend=NOWHERE) != 0)
-    place = np.cumsum(new)
-    first = np.searchsorted(chunk[order], chunk)
-    out: I64 = np.empty(len(order), np.int64)
-    out[order] = place
-    out -= place[first]
-    return out
+    """Number the labels of each chunk from 0, in their order."""
+    pairs, code = numbered_pairs(chunk, label)
+    first = np.searchsorted([chunk for chunk, _ in pairs], chunk)
+    return code - first
 
 
 def _by_order(phase: U8, chunk: I64) -> I64:
-    """Microbatches of a rank by the order in each chunk: of forwards, of backwards (B or I), and of weight gradients as of their I."""
+    """Number the microbatches of a rank by the order in each chunk: forwards, backwards (B or I), and weight gradients as their I."""
     label = counted(3 * chunk + np.array([0, 1, 1, 2])[phase])
     for k in range(int(chunk.max(initial=-1)) + 1):
         inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Phase.I, Phase.W))
@@ -134,7 +113,7 @@ def _by_order(phase: U8, chunk: I64) -> I64:
 
 
 def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
-    """Why a step is not whole; empty if it is."""
+    """Return why a step is not complete; empty if it is."""
     shapes = []
     for rank, name in zip(ranks, names, strict=True):
         if not len(rank):
@@ -151,7 +130,7 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
 
 
 def _once(rank: Recorded, chunks: int, many: int) -> bool:
-    """Did each microbatch go through each chunk once, forward and backward?"""
+    """Return whether each microbatch went through each chunk once, forward and backward?"""
     unit = rank.chunk * many + rank.microbatch
     forward, full, inputs, weights = (
         np.bincount(unit[rank.phase == phase], minlength=chunks * many) for phase in (Phase.F, Phase.B, Phase.I, Phase.W)

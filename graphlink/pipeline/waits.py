@@ -1,8 +1,8 @@
-"""What held back the work of a rank while its device was idle, by the edges of its graph.
+"""What a device waited for while it was idle, by the edges of its graph.
 
 From the op that ends an idle interval the walk goes back to what it started after: its launch, or the device op before it on its
 stream or behind an event. A communication kernel there ran in the interval, and is the reason as long as it ran; before it counts
-what that kernel started after. Where the launch came last the host was late, and ``late.py`` says what it did.
+what that kernel started after. Where the launch came last the host was late, and ``delays`` says what it did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FAR: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Idle time cut by reason, times absolute. ``next``: the work op that was held back.
+    """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
 
     ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later still, ``NOWHERE``
     if the launch was in time. Neither: nothing explains it.
@@ -37,7 +37,7 @@ class Segments:
 
 
 def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segments:
-    """``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
+    """Cut ``idle`` intervals, ascending, each ended by the start of device row ``next_op``.
 
     O(n log n) in device ops and edges, and a step of plain Python for each op that ran, or ended, inside an interval.
     """
@@ -56,7 +56,7 @@ def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segment
 
 
 def _ended_inside(graph: Graph, idle: Spans) -> I64:
-    """Device nodes that ended in idle intervals, or with them: a walk meets no others."""
+    """Return device nodes that ended in idle intervals, or with them: a walk meets no others."""
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
     end_ns = graph.end_ns[node] + graph.epoch_ns
     before = np.searchsorted(idle.start_ns, end_ns) - 1
@@ -95,7 +95,7 @@ class _Near:
         return _Near(node, *(column.tolist() for column in columns))
 
     def walk(self, out: array[int], low: int, until: int, at: int, next_op: int) -> None:
-        """Appends the segments of [low, until), which ends with node ``at``: start, end, op, call, next."""
+        """Append the segments of [low, until), which ends with node ``at``: start, end, op, call, next."""
         call = NOWHERE
         while until > low:
             done, called = self.done_ns[at], self.called_ns[at]
@@ -125,7 +125,7 @@ def _add(out: array[int], start_ns: int, end_ns: int, *what: int) -> None:
 
 
 def _last_device(graph: Graph, node: I64) -> tuple[I64, I64]:
-    """The device dependency of each node that ended last, and when it did (graph time); ``NOWHERE`` without any."""
+    """Return the device dependency of each node that ended last, and when it did (graph time); ``NOWHERE`` without any."""
     first, count = graph.first[node], graph.first[node + 1] - graph.first[node]
     source, ended = np.full(len(node), NOWHERE), np.full(len(node), _FAR)
     which = np.repeat(np.arange(len(node)), count)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from graphlink.pipeline.forms import NO_FORM, Bubble, Pass, bubble, rates, ratio_ideal, transfer_growth_ns
-from graphlink.pipeline.records import Definitions
+from graphlink.pipeline.closed_form import NO_FORM, Bubble, Pass, bubble, ratio_ideal, transfer_growth_ns
+from graphlink.pipeline.records import Rates
 from graphlink.pipeline.schedules import SCHEDULES, orders
 from graphlink.pipeline.simulate import Timed, even_times, simulate
+from graphlink.pipeline.theory import rates
 from tests.pipeline.made import possible
 
 CASES = list(possible((p, m) for p in (1, 2, 3, 4, 5, 6, 8) for m in (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 24)))
@@ -77,8 +79,8 @@ def test_forms_give_the_table(p: int, m: int, makespans: tuple[float, ...]) -> N
 
 def test_rates_by_name() -> None:
     timed = played("ZB-H2", 4, 8, 1, Pass(5, 5, 5))
-    found = rates([timed.makespan_ns], [timed.work_ns], [timed.own_ns], None)
-    assert (round(found.bubble_rate_makespan or 0, 4), found.bubble_rate_zb, found.bubble_ratio_ideal) == (0.1111, 0, None)
+    found = rates([timed.makespan_ns], [timed.work_ns], [timed.own_ns], UNSET)
+    assert (round(found.bubble_rate_makespan or 0, 4), found.bubble_rate_zb, found.bubble_ratio_ideal) == (0.1111, 0, UNSET)
     timed = played("1F1B", 4, 8, 1, Pass(5, 5, 5))
     found = rates([timed.makespan_ns], [timed.work_ns], [timed.own_ns], ratio_ideal("1F1B", 4, 8, 1))
     assert (round(found.bubble_rate_makespan or 0, 4), round(found.bubble_rate_zb or 0, 4), found.bubble_ratio_ideal) == (
@@ -89,9 +91,9 @@ def test_rates_by_name() -> None:
 
 
 def test_rates_over_steps_weigh_by_time() -> None:
-    found = rates([100, 300], [(50, 50), (300, 300)], [(100, 50), (300, 300)], None)
-    assert found == Definitions(1 - 700 / 800, 1 - 350 / 400, None)
-    assert rates([], [], [], None) == Definitions(None, None, None)
+    found = rates([100, 300], [(50, 50), (300, 300)], [(100, 50), (300, 300)], UNSET)
+    assert found == Rates(1 - 700 / 800, 1 - 350 / 400)
+    assert rates([], [], [], UNSET) == Rates()
 
 
 def test_megatrons_ratio_is_of_megatrons_schedules_only() -> None:

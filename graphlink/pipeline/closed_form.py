@@ -10,10 +10,7 @@ the own windows; DualPipe its report (arXiv 2412.19437). The makespans of the ze
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from graphlink.pipeline.records import Definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class Pass:
 
 
 def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: Pass) -> Bubble:
-    """The closed form on equal stages without transfers; ``schedule`` by its name in the contract."""
+    """Return the closed form on equal stages without transfers; ``schedule`` by its name in the contract."""
     F, I, W = each.forward_ns, each.input_ns, each.weight_ns  # noqa: E741
     hops, many, equal = stages - 1, microbatches, F == I == W
     short = min(F, I) >= W
@@ -59,7 +56,7 @@ def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: Pas
 
 
 def transfer_growth_ns(schedule: str, stages: int, microbatches: int, transfer_ns: int) -> int | None:
-    """By how much the makespan grows if each transfer between ranks takes ``transfer_ns``; None where no form is known.
+    """Return by how much the makespan grows if each transfer between ranks takes ``transfer_ns``; None where no form is known.
 
     GPipe: always. 1F1B: from 2 stages on, microbatches a multiple of them; fitted to the simulator, not published.
     """
@@ -72,26 +69,7 @@ def transfer_growth_ns(schedule: str, stages: int, microbatches: int, transfer_n
 
 
 def ratio_ideal(schedule: str, stages: int, microbatches: int, chunks: int) -> float | None:
-    """Megatron's figure (p - 1) / (v m): bubble time / ideal time of GPipe, 1F1B and interleaved. Of no other: None."""
+    """Return Megatron's figure (p - 1) / (v m): bubble time / ideal time of GPipe, 1F1B and interleaved. Of no other: None."""
     if schedule in ("GPipe", "1F1B", "interleaved") and microbatches:
         return (stages - 1) / (chunks * microbatches)
     return None
-
-
-def rates(
-    makespans_ns: Sequence[int], work_ns: Sequence[Sequence[int]], own_ns: Sequence[Sequence[int]], ratio: float | None
-) -> Definitions:
-    """The definitions over steps: their times are added up first, so longer steps weigh more.
-
-    Args:
-        makespans_ns: one a step.
-        work_ns, own_ns: by step, then rank: time at work, and the own window (end of the last work less start of the first).
-        ratio: bubble time / ideal time, as it is known.
-
-    The zero-bubble definition compares the longest own window (cost) with the work of a stage; where stages differ, with their mean.
-    """
-    room = sum(makespan * len(ranks) for makespan, ranks in zip(makespans_ns, work_ns, strict=True))
-    cost = sum(max(ranks, default=0) for ranks in own_ns)
-    mean = sum(sum(ranks) / len(ranks) for ranks in work_ns if ranks)
-    work = sum(map(sum, work_ns))
-    return Definitions(1 - work / room if room else None, 1 - mean / cost if cost else None, ratio)

@@ -1,0 +1,269 @@
+"""What delayed the next work of a rank after its device, or in a run without device ops its thread, had nothing to do.
+
+On a device the edges of the graph tell (``waits``). Where a launch came late, this says what its host did meanwhile: it waited for device
+work, loaded data, managed memory, or just launched late. The first of these counts, in this order: a moment in which the profiler worked, a
+call that allocates or frees, a data loader, a wait. What is left until the launch returns is ``launch_starved``; but where the host was
+blocked when the device ran empty, it would have launched that much earlier without, so of what is left as much as it had been blocked
+before counts as that, too, and so do the up to 20 us that a launch takes right after it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from graphlink.graph.waits import WaitSlices
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.pipeline import spans
+from graphlink.pipeline.entries import Entries
+from graphlink.pipeline.exchanges import RankExchanges
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.records import Cause, Delays, Exchanges, Phase, Spans
+from graphlink.pipeline.rules import STEP_MARK
+from graphlink.pipeline.spans import Pieces
+from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
+from graphlink.pipeline.work import Worked
+
+_MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
+_LOADER: Final = re.compile(
+    r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*", re.IGNORECASE
+)
+
+
+def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExchanges, reasons: Delays) -> Delays:
+    """Explain the idle time of a device. ``reasons``: what may have blocked its host (``host_reasons``).
+
+    First counts communication that the next work waited for, then its late launch, then communication that just ran meanwhile.
+    """
+    device, strings = linked.trace.device, linked.trace.strings
+    idle = _idle(worked)
+    next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
+    cut = segments(graph, linked, idle, next_op)
+    exchange = np.where(cut.op == NOWHERE, NOWHERE, found.of_device[cut.op] if len(found.of_device) else NOWHERE)
+    late = (exchange == NOWHERE) & (cut.call != NOWHERE)
+    at = np.flatnonzero(late)
+    touching = (cut.end_ns[at[:-1]] == cut.start_ns[at[1:]]) & (cut.next[at[:-1]] == cut.next[at[1:]])
+    first, last = at[np.append(True, ~touching)[: len(at)]], at[np.append(~touching, True)[: len(at)]]
+    launches = [f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist()]
+    by_host = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, reasons)
+    by_device = _by_device(linked, taken(cut, ~late), exchange[~late])
+    return _with_exchanges(joined(by_host, by_device), found.exchanges)
+
+
+def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays) -> Delays:
+    """Explain the idle time of a run without device ops: what its thread does between ranges keeps it from the next."""
+    rows, strings = linked.trace.host, linked.trace.strings
+    marks = np.array([STEP_MARK.fullmatch(text) is not None for text in strings], np.bool_)[rows.name] & rows.annotation
+    outermost = (linked.parent == NOWHERE) | marks[np.maximum(linked.parent, 0)]
+    outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
+    pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
+    words = [f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators" for k in pieces.by.tolist()]
+    return explained(Spans(pieces.start_ns, pieces.end_ns), words, reasons)
+
+
+def joined(*tables: Delays) -> Delays:
+    """Put tables together, sorted by start; of equal starts those of the first table come first."""
+    start, end, cause, exchange = (
+        np.concatenate([getattr(table, name) for table in tables]) for name in ("start_ns", "end_ns", "cause", "exchange")
+    )
+    first_text = np.cumsum([0, *(len(table.texts) for table in tables)]).tolist()
+    evidence = np.concatenate([table.evidence + first for table, first in zip(tables, first_text, strict=False)])
+    order = np.argsort(start, kind="stable")
+    texts = tuple(text for table in tables for text in table.texts)
+    return Delays(start[order], end[order], cause[order], exchange[order], evidence[order].astype(np.int32), texts)
+
+
+def _table(start_ns: I64, end_ns: I64, cause: Cause, exchange: I32, words: list[str]) -> Delays:
+    """Return a table of one cause, one entry a text."""
+    texts = {text: k for k, text in enumerate(dict.fromkeys(["", *words]))}
+    evidence = np.array([texts[text] for text in words], np.int32)
+    return Delays(start_ns, end_ns, np.full(len(start_ns), cause, np.uint8), exchange, evidence, tuple(texts))
+
+
+def _idle(worked: Worked) -> Spans:
+    mine = worked.ranges.phase != Phase.OPT
+    work = spans.union(worked.work.start_ns, worked.work.end_ns)
+    return spans.complement(work, int(worked.ranges.start_ns[mine].min()), int(worked.ranges.end_ns[mine].max()))
+
+
+def _by_device(linked: Linked, cut: Segments, exchange: I64) -> Delays:
+    """Name the device ops outside ranges that ran in idle time."""
+    device, strings = linked.trace.device, linked.trace.strings
+    foreign = (cut.op != NOWHERE) & (exchange == NOWHERE)
+    words = [
+        f"{strings[device.name[op]]} outside any range" if is_foreign else ""
+        for op, is_foreign in zip(cut.op.tolist(), foreign.tolist(), strict=True)
+    ]
+    table = _table(cut.start_ns, cut.end_ns, Cause.UNKNOWN, exchange.astype(np.int32), words)
+    table.cause[foreign & _loads(linked, cut.op)] = Cause.DATA_LOADING
+    return table
+
+
+def _loads(linked: Linked, row: I32) -> Bool:
+    """Return which device rows are copies from the host; none where ``row`` is ``NOWHERE``."""
+    device, strings = linked.trace.device, linked.trace.strings
+    out = np.zeros(len(row), np.bool_)
+    copies = np.flatnonzero(row != NOWHERE)
+    copies = copies[device.kind[row[copies]] == DeviceKind.MEMCPY]
+    out[copies] = ["HtoD" in strings[k] for k in device.name[row[copies]].tolist()]
+    return out
+
+
+def _with_exchanges(delays: Delays, ex: Exchanges) -> Delays:
+    """Add the communication that ran meanwhile, though nothing says that it was waited for.
+
+    Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
+    them; the profiler's own time and work outside ranges stay what they are.
+    """
+    late = np.isin(delays.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
+    delays = _meanwhile(delays, ex, late, ex.kind == CommKind.COLLECTIVE)
+    unexplained = (delays.cause == Cause.UNKNOWN) & (delays.evidence == 0)
+    return _meanwhile(delays, ex, unexplained, ex.kind != CommKind.SEND)
+
+
+def _meanwhile(delays: Delays, ex: Exchanges, which: Bool, usable: Bool) -> Delays:
+    """Give those ``which`` have no exchange the ``usable`` ones that ran meanwhile."""
+    x = np.flatnonzero(usable)
+    pieces = spans.cut(Spans(delays.start_ns, delays.end_ns), ex.start_ns[x], ex.end_ns[x])
+    of, by = pieces.of, pieces.by
+    free = which[of] & (delays.exchange[of] == NOWHERE) & (by != NOWHERE)
+    exchange = delays.exchange[of].copy()
+    exchange[free] = x[by[free]]
+    return Delays(pieces.start_ns, pieces.end_ns, delays.cause[of], exchange, delays.evidence[of], delays.texts)
+
+
+def host_reasons(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
+    """Return what may have blocked the host threads ``threads`` (ids); may overlap. ``waits`` in graph time."""
+    trace, strings = linked.trace, linked.trace.strings
+    overhead = trace.overhead
+    words = [f"profiler: {strings[name]}" for name in overhead.name.tolist()]
+    none = np.full(len(words), NOWHERE, np.int32)
+    tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, none, words)]
+    for table, pattern, cause in ((trace.calls, _MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, _LOADER, Cause.DATA_LOADING)):
+        fitting = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]
+        mine = np.flatnonzero(np.isin(table.name, fitting) & np.isin(table.tid, threads))
+        words = [strings[k] for k in table.name[mine].tolist()]
+        tables.append(_table(table.start_ns[mine], table.end_ns[mine], cause, np.full(len(mine), NOWHERE, np.int32), words))
+    return joined(*tables, _waited(graph, linked, found, waits, threads))
+
+
+def _waited(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
+    """Tell waits by what was waited for: a communication, a copy from the host, or other device work."""
+    strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
+    mine = taken(waits, np.isin(graph.tid[waits.part], threads))
+    source = _awaited(graph, mine.part)
+    by_host = (source != NOWHERE) & (graph.kind[source] == NodeKind.HOST_COMM)
+    by_device = (source != NOWHERE) & ~by_host
+    row = np.where(source == NOWHERE, NOWHERE, graph.row[source])
+    exchange = np.full(len(row), NOWHERE, np.int32)
+    exchange[by_host], exchange[by_device] = found.of_host[row[by_host]], found.of_device[row[by_device]]
+    words = []
+    for call, at, is_exchange in zip(mine.call.tolist(), row.tolist(), (by_host | (exchange != NOWHERE)).tolist(), strict=True):
+        by = strings[calls.name[call]] if call != NOWHERE else "wait"
+        words.append(by if is_exchange else f"{by} waited for {strings[device.name[at]] if at != NOWHERE else 'device work'}")
+    out = _table(mine.start_ns + graph.epoch_ns, mine.end_ns + graph.epoch_ns, Cause.HOST_SYNC, exchange, words)
+    out.cause[_loads(linked, np.where(by_device, row, NOWHERE))] = Cause.DATA_LOADING
+    out.cause[by_host | (exchange != NOWHERE)] = Cause.UNKNOWN
+    return out
+
+
+def _awaited(graph: Graph, part: I32) -> I64:
+    """Return the source of ``sync`` edges of each node that ended last, ``NOWHERE`` without any."""
+    index = np.full(len(graph.kind), NOWHERE, np.int64)
+    index[part] = np.arange(len(part))
+    target = np.repeat(index, np.diff(graph.first))
+    edge = np.flatnonzero((target != NOWHERE) & (graph.edge_kind == EdgeKind.SYNC))
+    order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
+    out = np.full(len(part), NOWHERE, np.int64)
+    out[target[order]] = graph.source[order]  # of several the last assignment holds
+    return out
+
+
+def receive_waits(linked: Linked, comm: Communication, found: RankExchanges, threads: I64) -> Delays:
+    """Return host-side receives and collectives that somebody waited for on ``threads``.
+
+    Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or since the row began.
+    The graph takes fewer of these for waits (only where the next row begins within 50 us), so that nothing else is hidden in them.
+    """
+    rows = linked.trace.host
+    receives = np.array([node.recorded != CommKind.SEND.name for node in comm.host_node], np.bool_)
+    row = comm.host_row[receives]
+    row = row[np.isin(rows.tid[row], threads)]
+    start = rows.start_ns[row].copy()
+    for tid in np.unique(rows.tid[row]).tolist():
+        nested = (rows.tid == tid) & ~linked.crossing
+        marks = np.sort(np.append(rows.start_ns[nested], rows.end_ns[nested]))
+        mine = rows.tid[row] == tid
+        last = np.searchsorted(marks, rows.end_ns[row[mine]], side="left") - 1
+        start[mine] = np.maximum(start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine])
+    return _table(start, rows.end_ns[row], Cause.UNKNOWN, found.of_host[row], ["wait"] * len(row))
+
+
+def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:
+    """Cut ``late`` spans by what blocked the host; ``otherwise``: the evidence of each where nothing did. O(n log n)."""
+    first = (Cause.PROFILER_ARTEFACT, Cause.MEMORY_MANAGEMENT, Cause.DATA_LOADING)
+    groups = [np.flatnonzero(reasons.cause == cause) for cause in first]
+    left = Pieces(late.start_ns, late.end_ns, np.arange(len(late.start_ns)), np.full(len(late.start_ns), NOWHERE))
+    done: list[Pieces] = []
+    for group in (*groups, np.flatnonzero(~np.isin(reasons.cause, first))):
+        pieces = spans.cut(Spans(left.start_ns, left.end_ns), reasons.start_ns[group], reasons.end_ns[group])
+        of, hit = left.of[pieces.of], pieces.by != NOWHERE
+        done.append(Pieces(pieces.start_ns[hit], pieces.end_ns[hit], of[hit], group[pieces.by[hit]]))
+        left = Pieces(pieces.start_ns[~hit], pieces.end_ns[~hit], of[~hit], pieces.by[~hit])
+    columns = (np.concatenate([getattr(one, name) for one in (*done, left)]) for name in Pieces.__slots__)
+    cut = Pieces(*columns)
+    cut = _with_latency(_blocked_before(late, taken(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
+    of, by = cut.of.tolist(), cut.by.tolist()
+    words = [otherwise[o] if b == NOWHERE else reasons.texts[reasons.evidence[b]] for o, b in zip(of, by, strict=True)]
+    exchange = np.full(len(by), NOWHERE, np.int32)
+    out = _table(cut.start_ns, cut.end_ns, Cause.LAUNCH_STARVED, exchange, words)
+    known = cut.by != NOWHERE
+    out.cause[known], out.exchange[known] = reasons.cause[cut.by[known]], reasons.exchange[cut.by[known]]
+    return out
+
+
+def _blocked_before(late: Spans, cut: Pieces, reasons: Delays) -> Pieces:
+    """Give free time to the reason in force when the device ran empty, as much as that had blocked the host before."""
+    count = len(late.start_ns)
+    head = cut.start_ns == late.start_ns[cut.of]
+    in_force = np.full(count, NOWHERE)
+    in_force[cut.of[head]] = cut.by[head]
+    some = in_force != NOWHERE
+    budget = np.zeros(count, np.int64)
+    budget[some] = late.start_ns[some] - reasons.start_ns[in_force[some]]
+    free = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
+    before = np.cumsum(free) - free
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, cut.of, before)
+    given = np.clip(budget[cut.of] - (before - first[cut.of]), 0, free)
+    return _split(cut, given, in_force[cut.of])
+
+
+def _with_latency(cut: Pieces) -> Pieces:
+    """Give what a launch takes right after the host was blocked, or before it is blocked inside, to that reason."""
+    before = np.append(NOWHERE, cut.by)[: len(cut.by)]
+    follows = np.append(False, cut.of[1:] == cut.of[:-1])[: len(cut.by)] & (before != NOWHERE)
+    free = np.where(cut.by == NOWHERE, cut.end_ns - cut.start_ns, 0)
+    cut = _split(cut, np.where(follows, np.minimum(free, LATENCY_NS), 0), before)
+    short = np.flatnonzero((cut.by[:-1] == NOWHERE) & (cut.end_ns[:-1] - cut.start_ns[:-1] <= LATENCY_NS))
+    ahead = short[cut.of[short + 1] == cut.of[short]]
+    by = cut.by.copy()
+    by[ahead] = by[ahead + 1]
+    return Pieces(cut.start_ns, cut.end_ns, cut.of, by)
+
+
+def _split(cut: Pieces, given_ns: I64, to: I64) -> Pieces:
+    """Give the first ``given_ns`` of each piece to reason ``to``."""
+    middle = cut.start_ns + given_ns
+    parts = np.flatnonzero((given_ns > 0) & (middle < cut.end_ns))
+    end = cut.end_ns.copy()
+    end[parts] = middle[parts]
+    out = Pieces(
+        np.append(cut.start_ns, middle[parts]),
+        np.append(end, cut.end_ns[parts]),
+        np.append(cut.of, cut.of[parts]),
+        np.append(np.where(given_ns > 0, to, cut.by), np.full(len(parts), NOWHERE)),
+    )
+    return taken(out, np.argsort(out.start_ns, kind="stable"))
