@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphlink.cli.out import plain, tell
+from graphlink.cli.out import tell
 from graphlink.errors import UsageError
+from graphlink.records import Table
 
 if TYPE_CHECKING:
     from graphlink.report.diagnosis import Diagnosis, Told
 
 MOST_TOLD: Final = 8  # lines of what else was said of a finding
 MOST_PARTS: Final = 6  # names that a text lists
-WIDTH: Final = 8
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Prints the findings; 0.
+    """Print the findings; 0.
 
     Raises:
         InputError: there is no such file or folder, it cannot be read, or it is no recording.
@@ -64,34 +65,29 @@ def _of_recordings(names: Sequence[str]) -> Diagnosis:
         return diagnose(names, given(names, Path(folder)))
 
 
-def text(found: Diagnosis) -> str:
+def text(found: Diagnosis) -> list[str | Table]:
     """Return a block a finding: what is lacking, what it costs, what would record it."""
     names, ranks, findings = found.subject, found.ranks, found.findings
-    of = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-    head = f"{plain(of)}: {_ranks(ranks)}: " if ranks else f"{plain(of)}: "
+    head = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {f'{_ranks(ranks)}: ' if ranks else ''}"
     if not findings:
-        return head + "nothing is missing"
-    levels = [finding.level for finding in findings]
-    counts = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
-    return head + "\n".join([counts, *(_block(finding, ranks) for finding in findings)])
+        return [f"{head}nothing is missing"]
+    counts = Counter(finding.level for finding in findings)
+    lines = [head + ", ".join(f"{count} {level}" for level, count in counts.items())]
+    return [*lines, *(line for finding in findings for line in _block(finding, ranks))]
 
 
-def _block(finding: Told, ranks: Sequence[int]) -> str:
+def _block(finding: Told, ranks: Sequence[int]) -> list[str | Table]:
     where = f" ({_ranks(finding.ranks)})" if finding.ranks and finding.ranks != ranks else ""
-    lines = [f"\n{finding.level}: {finding.lacks}{where} [{finding.name}]", f"  {'costs':{WIDTH}}{finding.costs}"]
-    if finding.parts:
-        lines.append(f"  {'of them':{WIDTH}}{_parts(finding.parts)}")
-    lines += [f"  {'said':{WIDTH}}{plain(said)}" for said in finding.told[:MOST_TOLD]]
+    rows = [("costs", finding.costs), *([("of them", _parts(finding.parts))] if finding.parts else [])]
+    rows += [("said", said) for said in finding.told[:MOST_TOLD]]
     if len(finding.told) > MOST_TOLD:
-        lines.append(f"  {'':{WIDTH}}... ({len(finding.told)} in all)")
-    lines.append(f"  {'record':{WIDTH}}{finding.record}")
-    if finding.by_capture:
-        lines.append(f"  {'':{WIDTH}}(graphlink.capture does)")
-    return "\n".join(lines)
+        rows.append(("", f"... ({len(finding.told)} in all)"))
+    rows += [("record", finding.record), *([("", "(graphlink.capture does)")] if finding.by_capture else [])]
+    return ["", f"{finding.level}: {finding.lacks}{where} [{finding.name}]", Table(rows)]
 
 
 def _parts(parts: dict[str, int]) -> str:
-    listed = ", ".join(f"{count:,} x {plain(name)}" for name, count in list(parts.items())[:MOST_PARTS])
+    listed = ", ".join(f"{count:,} x {name}" for name, count in list(parts.items())[:MOST_PARTS])
     return listed + (f", ... ({len(parts)} names)" if len(parts) > MOST_PARTS else "")
 
 

@@ -14,10 +14,10 @@ from graphlink.read import kinds
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
 from graphlink.report import summary
+from graphlink.run.discover.find import ranks_of
 from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
-from graphlink.run.discover.nsys import ranks_of
-from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET
-from graphlink.run.discover.side_files import Paired, heads_of, may_be_side_file, pair
+from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered
+from graphlink.run.discover.side_files import heads_of, may_be_side_file, pair
 from graphlink.run.job import Inputs
 
 MOST_GONE: Final = 8  # recordings that a message lists
@@ -55,7 +55,7 @@ def given(names: Sequence[str], scratch: Path) -> Given:
         bare = (*bare, *files.hosts)
     ranks = [one for part in parts for one in part.ranks]
     inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
-    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Paired((), ())
+    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Discovered()
     exports = [*files.exports, *(export for part in parts for export in part.exports)]
     of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
     said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from graphlink.records import Table
+
 
 class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
     """The measured bubble (stages x makespan - work, all steps): measured = schedule + imbalance + communication + rest."""
@@ -53,7 +55,7 @@ def shape(pipeline: Pipeline) -> str:
     return f"{'schedule unknown' if pipeline.schedule == 'unknown' else pipeline.schedule}: {sized}"
 
 
-def pipeline_table(pipeline: Pipeline) -> str:
+def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
     """Return what is printed of it."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
@@ -68,5 +70,4 @@ def pipeline_table(pipeline: Pipeline) -> str:
     if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
         rows.append(("after it", f"optimizer_sync {pipeline.optimizer_sync_ns / 1e6:,.3f} ms"))
     rows += [("warning", text) for text in pipeline.warnings]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([f"pipeline, {shape(pipeline)}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+    return [f"pipeline, {shape(pipeline)}", Table(rows)]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
-from graphlink.records import Short
+from graphlink.records import Short, Table
 
 SHOWN: Final = 4  # findings of a sort that are printed
 GROUPS_SHOWN: Final = 12
@@ -186,8 +186,8 @@ class Run(Short, msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclRun | UnsetType = UNSET  # absent where no rank has side files of NCCL
 
 
-def run_table(run: Run) -> str:
-    """The block of the run in the printed summary."""
+def run_table(run: Run) -> list[str | Table]:
+    """Return the block of the run in the printed summary."""
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
     unmatched = _unmatched(run.matched.listed)
     rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched), "of them")
@@ -207,8 +207,7 @@ def run_table(run: Run) -> str:
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
     rows += [("compared", _compared(c)) for c in run.compared]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(["all ranks", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+    return ["all ranks", Table(rows)]
 
 
 def _matched(matched: Matched) -> str:

@@ -10,7 +10,7 @@ from graphlink.doctor.diagnose import examine, findings_of
 from graphlink.doctor.given import Given
 from graphlink.engine.engines import RunsOn
 from graphlink.report.diagnosis import Told
-from graphlink.run.discover.nsys import ranks_of
+from graphlink.run.discover.find import ranks_of
 from graphlink.testing import NsysVariation, Training, run, training_program, write_nsys
 
 
