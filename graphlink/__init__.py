@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from graphlink.read.nsys.report import read_nsys
     from graphlink.replay.ideal import measured_ns
     from graphlink.replay.ideal import replay as replay_graph
-    from graphlink.run.discover.recordings import Recordings
     from graphlink.run.job import finish, prepare, run_rank
     from graphlink.run.library import Run, link
     from graphlink.run.library import open as open
-    from graphlink.run.options import Inputs, Options
+    from graphlink.run.options import Inputs, Options, Recordings
 
     capture: CaptureModule
 
@@ -105,10 +104,9 @@ _HOME = {
     "read.kineto": ("read_kineto",),
     "read.nsys.report": ("read_nsys",),
     "replay.ideal": ("measured_ns", "replay_graph"),
-    "run.discover.recordings": ("Recordings",),
     "run.job": ("finish", "prepare", "run_rank"),
     "run.library": ("Run", "open"),
-    "run.options": ("Inputs", "Options"),
+    "run.options": ("Inputs", "Options", "Recordings"),
 }
 _AS = {"check_graph": "check", "link_rows": "link", "replay_graph": "replay"}
 _MODULE_OF = {name: f"graphlink.{module}" for module, names in _HOME.items() for name in names}

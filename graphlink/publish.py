@@ -61,7 +61,7 @@ def is_own(name: str) -> bool:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuses a folder of ours that is a link, through which files elsewhere would be moved and removed.
+    """Refuse a folder of ours that is a link, through which files elsewhere would be moved and removed.
 
     Raises:
         OutputError: it is one.
@@ -84,7 +84,7 @@ def left_by_the_killed(folder: Path) -> list[Path]:
 
 
 def settle(folder: Path) -> None:
-    """Makes an output folder what it was before, or is after, a publication that was cut short; removes what killed processes left beside.
+    """Make an output folder what it was before, or is after, a publication that was cut short; remove what killed processes left beside.
 
     Waits for a process of this host that moves files right now. A folder of nobody's is left alone, as is a link.
 
@@ -166,7 +166,7 @@ def _naming_what_was_cut(folder: Path) -> Iterator[None]:
 
 
 def _take_back_journal(folder: Path, beside: Path) -> None:
-    """Moves back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing was moved."""
+    """Move back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing was moved."""
     journal = beside / JOURNAL
     if JOURNAL not in os.listdir(beside) or not journal.is_file():  # noqa: PTH208 - which fails where it cannot be known
         return
@@ -188,7 +188,7 @@ def _take_back_journal(folder: Path, beside: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turns an ``OSError`` of writing ``path`` into an ``OutputError`` that names it."""
+    """Turn an ``OSError`` of writing ``path`` into an ``OutputError`` that names it."""
     try:
         yield
     except OSError as problem:
@@ -251,7 +251,7 @@ class Publication:
         self._take_back()
 
     def publish(self) -> None:
-        """Moves every file from beside into the folder; the summary last, so that no summary lists what is not there.
+        """Move every file from beside into the folder; the summary last, so that no summary lists what is not there.
 
         Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
         """

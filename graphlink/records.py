@@ -1,8 +1,9 @@
-"""A ``repr`` of records that fits on a line or two, whatever they hold."""
+"""How records are shown: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that verbs print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
@@ -47,3 +48,38 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
     lines = [("th", head), *(("td", row) for row in rows)] if head else [("td", row) for row in rows]
     body = "".join(f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>" for tag, cells in lines)
     return f"<table><caption>{escape(caption)}</caption>{body}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells of text for ``cli.out`` to align. ``align``: ``<`` or ``>`` a column, ``<`` where it says nothing; ``indent``: in spaces."""
+
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+    align: str = ""
+    indent: int = 2
+
+
+def joined(blocks: Iterable[Sequence[str | Table]]) -> list[str | Table]:
+    """Return the lines and tables of several blocks, with an empty line between two."""
+    return [part for block in blocks for part in ("", *block)][1:]
+
+
+def ms(ns: float) -> str:
+    """Return a time in ms with three decimals: ``1,234.567``."""
+    return f"{ns / 1e6:,.3f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """Return ``12.3 %``; 0.0 where the whole is nothing."""
+    return f"{100 * part / whole if whole else 0.0:.1f} %"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return the two ends of a name of more than ``most`` characters: names of kernels run over hundreds, and differ at both ends."""
+    return text if len(text) <= most else f"{text[: most - 20]}...{text[-17:]}"
+
+
+def counted(number: int, word: str) -> str:
+    """Return ``1 rank``, ``2 ranks``."""
+    return f"{number:,} {word}{'s' * (number != 1)}"

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import sys
 
-from graphlink.capture.module import CaptureModule
-from graphlink.capture.process import dump, start, step, stop
-from graphlink.capture.report import Report
+from graphlink.capture.module import CaptureModule, dump, start, step, stop
+from graphlink.capture.recording import Report
 from graphlink.capture.schedule import Phase, Schedule
 from graphlink.capture.session import Capture
 from graphlink.capture.support import Feature, Support, support

@@ -1,45 +1,67 @@
-"""A module that can be called: ``graphlink.capture("out/")`` makes a capture, ``graphlink.capture.start("out/")`` starts one."""
+"""A module that can be called: ``graphlink.capture("out/")`` makes a capture, ``graphlink.capture.start("out/")`` starts one.
+
+The latter is the one capture of the process, for programs whose loop is not at hand.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import ParamSpec
 
-from graphlink.capture import process, schedule, session
+from graphlink.capture.recording import Report
+from graphlink.capture.schedule import Schedule
+from graphlink.capture.session import Capture
 from graphlink.capture.support import support
+
+_captures: list[Capture] = []  # the last one that was started
+_Given = ParamSpec("_Given")
+
+
+def _starting(make: Callable[_Given, Capture]) -> Callable[_Given, Capture]:
+    """Return ``start``, which takes what ``Capture`` takes."""
+
+    @functools.wraps(make, assigned=())
+    def start(*arguments: _Given.args, **options: _Given.kwargs) -> Capture:
+        """Begin to record into ``folder``, with the arguments of ``Capture``. An earlier recording is ended and written first."""
+        dump()
+        _captures[:] = [make(*arguments, **options)]
+        return _captures[0].start()
+
+    return start
+
+
+def step() -> None:
+    """Say that a training step is over; nothing happens where nothing was started."""
+    for capture in _captures:
+        capture.step()
+
+
+def stop() -> None:
+    """End the recording, and write nothing yet."""
+    for capture in _captures:
+        capture.stop()
+
+
+def dump() -> list[Report]:
+    """Write what was recorded, and end the recording if it is on. Return the reports of the windows since the last ``start``."""
+    return [report for capture in _captures for report in capture.dump()]
+
+
+start = _starting(Capture)
 
 
 class CaptureModule(ModuleType):
-    """The type of ``graphlink.capture``."""
+    """The type of ``graphlink.capture``, which makes a ``Capture`` when it is called."""
 
-    Capture = session.Capture
-    Schedule = schedule.Schedule
-    start = staticmethod(process.start)
-    step = staticmethod(process.step)
-    stop = staticmethod(process.stop)
-    dump = staticmethod(process.dump)
+    Capture = Capture
+    Schedule = Schedule
+    start = staticmethod(start)
+    step = staticmethod(step)
+    stop = staticmethod(stop)
+    dump = staticmethod(dump)
     support = staticmethod(support)
-
-    def __call__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        steps: int | None = None,
-        schedule: Callable[[int], Any] | None = None,
-        execution_trace: bool = True,
-        sync: bool = True,
-        sync_timeout_s: float = 60.0,
-        hooks: Sequence[str] | None = None,
-    ) -> session.Capture:
-        """A ``Capture``, which see for the arguments."""
-        return session.Capture(
-            folder,
-            steps=steps,
-            schedule=schedule,
-            execution_trace=execution_trace,
-            sync=sync,
-            sync_timeout_s=sync_timeout_s,
-            hooks=hooks,
-        )
+    __call__ = staticmethod(Capture)
+    __signature__ = inspect.signature(Capture)

@@ -14,8 +14,7 @@ from typing import Any
 
 from graphlink.capture.files import writable
 from graphlink.capture.hooks import DEFAULT, check_names
-from graphlink.capture.recording import Recording
-from graphlink.capture.report import Report
+from graphlink.capture.recording import Recording, Report
 from graphlink.capture.schedule import Phase, next_busy, schedule_of
 
 log = logging.getLogger("graphlink.capture")

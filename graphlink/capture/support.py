@@ -39,6 +39,10 @@ class Support:
     versions: dict[str, str]
     features: tuple[Feature, ...]
 
+    @property
+    def versions_line(self) -> str:
+        return ", ".join(f"{name} {version}" for name, version in self.versions.items())
+
     def has(self, name: str) -> bool:
         return any(feature.available for feature in self.features if feature.name == name)
 

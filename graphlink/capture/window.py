@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from graphlink.capture.files import part_of, put, settle
+from graphlink.capture.place import running
 from graphlink.capture.support import config_fields
-from graphlink.capture.waits import Waits
 from graphlink.errors import GraphlinkError
 
 STEP = "ProfilerStep#"  # by this name PyTorch and every reader of its traces knows a step
+WAIT = "graphlink::wait"  # the range around a wait for gloo
 ET_END, KINETO_END = '"finish_ts"', '"traceName"'  # the last key of each file
 WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
     "enable_cuda_sync_events": True,
@@ -180,3 +181,38 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+class Waits:
+    """Put a range around ``Work.wait`` of gloo while a window is open, and take it away again.
+
+    PyTorch records when a receive or collective ended, but nothing of who waited for it. With the range the wait ends where the range
+    does, and what Python does next is not mistaken for it. NCCL's waits need none: they are calls and events on streams.
+    """
+
+    def __init__(self) -> None:
+        self._work: Any = None
+        self._wait: Any = None
+        self._shown: Any = None
+
+    def show(self) -> None:
+        """Where the default process group has gloo."""
+        distributed = running()
+        if distributed is None or "gloo" not in str(distributed.get_backend_config()):
+            return
+        from torch.profiler import record_function
+
+        self._work, self._wait = distributed.Work, distributed.Work.wait
+        wait = self._wait
+
+        def shown(work: Any, *arguments: Any, **named: Any) -> Any:
+            with record_function(WAIT):
+                return wait(work, *arguments, **named)
+
+        self._work.wait = self._shown = shown
+
+    def hide(self) -> None:
+        """What the program put there meanwhile stays, and around it a range that nobody records."""
+        if self._work is not None and self._work.wait is self._shown:
+            self._work.wait = self._wait
+        self._work = None

@@ -25,7 +25,7 @@ class _Terminated(BaseException):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs ``graphlink`` with ``argv`` (default: the process's own) and returns its exit status."""
+    """Run ``graphlink`` with ``argv`` (default: the process's own) and return its exit status."""
     try:
         with _sigterm_as_exception():
             return _run(sys.argv[1:] if argv is None else argv)

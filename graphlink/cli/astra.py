@@ -54,7 +54,7 @@ def astra_options(parser: argparse.ArgumentParser) -> None:
 
 
 def astra(arguments: argparse.Namespace) -> int:
-    """Writes the folder and prints what is in it.
+    """Write the folder and print what is in it.
 
     Raises:
         InputError: no graphs, a rank without one, or graphs that stop ASTRA-sim.
@@ -297,7 +297,7 @@ def _network_lines(plan: _Plan) -> list[str]:
     return lines
 
 
-def _report(plan: _Plan, out: Path) -> str:
+def _report(plan: _Plan, out: Path) -> list[str]:
     lines = [f"{out}: {plan.run.ranks} ranks, {plan.run.nodes['head']:,} nodes", *_network_lines(plan)]
     lines += [f"warning: {w}" for w in plan.warnings]
-    return "\n".join([*lines, f"run it: ASTRA_SIM=/path/to/binary bash {shlex.quote(str(out / 'run.sh'))} [head|legacy]"])
+    return [*lines, f"run it: ASTRA_SIM=/path/to/binary bash {shlex.quote(str(out / 'run.sh'))} [head|legacy]"]

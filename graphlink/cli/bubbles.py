@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
+from graphlink.records import Table, joined
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
@@ -68,10 +69,10 @@ def bubbles(arguments: argparse.Namespace) -> int:
     if arguments.compare is not None:
         schedules.compare(file, offer, Path(arguments.compare))
 
-    def text() -> str:
+    def text() -> list[str | Table]:
         blocks = [*report(file, arguments.top), *([what_if(file, offer)] if offer else [])]
         blocks += [[f"wrote {arguments.compare}"]] if arguments.compare is not None else []
-        return "\n\n".join("\n".join(block) for block in blocks)
+        return joined(blocks)
 
     tell(arguments.json, schedules.compared(file, offer) if offer else file, text)
     return 0

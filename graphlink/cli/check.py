@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphlink.cli.out import plain, tell
+from graphlink.cli.out import tell
 from graphlink.errors import InputError
+from graphlink.records import Table, counted, joined
 
 if TYPE_CHECKING:
     from graphlink.graph.findings import Judgement
@@ -20,7 +21,7 @@ def check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Prints the findings; 1 where one is an error, else 0.
+    """Print the findings; 1 where one is an error, else 0.
 
     Raises:
         InputError: there is no such file or folder, or it is no Chakra graph.
@@ -39,18 +40,19 @@ def check(arguments: argparse.Namespace) -> int:
         file = RankFile.of(path)
         run = [f for f in map(RankFile.of, path.parent.glob("*.et")) if f.prefix == file.prefix]
         judged = {file.path.name: judge([file], groups, run)}
-    tell(arguments.json, Judged(runs=judged), lambda: "\n\n".join(text(name, judgement) for name, judgement in judged.items()))
+    blocks = [text(name, judgement) for name, judgement in judged.items()]
+    tell(arguments.json, Judged(runs=judged), lambda: joined(blocks))
     return int(any(judgement.errors for judgement in judged.values()))
 
 
-def text(prefix: str, judgement: Judgement) -> str:
-    """A block a finding: what, what each reader makes of it, where for example."""
-    ranks = f"{len(judgement.ranks)} rank{'s' * (len(judgement.ranks) != 1)}"
-    lines = [f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"]
+def text(prefix: str, judgement: Judgement) -> list[str | Table]:
+    """Return a block a finding: what, what each reader makes of it, where for example."""
+    ranks = counted(len(judgement.ranks), "rank")
+    lines: list[str | Table] = [f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"]
     for verdict in judgement.verdicts:
         rule = verdict.rule
-        lines.append(f"\n{rule.grade}: {rule.what}: {verdict.count} ({rule.key})")
-        lines.append(f"  feeder_v3  {rule.head or 'no harm'}")
-        lines.append(f"  legacy     {(rule.head if rule.legacy == 'the same' else rule.legacy) or 'no harm'}")
-        lines += [f"  e.g.       {plain(example)}" for example in verdict.examples]
-    return "\n".join(lines)
+        legacy = rule.head if rule.legacy == "the same" else rule.legacy
+        rows = [("feeder_v3", rule.head or "no harm"), ("legacy", legacy or "no harm")]
+        rows += [("e.g.", example) for example in verdict.examples]
+        lines += ["", f"{rule.grade}: {rule.what}: {verdict.count} ({rule.key})", Table(rows)]
+    return lines

@@ -1,21 +1,23 @@
-"""``graphlink critical-path``: what holds a rank up, and what would be gained from whom."""
+"""``graphlink critical-path``: what holds a rank or the run up, and what would be gained from whom."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import count
-from graphlink.cli.out import plain, tell
+from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
+from graphlink.records import Table, counted, joined, ms, percent, shortened
 
 if TYPE_CHECKING:
-    from graphlink.graph.path_file import PathFile
+    from graphlink.graph.path_file import OpGain, PathFile, SyncPointGain
+    from graphlink.replay.across import CriticalAcross
 
 MOST: Final = 100  # gains of a sort that a run keeps
 STRETCHES: Final = 10
-_NAME: Final = 60  # characters of a name that are shown
 _ABOUT: Final = """Gains are recomputed, each as if that thing alone took no time. They are no shares of the path, and never add up."""
 
 
@@ -32,7 +34,7 @@ def critical_options(parser: argparse.ArgumentParser) -> None:
 
 
 def critical(arguments: argparse.Namespace) -> int:
-    """Prints the path of a rank, or over all ranks; 0.
+    """Print the path of a rank, or over all ranks; 0.
 
     Raises:
         InputError: there is no critical path, or none of that rank, or no graphs.
@@ -46,10 +48,8 @@ def critical(arguments: argparse.Namespace) -> int:
     if arguments.across:
         if arguments.rank is not None:
             raise UsageError("--across is over all ranks: leave --rank out")
-        from graphlink.cli import across
-
-        found = across.over_ranks(folder)
-        tell(arguments.json, found, lambda: across.report(found, arguments.top))
+        found = over_ranks(folder)
+        tell(arguments.json, found, lambda: report_across(found, arguments.top))
     else:
         _of_a_rank(arguments, folder)
     return 0
@@ -64,58 +64,65 @@ def _of_a_rank(arguments: argparse.Namespace, folder: Path) -> None:
     if arguments.rank is not None and arguments.rank not in files:
         some = ", ".join(str(r) for r in sorted(files)[:20])
         raise InputError(f"has no critical path of rank {arguments.rank}: its ranks are {some}", path=folder)
-    chosen, others = arguments.rank, ""
+    chosen, others = arguments.rank, list[str]()
     if chosen is None:
         lengths = {rank: path.length_ns(file) for rank, file in sorted(files.items())} if len(files) > 1 else dict.fromkeys(files, 0)
         chosen = max(lengths, key=lambda rank: lengths[rank])
         if len(files) > 1:
-            others = "\n\nranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses"
+            others = ["", "ranks  " + ", ".join(f"{rank}: {ms(ns)} ms" for rank, ns in lengths.items()) + "; --rank chooses"]
     file = path.load(files[chosen])
-    tell(arguments.json, file, lambda: report(file, arguments.top) + others)
+    tell(arguments.json, file, lambda: [*report(file, arguments.top), *others])
 
 
-def report(file: PathFile, top: int) -> str:
-    """The report of a rank, with ``top`` lines a table."""
+def report(file: PathFile, top: int) -> list[str | Table]:
+    """Return the report of a rank, with ``top`` lines a table."""
     whole, gains = file.length_ns, file.gains
-    blocks = [
-        [
-            f"rank {file.rank}: critical path {ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
-            *(f"  {line}" for line in sentences(file)),
-            *(f"  Note: {note}." for note in file.notes),
-        ],
-        _shares(file),
-        _table(
-            "ops",
-            gains.ops_others_at_most_ns,
-            [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.id:>8}  {short(g.name)}{_parts(len(g.nodes))}") for g in gains.ops],
-            ("share          node      op", top, whole),
-        ),
-        _table(
-            "families (nodes of one name; counted are those with work)",
-            gains.families_others_at_most_ns,
-            [(g.gain_ns, g.on_path_ns, f"{g.share:<13}  {g.count:>8,}  {short(g.name)}") for g in gains.families],
-            ("share             nodes  name", top, whole),
-        ),
-        _table(
-            "sync points (as if the call did not wait)",
-            gains.sync_points_others_at_most_ns,
-            [
-                (
-                    g.gain_ns,
-                    None,
-                    f"{g.id:>8}  {g.call or '(call unknown)'} in {short(g.name)}, for {g.waited_for} {short(g.waited_for_name)}",
-                )
-                for g in gains.sync_points
-            ],
-            ("    node  call, and the device op that it waited for", top, whole),
-        ),
-        _stretches(file),
+    head = [
+        f"rank {file.rank}: critical path {ms(whole)} ms, {len(file.nodes.id):,} of {len(file.slack_ns):,} nodes",
+        *(f"  {line}" for line in sentences(file)),
+        *(f"  Note: {note}." for note in file.notes),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks)
+    ops = [(g.gain_ns, _op(g)) for g in gains.ops]
+    families = [(g.gain_ns, (ms(g.on_path_ns), g.share, f"{g.count:,}", shortened(g.name))) for g in gains.families]
+    syncs = [(g.gain_ns, _sync(g)) for g in gains.sync_points]
+    return joined(
+        [
+            head,
+            [_shares(file)],
+            _gains("ops", ops, gains.ops_others_at_most_ns, ("on path", "share", "node", "op"), top, whole),
+            _gains(
+                "families (nodes of one name; counted are those with work)",
+                families,
+                gains.families_others_at_most_ns,
+                ("on path", "share", "nodes", "name"),
+                top,
+                whole,
+            ),
+            _gains(
+                "sync points (as if the call did not wait)",
+                syncs,
+                gains.sync_points_others_at_most_ns,
+                ("node", "call, and the device op that it waited for"),
+                top,
+                whole,
+            ),
+            _stretches(file),
+        ]
+    )
+
+
+def _op(gain: OpGain) -> tuple[str, ...]:
+    parts = f" ({len(gain.nodes)} parts)" if len(gain.nodes) > 1 else ""
+    return ms(gain.on_path_ns), gain.share, f"{gain.id}", f"{shortened(gain.name)}{parts}"
+
+
+def _sync(gain: SyncPointGain) -> tuple[str, ...]:
+    call = f"{gain.call or '(call unknown)'} in {shortened(gain.name)}"
+    return f"{gain.id}", f"{call}, for {gain.waited_for} {shortened(gain.waited_for_name)}"
 
 
 def sentences(file: PathFile) -> list[str]:
-    """What the path says, in words."""
+    """Return what the path says, in words."""
     import msgspec
 
     whole = file.length_ns
@@ -134,7 +141,7 @@ def sentences(file: PathFile) -> list[str]:
         out.append(f"The share that gains most is {best}: {percent(gain[best], whole)}, at {percent(share[best], whole)} of the path.")
     if file.gains.families:
         top = file.gains.families[0]
-        out.append(f"The one name that gains most is {short(top.name)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
+        out.append(f"The one name that gains most is {shortened(top.name)} ({top.count:,} nodes with work): {percent(top.gain_ns, whole)}.")
     if file.gains.sync_points:
         sync = file.gains.sync_points[0]
         out.append(f"No single synchronisation holds the rank up by more than {percent(sync.gain_ns, whole)}.")
@@ -143,41 +150,36 @@ def sentences(file: PathFile) -> list[str]:
     return out
 
 
-def _shares(file: PathFile) -> list[str]:
+def _shares(file: PathFile) -> Table:
     import msgspec
 
     share, gain, whole = msgspec.structs.asdict(file.share_ns), msgspec.structs.asdict(file.gains.shares), file.length_ns
-    lines = [f"{'share':<13}  {'on the path':>20}  {'gain if it took no time':>24}"]
-    lines += [
-        f"{name:<13}  {ms(ns):>11} ms  {percent(ns, whole):>6}  {ms(gain[name]):>15} ms  {percent(gain[name], whole):>6}"
-        for name, ns in share.items()
-    ]
-    return lines
+    rows = [(name, f"{ms(ns)} ms", percent(ns, whole), f"{ms(gain[name])} ms", percent(gain[name], whole)) for name, ns in share.items()]
+    return Table(rows, ("share", "on the path", "", "gain if it took no time", ""), "<>>>>", indent=0)
 
 
-def _table(title: str, others_ns: int, rows: list[tuple[int, int | None, str]], shape: tuple[str, int, int]) -> list[str]:
-    head, top, whole = shape
+def _gains(
+    title: str, rows: Sequence[tuple[int, tuple[str, ...]]], others_ns: int, head: tuple[str, ...], top: int, whole: int
+) -> list[str | Table]:
+    """Return a table of gains: each with the cells behind it, the last of which is a name and the one before it a number."""
     if not rows:
         return [f"{title}: none gains anything"]
-    with_path = rows[0][1] is not None
-    lines = [title, f"  {'gain':>11}  {'':>7}  {'on path':>11}  {head}" if with_path else f"  {'gain':>11}  {'':>7}  {head}"]
-    for gain, on_path, text in rows[:top]:
-        middle = f"{ms(on_path):>11}  " if on_path is not None else ""
-        lines.append(f"  {ms(gain):>11}  {percent(gain, whole):>7}  {middle}{text}")
+    align = ">>><><" if len(head) > 2 else ">>><"
+    table = Table([(ms(gain), percent(gain, whole), *cells) for gain, cells in rows[:top]], ("gain", "", *head), align)
     left = max(others_ns, rows[top][0] if len(rows) > top else 0)
-    lines.append(f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything")
-    return lines
+    return [title, table, f"  no other gains more than {ms(left)} ms" if left else "  no other gains anything"]
 
 
-def _stretches(file: PathFile) -> list[str]:
-    """Runs of the path of one share, the longest ones."""
+def _stretches(file: PathFile) -> list[str | Table]:
+    """Return the longest runs of the path of one share."""
     import numpy as np
 
-    nodes, lines = file.nodes, [f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"]
+    nodes, rows = file.nodes, []
+    title = f"longest stretches of one share (times of the replay, of {ms(file.length_ns)} ms)"
     share, cost, name = np.array(nodes.share, np.int64), np.array(nodes.cost_ns, np.int64), np.array(nodes.name, np.int64)
     starts = np.flatnonzero(np.diff(share, prepend=-1))
     if not len(starts):
-        return [f"{lines[0]}: none"]
+        return [f"{title}: none"]
     stops = np.append(starts[1:], len(share))
     end = np.cumsum(cost)
     length = end[stops - 1] - end[starts] + cost[starts]
@@ -188,26 +190,71 @@ def _stretches(file: PathFile) -> list[str]:
         np.add.at(by_name, place, cost[low:high])
         main = int(by_name.argmax())
         ids = f"node {nodes.id[low]}" if high - low == 1 else f"nodes {nodes.id[low]} to {nodes.id[high - 1]} ({high - low:,})"
-        lines.append(
-            f"  {ms(int(length[k])):>11}  {percent(int(length[k]), file.length_ns):>7}  {file.shares[int(share[low])]:<13}  "
-            f"from {ms(int(end[low] - cost[low]))}  {ids}, most {short(file.names[int(codes[main])])} {ms(int(by_name[main]))}"
-        )
-    return lines
+        most = f"{ids}, most {shortened(file.names[int(codes[main])])} {ms(int(by_name[main]))}"
+        share_of = file.shares[int(share[low])]
+        rows.append((ms(int(length[k])), percent(int(length[k]), file.length_ns), share_of, f"from {ms(int(end[low] - cost[low]))}", most))
+    return [title, Table(rows, align=">><<<")]
 
 
-def _parts(count: int) -> str:
-    return f" ({count} parts)" if count > 1 else ""
+def over_ranks(folder: Path) -> CriticalAcross:
+    """Return the path over the ranks whose graphs a folder holds.
+
+    Raises:
+        InputError: the folder holds no graphs, or one cannot be read.
+        UsageError: it holds the graphs of several runs.
+    """
+    from graphlink.replay.across import across
+    from graphlink.replay.folder import graph_files, load, load_groups
+
+    return across(load(graph_files(folder)), load_groups(folder))
 
 
-def short(text: str) -> str:
-    """A name that fits: kernels' names run over hundreds of characters, and differ at both ends."""
-    text = plain(text)
-    return text if len(text) <= _NAME else f"{text[: _NAME - 20]}...{text[-17:]}"
+def report_across(found: CriticalAcross, top: int) -> list[str | Table]:
+    """Return the report of the path over all ranks, with ``top`` lines a table."""
+    whole = found.length_ns
+    shares = [(name, f"{ms(ns)} ms", percent(ns, whole)) for name, ns in found.share_ns.items()]
+    families = [(ms(f.ns), percent(f.ns, whole), f.share, f"{f.nodes:,}", shortened(f.name)) for f in found.families[:top]]
+    return joined(
+        [
+            _head(found),
+            [Table(shares, ("share", "on the path"), "<>>", indent=0)],
+            _ranks(found),
+            _hops(found, top),
+            ["families (nodes of one name)", Table(families, ("on path", "", "share", "nodes", "name"), ">><><")],
+        ]
+    )
 
 
-def ms(ns: int) -> str:
-    return f"{ns / 1e6:,.3f}"
+def _head(found: CriticalAcross) -> list[str]:
+    nodes = f"{len(found.nodes.id):,} of {found.nodes_all:,} nodes"
+    lines = [f"{counted(len(found.ranks), 'rank')}: critical path {ms(found.length_ns)} ms, {nodes}"]
+    if found.before_ns:
+        lines.append(f"  It begins on rank {found.nodes.rank[0]}, whose recording began {ms(found.before_ns)} ms after the first.")
+    if found.measured_ns is not None:
+        error = "" if found.error_pct is None else f", {found.error_pct:+.3f} % (self-consistency)"
+        lines.append(f"  Measured over all ranks {ms(found.measured_ns)} ms{error}.")
+    return lines + [f"  {line}." for line in (*found.stuck, *(f"Note: {note}" for note in found.notes))]
 
 
-def percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
+def _ranks(found: CriticalAcross) -> list[str | Table]:
+    rows = []
+    for rank in sorted(found.ranks, key=lambda r: (-r.ns, r.rank)):
+        parts = ", ".join(f"{name} {ms(ns)}" for name, ns in rank.share_ns.items() if ns)
+        if rank.nodes:
+            rows.append((f"{rank.rank}", f"{ms(rank.ns)} ms", percent(rank.ns, found.length_ns), f"{rank.nodes:,}", parts))
+    table = Table(rows, ("rank", "on the path", "", "nodes", "of which"), "<>>><", indent=0)
+    off = sum(not rank.nodes for rank in found.ranks)
+    return [table, f"nothing of the path runs on the {off} other{'s' * (off > 1)}"] if off else [table]
+
+
+def _hops(found: CriticalAcross, top: int) -> list[str | Table]:
+    if not found.hops:
+        return ["the path stays on one rank"]
+    rows = []
+    for hop in found.hops[:top]:
+        late = f"{shortened(hop.other_name)} ({hop.other_id})"
+        before = f"before that {ms(hop.stretch_ns)} ms of path, most in {shortened(hop.most)} ({ms(hop.most_ns)} ms)"
+        rows.append((ms(hop.waited_ns), f"rank {hop.rank} waits in {hop.what} for {late} of rank {hop.other_rank}; {before}"))
+    left = found.hops[top:]
+    more = [f"  ... and {len(left):,} more, none above {ms(left[0].waited_ns)} ms"] if left else []
+    return ["where the path changes ranks (how long the one rank waited for the other)", Table(rows, align="><"), *more]

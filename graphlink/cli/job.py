@@ -9,14 +9,13 @@ from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
 from graphlink.engine.engines import RunsOn
 from graphlink.report import summary
-from graphlink.run.discover.recordings import Recordings
 from graphlink.run.link import Made, Output, joined, leave_jobs, linked
-from graphlink.run.options import Options
+from graphlink.run.options import Options, Recordings
 from graphlink.run.out import out_of
 
 
 def link(arguments: argparse.Namespace) -> int:
-    """Links what ``arguments`` name, writes ``--out`` and prints the summary; returns the exit status.
+    """Link what ``arguments`` name, write ``--out`` and print the summary; return the exit status.
 
     Raises:
         GraphlinkError: as the stages do; nothing is published then.
@@ -34,7 +33,7 @@ def link(arguments: argparse.Namespace) -> int:
 
 
 def join(arguments: argparse.Namespace) -> int:
-    """``graphlink join DIR``: joins the ranks whose jobs lie in DIR, publishes and prints the summary; returns the exit status.
+    """``graphlink join DIR``: joins the ranks whose jobs lie in DIR, publish and print the summary; return the exit status.
 
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
@@ -52,7 +51,7 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
             progress.close()
             done = f"{arguments.out} was complete already" if made.earlier else f"wrote {len(made.summary.files)} files to {arguments.out}"
             # still inside: if it cannot be said, nothing is published
-            tell(arguments.json, made.summary, lambda: f"{summary.table(made.summary)}\n\n{done}", quiet=arguments.quiet)
+            tell(arguments.json, made.summary, lambda: [*summary.table(made.summary), "", done], quiet=arguments.quiet)
     return made.status
 
 

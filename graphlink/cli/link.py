@@ -37,7 +37,7 @@ def join_options(parser: argparse.ArgumentParser) -> None:
 
 
 def link(arguments: argparse.Namespace) -> int:
-    """Links what ``arguments`` name; returns the exit status.
+    """Link what ``arguments`` name; return the exit status.
 
     Raises:
         GraphlinkError: as ``job.link``; options contradict each other.
@@ -49,7 +49,7 @@ def link(arguments: argparse.Namespace) -> int:
 
 
 def join(arguments: argparse.Namespace) -> int:
-    """Joins the ranks that jobs left; returns the exit status.
+    """Join the ranks that jobs left; return the exit status.
 
     Raises:
         GraphlinkError: as ``job.join``.
@@ -158,53 +158,21 @@ def _add_running(parser: _Options) -> None:
 
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where options of ``graphlink link`` contradict each other, or name nothing."""
-    if arguments.nsys and (arguments.et or arguments.kineto):
-        other = "--et" if arguments.et else "--kineto"
-        raise UsageError(f"{other} cannot be given with --nsys: an export is a recording of its own", todo="give one or the other")
-    if arguments.nsys and arguments.nccl:
-        raise UsageError("--nccl cannot be given with --nsys: side files are joined with Kineto traces", todo="leave one out")
-    if arguments.nsys and arguments.strict:
-        raise UsageError("--strict is not for --nsys: an export says neither its partners nor how many there are")
-    if arguments.folder and (arguments.et or arguments.kineto or arguments.nsys):
-        raise UsageError(f"{arguments.folder[0]}: give either a folder or files with --et, --kineto or --nsys, not both")
-    if arguments.paddle_logs is not None:
-        _check_paddle(arguments)
-    elif not arguments.folder and not arguments.kineto and not arguments.nsys:
-        raise UsageError("no Kineto trace given", todo="graphlink --et ET.json --kineto KINETO.json; see graphlink --help")
+    """Raise UsageError where options contradict each other that ``Recordings`` and ``Options`` do not see together."""
     refuse_urls([*arguments.nsys, *filter(None, [arguments.paddle_logs])])
     if not arguments.out:
         raise UsageError("--out: names no folder")
-    if not arguments.name or arguments.name.startswith(".") or any(c in arguments.name for c in "/\\\0"):
-        raise UsageError(f"--name {arguments.name!r}: must be the beginning of a file name")
+    for name in ("linked", "range_rule"):
+        if arguments.paddle_logs is not None and getattr(arguments, name):
+            raise UsageError(f"--{name.replace('_', '-')} is not for --paddle-logs: they hold jobs, not traces")
     if arguments.linked and (arguments.kineto or arguments.nsys) and not arguments.et:
         raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
     if arguments.json and arguments.rank_job:
         raise UsageError("--json is the summary of a run, and --rank-job makes none", todo="give it to graphlink join")
 
 
-def _check_paddle(arguments: argparse.Namespace) -> None:
-    if not arguments.paddle_logs:
-        raise UsageError("--paddle-logs: names no folder")
-    traces = (
-        *((arguments.folder, "a folder of traces"), (arguments.et, "--et"), (arguments.kineto, "--kineto")),
-        *((arguments.nsys, "--nsys"), (arguments.nccl, "--nccl")),
-    )
-    for given, name in traces:
-        if given:
-            raise UsageError(f"--paddle-logs and {name}: give one of them")
-    for given, name in (
-        (arguments.linked, "--linked"),
-        (arguments.rank is not None, "--rank"),
-        (arguments.strict, "--strict"),
-        (arguments.range_rule, "--range-rule"),
-    ):
-        if given:
-            raise UsageError(f"{name} is not for --paddle-logs: they hold jobs, not traces, and the names of files say the ranks")
-
-
 def refuse_urls(given: Iterable[str]) -> None:
-    """Raises UsageError where one of the names is a URL."""
+    """Raise UsageError where one of the names is a URL."""
     for name in filter(is_url, given):
         raise UsageError("is read from folders of this machine only", path=name, todo="copy it here first")
 

@@ -1,12 +1,17 @@
-"""The one way of text to stdout and stderr: what a terminal would act on is made visible. Names in recordings are anybody's."""
+"""The one way of text to stdout and stderr: what a terminal would act on is made visible. Names in recordings are anybody's.
+
+Reports are lines and tables. On a terminal they wrap at words, and headings are bold; elsewhere each row is a line, however long.
+"""
 
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -14,8 +19,12 @@ from graphlink.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+    from rich.console import RenderableType
+
+    from graphlink.records import Table
 
 STDOUT: Final = "-"  # as the FILE of --json
+_UNLIMITED: Final = 1 << 30  # columns, where no terminal sets any
 
 
 def visible(text: str) -> str:
@@ -56,18 +65,22 @@ class Formatter(logging.Formatter):
 
 
 def complain(text: str) -> None:
-    """Prints ``text`` on stderr."""
+    """Print ``text`` on stderr."""
     print(visible(text), file=sys.stderr)
 
 
 def say(text: str) -> None:
-    """Prints ``text`` at once. That nobody reads it (``| head``) is no error.
+    """Print ``text`` at once. That nobody reads it (``| head``) is no error.
 
     Raises:
         OutputError: standard output cannot be written, say on a full disk.
     """
+    _print(visible(text))
+
+
+def _print(text: str) -> None:
     try:
-        print(visible(text), flush=True)
+        print(text, flush=True)
     except BrokenPipeError:
         _drop_output()
     except OSError as problem:
@@ -77,8 +90,8 @@ def say(text: str) -> None:
         ) from None
 
 
-def tell(file: str | None, data: object, text: Callable[[], str], *, quiet: bool = False) -> None:
-    """Prints ``text`` unless ``quiet``, and writes ``data`` to the ``file`` of ``--json``; for ``-`` on standard output, and then no text.
+def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Table]], *, quiet: bool = False) -> None:
+    """Print the ``report`` unless ``quiet``, and write ``data`` to the ``file`` of ``--json``; on ``-`` alone.
 
     Raises:
         OutputError: either cannot be written.
@@ -92,18 +105,80 @@ def tell(file: str | None, data: object, text: Callable[[], str], *, quiet: bool
         else:
             _write(Path(file), encoded + b"\n")
     if file != STDOUT and not quiet:
-        say(text())
+        terminal = sys.stdout.isatty()
+        _print(rendered(report(), shutil.get_terminal_size().columns if terminal else None, styled=terminal))
+
+
+def rendered(report: Sequence[str | Table], width: int | None = None, *, styled: bool = False) -> str:
+    """Return lines and tables as text: ``width`` columns wide or as wide as it gets, ``styled`` with the controls of this terminal.
+
+    What is in a line or cell is written out as ``plain`` does, and never read as markup.
+    """
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(),
+        width=width or _UNLIMITED,
+        force_terminal=styled,
+        color_system="auto" if styled else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        for part in _renderables(report):
+            console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().removesuffix("\n").split("\n"))
+
+
+def _renderables(report: Sequence[str | Table]) -> Iterator[RenderableType]:
+    """Yield what ``rich`` prints. A line is wrapped to its own indent; one that begins what is below it, a table or lines, is a heading."""
+    from rich.padding import Padding
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    for part, below in zip(report, [*report[1:], ""], strict=True):
+        if isinstance(part, str):
+            text = plain(part)
+            indent = len(text) - len(text.lstrip(" "))
+            heads = not indent and (not isinstance(below, str) or below.startswith(" "))
+            if not text:
+                yield text
+                continue
+            style = "bold" if heads else "yellow" if text.startswith("warning") else ""
+            yield Padding(Text(text[indent:], style), (0, 0, 0, indent), expand=False)
+            continue
+        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(part.head), header_style="dim")
+        columns = max(map(len, [part.head, *part.rows]))
+        for side, name in zip(part.align.ljust(columns, "<"), [*part.head, *[""] * (columns - len(part.head))], strict=True):
+            grid.add_column(Text(plain(name)), justify="right" if side == ">" else "left", no_wrap=side == ">", overflow="fold")
+        for row in part.rows:
+            grid.add_row(*(Text(plain(cell)) for cell in row))
+        yield Padding(grid, (0, 0, 0, part.indent), expand=False)
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write a file beside, and move it in place: what was there is whole, or replaced as a whole. A device or pipe is written as it is."""
     try:
-        path.write_bytes(data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
+        path = path.resolve()
+        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            beside.write_bytes(data)
+            if path.exists():
+                shutil.copymode(path, beside)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as problem:
         raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo="name another file with --json") from None
 
 
 def refuse_overwriting(arguments: argparse.Namespace) -> None:
-    """Refuses a ``--json FILE`` that would overwrite what is read, a recording or graph, or an output of graphlink in a folder named.
+    """Refuse a ``--json FILE`` that would overwrite what is read, a recording or graph, or an output of graphlink in a folder named.
 
     Raises:
         UsageError: it would, or names no file.
@@ -127,5 +202,5 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
 
 
 def _drop_output() -> None:
-    """Keeps the interpreter from complaining once more when it flushes at its end."""
+    """Keep the interpreter from complaining once more when it flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -78,7 +78,7 @@ def parser_of(verb: Verb) -> argparse.ArgumentParser:
 
 
 def _refuse_verb(argv: Sequence[str]) -> None:
-    """Refuses a first argument that is no verb, no option and nothing there, but much like a verb; and a verb that comes late."""
+    """Refuse a first argument that is no verb, no option and nothing there, but much like a verb; and a verb that comes late."""
     first = argv[0]
     if first.startswith("-") or is_url(first) or glob.has_magic(first):
         return
@@ -99,7 +99,7 @@ def _refuse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Non
 
 
 def _refuse_like(word: str, known: Iterable[str], what: str, todo: str) -> None:
-    """Raises UsageError with the one of ``known`` that is most like ``word``; if none is, this only refuses options."""
+    """Raise UsageError with the one of ``known`` that is most like ``word``; if none is, this only refuses options."""
     like = get_close_matches(word.lower(), list(known), 1, _ALIKE)
     if like or what == "option":
         raise UsageError(f"{word}: there is no such {what}", todo=f"did you mean {like[0]}? {todo}" if like else todo)

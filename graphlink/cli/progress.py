@@ -27,7 +27,7 @@ class _OneLine(logging.Handler):
 
 @contextlib.contextmanager
 def reporting(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Sends the log of ``graphlink`` to stderr as the options say, for as long as the job runs."""
+    """Send the log of ``graphlink`` to stderr as the options say, for as long as the job runs."""
     log = logging.getLogger("graphlink")
     handler: logging.Handler
     if verbose:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import between, count
-from graphlink.cli.out import plain, tell
+from graphlink.cli.out import tell
 from graphlink.errors import UsageError
+from graphlink.records import Table, ms, percent, shortened
 
 if TYPE_CHECKING:
     from graphlink.replay.records import NodeAt, PathEntry, RankEntry, Report, Run, StuckEntry
@@ -58,7 +59,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Replays what ``arguments`` name and prints it; 0, or 1 if a rank cannot finish.
+    """Replay what ``arguments`` name and print it; 0, or 1 if a rank cannot finish.
 
     Raises:
         GraphlinkError: a graph cannot be read, or a change names nothing.
@@ -88,15 +89,15 @@ def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[
     return report(files, arguments.machine, groups, changes, together=arguments.together)
 
 
-def text(report: Report, what: str) -> str:
-    """The report for people."""
-    lines = [f"{what} on machine {report.machine}: {_ABOUT[report.machine]}"]
+def text(report: Report, what: str) -> list[str | Table]:
+    """Return the report for people."""
+    lines: list[str | Table] = [f"{what} on machine {report.machine}: {_ABOUT[report.machine]}"]
     for run in report.runs:
         lines += ["", *_run(run)]
     lines += _notes(report.runs)
     if report.what_if:
         lines += ["", *_what_ifs(report)]
-    return "\n".join(lines)
+    return lines
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:
@@ -105,25 +106,28 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     return [f"  note           {'' if len(runs) == 1 else f'{count:,} ranks: '}{note}" for note, count in noted.items()]
 
 
-def _run(run: Run) -> list[str]:
-    lines = [f"rank {r.rank}: {_replayed(r)}, {'' if r.finished else f'{r.ran:,} of '}{r.nodes:,} nodes" for r in run.ranks]
+def _run(run: Run) -> list[str | Table]:
+    lines: list[str | Table] = [
+        f"rank {r.rank}: {_replayed(r)}, {'' if r.finished else f'{r.ran:,} of '}{r.nodes:,} nodes" for r in run.ranks
+    ]
     lines += _stuck(run.stuck)
     if len(run.ranks) > 1:
         lines.append(f"  all ranks      {_all(run)}")
     lines += _path(run.path)
     if run.drifts:
-        lines.append("  replay and recording drift apart most (replayed - recorded start; change since what held the node back):")
-    lines += [
-        f"    {_us(d.change_ns):>12} to {_us(d.drift_ns):>12}  {_node(d.node, run)}  <- "
-        + (f"{d.edge} <- {_node(d.held_by, run)}" if d.held_by else d.edge)
-        for d in run.drifts
-    ]
+        rows = []
+        for d in run.drifts:
+            behind = f"{d.edge} <- {_node(d.held_by, run)}" if d.held_by else d.edge
+            rows.append((_us(d.change_ns), "to", _us(d.drift_ns), f"{_node(d.node, run)}  <- {behind}"))
+        head = "  replay and recording drift apart most (replayed - recorded start; change since what held the node back):"
+        lines += [head, Table(rows, align="><><", indent=4)]
     if run.slot_waits:
-        lines.append("  ready, but the slot was taken:")
-    for w in run.slot_waits[:MOST_LANES]:
-        rank = f"rank {w.rank} " if len(run.ranks) > 1 else ""
-        most = f"{_us(w.behind_ns)} of it behind {w.behind}"
-        lines.append(f"    {_us(w.waited_ns):>14}  {rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}")
+        waits = []
+        for w in run.slot_waits[:MOST_LANES]:
+            rank = f"rank {w.rank} " if len(run.ranks) > 1 else ""
+            most = f"{_us(w.behind_ns)} of it behind {w.behind}"
+            waits.append((_us(w.waited_ns), f"{rank}{w.lane}: {w.nodes:,} nodes for the {w.slot} slot, {most}"))
+        lines += ["  ready, but the slot was taken:", Table(waits, align="><", indent=4)]
     if len(run.slot_waits) > MOST_LANES:
         lines.append(f"    ... and {len(run.slot_waits) - MOST_LANES} more")
     return lines
@@ -145,25 +149,28 @@ def _all(run: Run) -> str:
     return f"{measured}replayed {_ms(run.total_ns)}{error}, {ran:,} of {nodes:,} nodes run{apart}"
 
 
-def _path(path: PathEntry) -> list[str]:
-    whole = path.length_ns or 1
-    parts = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in path.work_ns.items() if ns)
+def _path(path: PathEntry) -> list[str | Table]:
+    whole = path.length_ns
+    parts = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in path.work_ns.items() if ns)
     slots = f", {path.slot_waits:,} of them waited for a slot" if path.slot_waits else ""
-    unexplained = f"{100 * path.gap_share:.1f} % host gaps, {100 * path.delay_share:.1f} % device delays"
+    unexplained = f"{percent(path.gap_share, 1)} host gaps, {percent(path.delay_share, 1)} device delays"
+    top = [(percent(f.ns, whole), _ms(f.ns), f"{f.nodes:,}", f"x {f.work}", shortened(f.name)) for f in path.top]
     return [
         f"  critical path  {_ms(path.length_ns)} in {path.nodes:,} nodes{slots}: {parts or 'nothing'}",
         f"  of it          {unexplained}: time that nothing explains",
-        *(f"    {100 * f.ns / whole:5.1f} %  {_ms(f.ns):>12}  {f.nodes:>7,} x {f.work}  {_short(f.name, 70)}" for f in path.top),
+        *([Table(top, align=">>><<", indent=4)] if top else []),
     ]
 
 
-def _what_ifs(report: Report) -> list[str]:
-    lines = ["what if", *(f"  {d}" for d in _done(report)), "", f"  {'':<10}{'before':>14}{'after':>14}{'gain':>14}"]
+def _what_ifs(report: Report) -> list[str | Table]:
+    rows = []
     for run, w in zip(report.runs, report.what_if, strict=True):
         for a, b in zip(run.ranks, w.ranks, strict=True):
-            lines.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
+            rows.append(_row(f"rank {a.rank}", a.replayed_ns, b.replayed_ns, finished=a.finished and b.finished))
         if len(run.ranks) > 1:
-            lines.append(_row("all", w.before_ns, w.after_ns, finished=w.gain_pct is not None))
+            rows.append(_row("all", w.before_ns, w.after_ns, finished=w.gain_pct is not None))
+    done = [f"  {d}" for d in _done(report)]
+    lines: list[str | Table] = ["what if", *done, "", Table(rows, ("", "before", "after", "gain"), "<>>>>")]
     for w in report.what_if:
         lines += ["", f"  then, on rank {w.ranks[0].rank}:" if len(w.ranks) == 1 else "  then:", *_path(w.path), *_stuck(w.stuck)]
     return [*lines, *(["", "  not answered:"] if report.cannot else []), *(f"  - {c}" for c in report.cannot)]
@@ -182,31 +189,26 @@ def _done(report: Report) -> list[str]:
     return [f"{told_ranks(of)}: {line}" for line, of in ranks.items()]
 
 
-def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> str:
+def _row(name: str, before_ns: int, after_ns: int, *, finished: bool) -> tuple[str, ...]:
     gain = before_ns - after_ns
-    gained = f"{_ms(gain):>14}{100 * gain / before_ns if before_ns else 0.0:>9.2f} %" if finished else "  does not finish"
-    return f"  {name:<10}{_ms(before_ns):>14}{_ms(after_ns):>14}{gained}"
+    gained = (_ms(gain), f"{100 * gain / before_ns if before_ns else 0.0:.2f} %") if finished else ("does not finish", "")
+    return name, _ms(before_ns), _ms(after_ns), *gained
 
 
 def _stuck(entries: Sequence[StuckEntry]) -> list[str]:
     return [
-        f"  rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({_short(s.node.name, 40)}) waits for {s.waits_for}"
+        f"  rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({shortened(s.node.name)}) waits for {s.waits_for}"
         for s in entries
     ]
 
 
 def _node(node: NodeAt, run: Run) -> str:
     rank = f"rank {node.rank} " if len(run.ranks) > 1 else ""
-    return f"{rank}{node.id} {_short(node.name, 36)}"
-
-
-def _short(name: str, most: int) -> str:
-    text = plain(name)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return f"{rank}{node.id} {shortened(node.name)}"
 
 
 def _ms(ns: int) -> str:
-    return f"{ns / 1e6:,.3f} ms"
+    return f"{ms(ns)} ms"
 
 
 def _us(ns: int) -> str:

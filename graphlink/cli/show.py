@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import count
-from graphlink.cli.out import plain, tell
+from graphlink.cli.out import tell
 from graphlink.errors import InputError, UsageError
+from graphlink.records import Table
 
 if TYPE_CHECKING:
     from graphlink.graph.read_et import Edge, NodeView, Value
-
 MOST_EDGES: Final = 50  # of one direction that are listed
 
 
@@ -23,7 +23,7 @@ def show_options(parser: argparse.ArgumentParser) -> None:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Prints a summary, or a node; 0.
+    """Print a summary, or a node; 0.
 
     Raises:
         InputError: there is no such file, summary or node.
@@ -49,22 +49,21 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _node(seen: NodeView) -> str:
-    lines = [f"node {seen.id}  {plain(seen.name)}", f"  {seen.type}, {seen.duration_micros} us"]
-    width = max(map(len, seen.attributes), default=0)
-    lines += [f"  {plain(name):<{width}}  {plain(_value(value))}" for name, value in seen.attributes.items()]
+def _node(seen: NodeView) -> list[str | Table]:
+    lines: list[str | Table] = [f"node {seen.id}  {seen.name}", f"  {seen.type}, {seen.duration_micros} us"]
+    if seen.attributes:
+        lines.append(Table([(name, _value(value)) for name, value in seen.attributes.items()]))
     lines += _edges("waits for (data_deps)", seen.data_deps)
     lines += _edges("called by (ctrl_deps)", seen.ctrl_deps)
-    lines += _edges("is waited for by", seen.awaited_by)
-    return "\n".join(lines)
+    return [*lines, *_edges("is waited for by", seen.awaited_by)]
 
 
-def _edges(title: str, edges: Sequence[Edge]) -> list[str]:
-    lines = [f"{title}: {len(edges) or 'none'}"]
-    lines += [f"  {e.kind or '?':<10}  {e.id:>8}  {plain(e.name)}" for e in edges[:MOST_EDGES]]
-    if len(edges) > MOST_EDGES:
-        lines.append(f"  ... and {len(edges) - MOST_EDGES} more")
-    return lines
+def _edges(title: str, edges: Sequence[Edge]) -> list[str | Table]:
+    if not edges:
+        return [f"{title}: none"]
+    listed = Table([(e.kind or "?", f"{e.id}", e.name) for e in edges[:MOST_EDGES]], align="<>")
+    more = [f"  ... and {len(edges) - MOST_EDGES} more"] if len(edges) > MOST_EDGES else []
+    return [f"{title}: {len(edges)}", listed, *more]
 
 
 def _value(value: Value) -> str:

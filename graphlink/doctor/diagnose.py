@@ -1,39 +1,46 @@
-"""All ranks of a run: what each lacks, and what they lack together."""
+"""From the files of a run to what they lack: each rank is linked as the main job does, but without HTA and without output."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from graphlink.doctor.examine import Examined, examine, examine_alone
-from graphlink.doctor.nccl import ALONE, dump_lacking
-from graphlink.doctor.ranks import LEFT_ASIDE, ranks_lacking
+from graphlink.depend.build import BuildOptions, build_with, find
+from graphlink.doctor.comm import communication_lacking, rank_lacking
+from graphlink.doctor.et import OTHER_RUN, alone, et_lacking, without_et
+from graphlink.doctor.given import Given
+from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
+from graphlink.doctor.nccl import ALONE, dump_lacking, join_lacking
+from graphlink.doctor.nsys import export_lacking
+from graphlink.doctor.ranks import LEFT_ASIDE, PIPELINE, ranks_lacking
 from graphlink.doctor.records import Finding, merged
+from graphlink.doctor.waits import standing_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
-from graphlink.nccl.job import read_dumps
+from graphlink.nccl import job as nccl
+from graphlink.nccl.noted import SideFiles
+from graphlink.pipeline.stagerun import stage_run
+from graphlink.ranks.comms import rank_comms
+from graphlink.read.heads import read_head
+from graphlink.read.host import read_host
 from graphlink.report.diagnosis import Diagnosis, Told
-from graphlink.run.job import Inputs
+from graphlink.run.job import Inputs, LinkedRank, link_rank, rank_of
 from graphlink.run.ranks import Failed, naming_limits, naming_lost
+from graphlink.run.state import RankRows
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which
-    ``found`` were found in folders, not named; ``passed_over``: what pairing had to say.
-    """
+class Examined:
+    """``findings`` of one rank, and of its communication what joining ranks reads; None where there is no graph."""
 
-    ranks: tuple[Inputs, ...] = ()
-    bare: tuple[Path, ...] = ()
-    dumps: tuple[Path, ...] = ()
-    found: frozenset[Path] = frozenset()
-    passed_over: tuple[str, ...] = ()
+    rank: int
+    findings: tuple[Finding, ...]
+    rows: RankRows | None
 
 
-def diagnose(given: Given) -> tuple[list[int], list[Finding]]:
-    """Ranks and findings of a run.
+def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
+    """Return the ranks and findings of a run. ``subject``: what it is called.
 
     Each rank is read in a process of its own, as many at a time as memory allows.
 
@@ -53,11 +60,11 @@ def diagnose(given: Given) -> tuple[list[int], list[Finding]]:
         other = first.setdefault(one.rank, recording.name)
         if other != recording.name:
             raise InputError(f"is of rank {one.rank}, as is {other}", path=recording.name, todo="look at one run at a time")
-    return sorted(first), findings_of(examined, given)
+    return Diagnosis(subject=list(subject), ranks=sorted(first), findings=findings_of(examined, given))
 
 
-def findings_of(examined: Sequence[Examined], given: Given) -> list[Finding]:
-    """All findings of a run of which each rank was examined, what costs most first.
+def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
+    """Return all findings of a run of which each rank was examined, what costs most first.
 
     Raises:
         InputError: an execution trace or side file cannot be read.
@@ -66,11 +73,11 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Finding]:
     rows = [one.rows for one in examined if one.rows is not None]
     if rows:
         findings += ranks_lacking(rows)
-    findings += map(examine_alone, given.bare)
+    findings += [replace(alone(read_host(et)), files=(str(et),)) for et in given.bare]
     passed_over = list(given.passed_over)
     for path in given.dumps:
         with naming_limits(str(path)):
-            dumps, unread = read_dumps({path: str(path)}, given.found)
+            dumps, unread = nccl.read_dumps({path: str(path)}, given.found)
         passed_over += unread
         for dump in dumps:
             findings += dump_lacking(dump)
@@ -89,23 +96,50 @@ def _examine(inputs: Inputs) -> Examined | Failed:
         return Failed(problem.text())
 
 
-def as_file(subject: Sequence[str], ranks: Sequence[int], findings: Sequence[Finding]) -> Diagnosis:
-    """As ``--json`` prints it."""
-    told = [
-        Told(
-            name=f.kind.name,
-            level=f.kind.level.name.lower(),
-            lacks=f.lacks,
-            costs=f.costs,
-            record=f.record,
-            by_capture=f.kind.by_capture,
-            share=round(f.share, 6),
-            figures=f.figures,
-            parts=f.parts,
-            told=list(f.told),
-            ranks=list(f.ranks),
-            files=list(f.files),
-        )
-        for f in findings
-    ]
-    return Diagnosis(subject=list(subject), ranks=list(ranks), findings=told)
+def examine(inputs: Inputs) -> Examined:
+    """Return the findings of one rank.
+
+    An ET of another run is a finding, and the rest is said of the recording alone. O(n log n) in rows.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    read = link_rank(inputs, lenient=True)
+    trace, linked, comm = read.trace, read.linked, read.comm
+    findings = [] if read.other_run is None else [Finding(OTHER_RUN, told=(read.other_run,))]
+    findings += rows_lacking(linked, nsys=inputs.nsys is not None)
+    findings += times_lacking(trace, linked)
+    findings += communication_lacking(comm)
+    findings += links_lacking(linked)
+    if inputs.nsys is not None:
+        findings += export_lacking(inputs.nsys, linked, comm, inputs.numbering)
+    else:
+        findings += rank_lacking(trace, comm, distributed=read_head(inputs.recording).backend is not None)
+        findings += details_lacking(linked)
+        if linked.et is not None:
+            findings += et_lacking(linked, comm, linked.et)
+        elif read.other_run is None:
+            findings += without_et(linked, comm)
+    rank = rank_of(inputs, trace.rank)
+    rows = None
+    files = nccl.joined(read.dumps, linked, comm, rank)
+    if files is not None:
+        findings += join_lacking(files.join)
+    if len(trace.host.start_ns) or len(trace.device.start_ns):
+        more, rows = _graph_lacking(read, rank, files, nsys=inputs.nsys is not None)
+        findings += more
+    named = [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings]
+    return Examined(rank, tuple(named), rows)
+
+
+def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool) -> tuple[list[Finding], RankRows]:
+    linked, comm, options = read.linked, read.comm, BuildOptions(sync="cuda")
+    found = find(linked, options, comm)
+    built = build_with(linked, comm, found, options)
+    findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
+    findings += standing_lacking(built, linked, comm)
+    staged = stage_run(built.graph, linked, comm, rank, (), files)
+    if staged.warnings:
+        findings.append(Finding(PIPELINE, 0.0, told=staged.warnings))
+    comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
+    return findings, RankRows(comms, comms.groups, staged.run, len(built.graph.kind))

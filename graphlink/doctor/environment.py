@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from graphlink.capture.support import Support
@@ -174,35 +173,19 @@ INTERVAL = _kind(
 KINDS: Final = (*FEATURES.values(), NO_NSYS, MASK, KERNELS, STEPS, RINGS, DUMP, TIMING, VERBOSE, SMALL, REQUIRED, INTERVAL)
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """What is installed, and the environment variables."""
-
-    support: Support
-    environ: Mapping[str, str]
-
-    @property
-    def versions(self) -> str:
-        return ", ".join(f"{name} {version}" for name, version in self.support.versions.items())
-
-
-def environment_lacking(here: Here) -> Iterator[Finding]:
-    """What a recording made here would lack. Variables of what is not turned on are not looked at."""
-    passed_over = () if here.support.has("device") else ("cuda_sync", "event_records")
-    for feature in here.support.features:
+def environment_lacking(support: Support, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what a recording made here would lack. Variables of what is not turned on are not looked at."""
+    passed_over = () if support.has("device") else ("cuda_sync", "event_records")
+    for feature in support.features:
         kind = FEATURES.get(feature.name)
         if kind is not None and not feature.available and feature.name not in passed_over:
             yield Finding(kind, told=(feature.found,), record=feature.how or "")
-    if shutil.which("nsys", path=here.environ.get("PATH")) is None:
+    if shutil.which("nsys", path=environ.get("PATH")) is None:
         yield Finding(NO_NSYS)
-    yield from _plugin(here.environ)
-    if here.environ.get("NCCL_INSPECTOR_ENABLE") == "1":
-        yield from _inspector(here.environ)
-    if (
-        here.support.has("device")
-        and here.support.has("flight_recorder")
-        and here.environ.get("TORCH_NCCL_ENABLE_TIMING", "0") in ("", "0")
-    ):
+    yield from _plugin(environ)
+    if environ.get("NCCL_INSPECTOR_ENABLE") == "1":
+        yield from _inspector(environ)
+    if support.has("device") and support.has("flight_recorder") and environ.get("TORCH_NCCL_ENABLE_TIMING", "0") in ("", "0"):
         yield Finding(TIMING)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-MOST_PARTS: Final = 6  # names that a text lists
+from graphlink.report.diagnosis import Told
+
 _CLAUSE: Final = "; "
 _FIGURE: Final = re.compile(r"\{(\w+)\}")
 
@@ -59,45 +60,47 @@ class Finding:
     files: tuple[str, ...] = ()
     record: str = ""  # in place of the kind's, where this case has a line of its own
 
-    @property
-    def lacks(self) -> str:
-        return _filled(self.kind.lacks, self.figures)
 
-    @property
-    def costs(self) -> str:
-        """Without clauses of which the first figure is 0."""
-        clauses = self.kind.costs.split(_CLAUSE)
-        kept = [c for c in clauses if not (first := _FIGURE.search(c)) or self.figures[first[1].replace("_ms", "_ns")]]
-        return _filled(_CLAUSE.join(kept), self.figures) or "nothing in this recording"
-
-
-def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding of each kind, what costs most first: by level, then by share, then by name."""
+def merged(findings: Iterable[Finding]) -> list[Told]:
+    """Return one entry of each kind, what costs most first: by level, then by share, then by name."""
     of_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         of_kind.setdefault(finding.kind.name, []).append(finding)
-    return sorted(map(_one, of_kind.values()), key=lambda f: (f.kind.level, -f.share, f.kind.name))
+    order = sorted(of_kind.values(), key=lambda same: (same[0].kind.level, -max(f.share for f in same), same[0].kind.name))
+    return list(map(_one, order))
 
 
-def _one(same: list[Finding]) -> Finding:
+def _one(same: list[Finding]) -> Told:
+    kind = same[0].kind
     figures: Counter[str] = Counter()
     parts: Counter[str] = Counter()
     for finding in same:
         figures.update(finding.figures)
         parts.update(finding.parts)
-    return Finding(
-        kind=same[0].kind,
-        share=max(f.share for f in same),
+    return Told(
+        name=kind.name,
+        level=kind.level.name.lower(),
+        lacks=_filled(kind.lacks, figures),
+        costs=_costs(kind, figures),
+        record=same[0].record or kind.record,
+        by_capture=kind.by_capture,
+        share=round(max(f.share for f in same), 6),
         figures=dict(figures),
         parts=dict(parts.most_common()),
-        told=tuple(dict.fromkeys(text for f in same for text in f.told)),
-        ranks=tuple(sorted({rank for f in same for rank in f.ranks})),
-        files=tuple(dict.fromkeys(file for f in same for file in f.files)),
-        record=same[0].record or same[0].kind.record,
+        told=list(dict.fromkeys(text for f in same for text in f.told)),
+        ranks=sorted({rank for f in same for rank in f.ranks}),
+        files=list(dict.fromkeys(file for f in same for file in f.files)),
     )
 
 
-def _filled(text: str, figures: dict[str, int]) -> str:
+def _costs(kind: Kind, figures: Mapping[str, int]) -> str:
+    """Fill in the text, without clauses of which the first figure is 0."""
+    clauses = kind.costs.split(_CLAUSE)
+    kept = [c for c in clauses if not (first := _FIGURE.search(c)) or figures[first[1].replace("_ms", "_ns")]]
+    return _filled(_CLAUSE.join(kept), figures) or "nothing in this recording"
+
+
+def _filled(text: str, figures: Mapping[str, int]) -> str:
     shown = {name: f"{value:,}" for name, value in figures.items()}
     shown |= {f"{name[:-3]}_ms": f"{value / 1e6:,.3f}" for name, value in figures.items() if name.endswith("_ns")}
     return text.format_map(shown)

@@ -40,7 +40,7 @@ def is_pattern(url: str) -> bool:
 
 
 def fetch(url: str, folder: Path) -> Path:
-    """Copies the file at ``url`` into ``folder``, under its own name. InputError when it is missing, a folder or cannot be read."""
+    """Copy the file at ``url`` into ``folder``, under its own name. InputError when it is missing, a folder or cannot be read."""
     place = _place(url)
     local = folder / _name(url)
     _fetch(place, place.path, url, local)
@@ -48,7 +48,7 @@ def fetch(url: str, folder: Path) -> Path:
 
 
 def fetch_start(remote: Remote, local: Path, size_bytes: int) -> None:
-    """Copies the first ``size_bytes`` of a file. InputError when it cannot be read."""
+    """Copy the first ``size_bytes`` of a file. InputError when it cannot be read."""
     place, data = _place(remote.url), b""
     if remote.size_bytes:  # object stores refuse a range of nothing
         with _told(remote.url, InputError, "be read"):
@@ -104,7 +104,7 @@ def is_folder(url: str) -> bool:
 
 
 def put_file(path: Path, url: str) -> None:
-    """Copies a local file to ``url``, in place of what is there. OutputError when it cannot be written."""
+    """Copy a local file to ``url``, in place of what is there. OutputError when it cannot be written."""
     place = _place(url)
     with _told(url, OutputError, "be written"):
         if place.protocol in OBJECT_STORES:
@@ -121,7 +121,7 @@ def put_file(path: Path, url: str) -> None:
 
 
 def remove(urls: Iterable[str]) -> None:
-    """Removes files; one that is not there is fine. OutputError when one cannot be removed."""
+    """Remove files; one that is not there is fine. OutputError when one cannot be removed."""
     for url in urls:
         place = _place(url)
         with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
@@ -129,7 +129,7 @@ def remove(urls: Iterable[str]) -> None:
 
 
 def remove_folder(url: str) -> None:
-    """Removes a folder with all in it; one that is not there is fine. OutputError when something cannot be removed."""
+    """Remove a folder with all in it; one that is not there is fine. OutputError when something cannot be removed."""
     place = _place(url)
     with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
         place.system.invalidate_cache()

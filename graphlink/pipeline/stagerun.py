@@ -20,7 +20,7 @@ from graphlink.pipeline.infer import first_source, inferred_entries
 from graphlink.pipeline.records import NO_TIME, Delays, Exchanges, KeyedSpans, Ranges, Spans, StageRun
 from graphlink.pipeline.rules import Rule
 from graphlink.pipeline.work import device_work, host_work
-from graphlink.ranks.clocks.align import onto_run
+from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock, Meetings, RankComms
 from graphlink.records import Short
 

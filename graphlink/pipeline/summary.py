@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.pipeline.records import Theory
+from graphlink.records import Table
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +37,8 @@ def shape(pipeline: Pipeline) -> str:
     return f"{'schedule unknown' if pipeline.schedule == 'unknown' else pipeline.schedule}: {sized}"
 
 
-def pipeline_table(pipeline: Pipeline) -> str:
-    """Return the block of the printed summary."""
+def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
+    """Return what is printed of it."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
     for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):
@@ -51,5 +52,4 @@ def pipeline_table(pipeline: Pipeline) -> str:
     if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
         rows.append(("after it", f"optimizer_sync {pipeline.optimizer_sync_ns / 1e6:,.3f} ms"))
     rows += [("warning", text) for text in pipeline.warnings]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([f"pipeline, {shape(pipeline)}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+    return [f"pipeline, {shape(pipeline)}", Table(rows)]

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short
+from graphlink.records import Short, Table
 
 NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -194,8 +194,8 @@ def group_name(key: GroupKey, ids: Mapping[GroupKey, int]) -> str:
     return f"group {ids.get(key, key[1] or '(unnamed)')}"
 
 
-def run_table(run: Run) -> str:
-    """The block of the run in the printed summary."""
+def run_table(run: Run) -> list[str | Table]:
+    """Return the block of the run in the printed summary."""
     rows = [("ranks", f"{run.ranks:,} of {run.world_size:,} recorded"), ("matched", _matched(run.matched))]
     unmatched = _unmatched(run.matched.listed)
     rows += [("  unmatched", text) for text in unmatched[:SHOWN]] + _more("  unmatched", len(unmatched), "of them")
@@ -215,8 +215,7 @@ def run_table(run: Run) -> str:
     if run.replay:
         rows += [("replayed", _replayed(run.replay)), ("critical path", _path(run.replay))]
     rows += [("compared", _compared(c)) for c in run.compared]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(["all ranks", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+    return ["all ranks", Table(rows)]
 
 
 def _matched(matched: Matched) -> str:

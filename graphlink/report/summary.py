@@ -18,7 +18,7 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short
+from graphlink.records import Short, Table, joined, ms
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -167,8 +167,8 @@ def load(path: Path) -> Summary:
     return document.load(path, Summary, "summary of this version of graphlink")
 
 
-def table(summary: Summary) -> str:
-    """The summary for people: aligned text, one block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
+def table(summary: Summary) -> list[str | Table]:
+    """Return the summary for people: a block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
     ranks = summary.ranks
     blocks = [_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]
     if len(ranks) > 1 and any(rank.warnings for rank in ranks):
@@ -178,8 +178,8 @@ def table(summary: Summary) -> str:
     if summary.pipeline:
         blocks.append(pipeline_table(summary.pipeline))
     if summary.warnings:
-        blocks.append("\n".join(f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)))
-    return "\n\n".join(blocks)
+        blocks.append([f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)])
+    return joined(blocks)
 
 
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
@@ -194,7 +194,7 @@ def like_it(count: int) -> str:
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
-def _rank_table(rank: Rank, *, alone: bool) -> str:
+def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
     replay, path = rank.replay, rank.critical_path
     rows: list[tuple[str, str]] = [
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
@@ -218,10 +218,10 @@ def _rank_table(rank: Rank, *, alone: bool) -> str:
     if rank.nccl is not UNSET:
         rows += summary_nccl.rank_rows(rank.nccl)
     rows += [
-        ("recorded", f"{replay.measured_ns / 1e6:,.3f} ms"),
+        ("recorded", f"{ms(replay.measured_ns)} ms"),
         (
             "replayed",
-            f"{replay.replayed_ns / 1e6:,.3f} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
+            f"{ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
             f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
         ),
         ("critical path", _path(path)),
@@ -234,26 +234,21 @@ def _rank_table(rank: Rank, *, alone: bool) -> str:
     if rank.host.only_kineto and rank.inputs.et:
         rows.append(("  only in Kineto", _counts(rank.host.only_kineto, 3)))
     rows += [("warning", text) for text in rank.warnings if alone]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([f"rank {rank.rank} of {rank.world_size}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+    return [f"rank {rank.rank} of {rank.world_size}", Table(rows)]
 
 
-def _rank_lines(ranks: Sequence[Rank]) -> str:
-    """A line a rank."""
+def _rank_lines(ranks: Sequence[Rank]) -> list[str | Table]:
+    """Return a line a rank."""
     head = (
         *("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
         *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),
     )
-    rows = [head, *(_rank_line(rank) for rank in ranks[:MOST_LINES])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    if len(ranks) > MOST_LINES:
-        lines.append(f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}")
-    return "\n".join(lines)
+    more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
+    return [Table([_rank_line(rank) for rank in ranks[:MOST_LINES]], head, ">" * len(head), indent=0), *more]
 
 
-def _rank_warnings(ranks: Sequence[Rank]) -> str:
-    """Each warning once, with the number of ranks that have it; where its figures differ between them, with those of the first."""
+def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
+    """Return each warning once, with the number of ranks that have it; where its figures differ between them, with those of the first."""
     of_cause: dict[tuple[str, int], dict[int, str]] = {}  # by text without figures, and by its place among the equal ones of its rank
     for rank in ranks:
         so_far: Counter[str] = Counter()
@@ -262,13 +257,13 @@ def _rank_warnings(ranks: Sequence[Rank]) -> str:
             of_cause.setdefault((cause, so_far[cause]), {})[rank.rank] = text
             so_far[cause] += 1
     causes = sorted(of_cause.values(), key=len, reverse=True)
-    lines = []
+    lines: list[str | Table] = []
     for texts in causes[:MOST_WARNINGS]:
         (first, text), count = next(iter(texts.items())), len(texts)
         whose = f"rank {first}" if count == 1 else f"{count:,} ranks" + (f", as rank {first}" if len({*texts.values()}) > 1 else "")
         lines.append(f"warning, {whose}: {text}")
     more = [f"... and {len(causes) - MOST_WARNINGS:,} more warnings in {NAME}"] if len(causes) > MOST_WARNINGS else []
-    return "\n".join([*lines, *more])
+    return [*lines, *more]
 
 
 def _rank_line(rank: Rank) -> tuple[str, ...]:
@@ -282,7 +277,7 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
         f"{sum(rank.device.orphans.values()):,}",
         f"{rank.sync.kept:,}",
         f"{comm:,}",
-        f"{replay.measured_ns / 1e6:,.3f}",
+        ms(replay.measured_ns),
         f"{replay.error_pct:+.3f}",
         f"{100 * replay.gap_share:.1f}",
         f"{100 * replay.delay_share:.1f}",
@@ -296,8 +291,8 @@ def _standstill(found: Standstill) -> str:
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
     whole = Stood(ns=sum(p.ns for p in parts.values()), explained_ns=sum(p.explained_ns for p in parts.values()))
     shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
-    longest = f"; longest rest {found.largest[0].ns / 1e6:,.3f} ms: {found.largest[0].what[:60]}" if found.largest else ""
-    return f"{whole.ns / 1e6:,.3f} ms, {_explained(whole)} % explained: {shares}{longest}"
+    longest = f"; longest rest {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
+    return f"{ms(whole.ns)} ms, {_explained(whole)} % explained: {shares}{longest}"
 
 
 def _explained(stood: Stood) -> str:
@@ -322,7 +317,7 @@ def _path(path: CriticalPath) -> str:
     parts = msgspec.structs.asdict(path.share_ns)
     whole = path.length_ns or 1
     shares = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in parts.items())
-    return f"{path.length_ns / 1e6:,.3f} ms in {path.nodes:,} nodes: {shares}"
+    return f"{ms(path.length_ns)} ms in {path.nodes:,} nodes: {shares}"
 
 
 def _counts(counts: dict[str, int], most: int = 12) -> str:

@@ -49,7 +49,7 @@ class _Damaged(Exception):
 
 
 def dump(record: object, write: Callable[[Any], object]) -> None:
-    """Gives ``write`` the bytes of a record, a dataclass. Columns are not copied."""
+    """Give ``write`` the bytes of a record, a dataclass. Columns are not copied."""
     writer, kind = _Writer(write), type(record)
     writer.put(_first_line(kind))
     _put(writer, record, kind)
@@ -57,7 +57,7 @@ def dump(record: object, write: Callable[[Any], object]) -> None:
 
 
 def load(file: BinaryIO, kind: type[_Record], name: str | Path, todo: str) -> _Record:
-    """Reads what ``dump`` wrote of a record of this kind. ``name`` and ``todo`` are for messages. Memory is that of the record.
+    """Read what ``dump`` wrote of a record of this kind. ``name`` and ``todo`` are for messages. Memory is that of the record.
 
     Raises:
         InputError: the file is damaged, cut off, of another version or record, or its columns are not of the declared dtypes and lengths.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ from graphlink.model import I64, Built, Column, Communication, EdgeKind, Graph, 
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.noted import columns as nccl_columns
+from graphlink.nccl.read.records import Dump
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import svg as pipeline_svg
 from graphlink.pipeline.analyse import analyse, rank_pipeline
@@ -121,6 +123,59 @@ def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
     return bubbles.NAME, pipeline_svg.NAME
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class LinkedRank(Short):
+    """One rank, read, matched and linked. ``trace``: as recorded, before calls were cut; ``unread``: side files that were passed over;
+    ``other_run``: how an execution trace that was left out differs from the recording.
+    """
+
+    trace: Trace
+    linked: Linked
+    comm: Communication
+    dumps: Sequence[Dump]
+    unread: tuple[str, ...]
+    other_run: str | None = None
+
+    def world_size(self, rank: int) -> int:
+        """Return the recorded number of ranks, at least what ``rank`` and the groups of the communication need."""
+        return max(self.trace.world_size or 1, rank + 1, *(r + 1 for g in self.comm.groups for r in g.ranks or ()))
+
+
+def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False) -> LinkedRank:
+    """Read the files of one rank, match its host rows and link its device ops.
+
+    ``keep_json``: keep the nodes of the execution trace as JSON; ``lenient``: leave out an execution trace of another run.
+
+    Raises:
+        InputError: a file cannot be read or is of another kind, or the two are of different runs and it is not ``lenient``.
+        UsageError: there is no such step.
+    """
+    steps = parse_steps(step)
+    trace = trace_of(inputs)
+    et: HostTrace | None = None
+    if inputs.et is not None:
+        log.info("reading %s", inputs.et)
+        et = read_host(inputs.et, keep_json=keep_json)
+    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
+    log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
+    other_run = None
+    try:
+        match = match_hosts(trace, et if len(trace.host.start_ns) or not lenient else None)
+    except InputError as problem:
+        if not lenient:
+            raise
+        other_run = problem.what if problem.where is None else f"{problem.what}: {problem.where}"
+        et, match = None, match_hosts(trace, None)
+    if inputs.nsys is not None:
+        match = replace(match, method="nsys")
+    if steps is not None:
+        part = cut(trace, match, steps)
+        trace, match = part.trace, part.match
+    linked = link(on_host_clock(trace), et, match)
+    comm = communication(linked, nccl.known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
+    return LinkedRank(trace, linked, comm, dumps, unread, other_run)
+
+
 @gc_paused()
 def prepare(inputs: Inputs, options: Options) -> Prepared:
     """Read and link one rank and build its graph.
@@ -129,22 +184,8 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         InputError: a file cannot be read, is of another kind, is of a rank that its run has not, or the two are of different runs.
         UsageError: there is no such step.
     """
-    steps = parse_steps(options.step)
-    trace = trace_of(inputs)
-    et: HostTrace | None = None
-    if inputs.et is not None:
-        log.info("reading %s", inputs.et)
-        et = read_host(inputs.et, keep_json=options.linked)
-    dumps, unread = nccl.read_dumps({path: inputs.name_of(path) for path in inputs.nccl}, inputs.found)
-    log.info("linking %d host rows, %d device ops", len(trace.host.start_ns), len(trace.device.start_ns))
-    match = match_hosts(trace, et)
-    if inputs.nsys is not None:
-        match = replace(match, method="nsys")
-    if steps is not None:
-        part = cut(trace, match, steps)
-        trace, match = part.trace, part.match
-    linked = link(on_host_clock(trace), et, match)
-    comm = communication(linked, nccl.known_groups(linked, dumps, dict(inputs.members)) if dumps else ())
+    read = link_rank(inputs, options.step, keep_json=options.linked)
+    trace, linked, comm = read.trace, read.linked, read.comm
     log.info("finding dependencies")
     built = build(linked, comm, options.build)
     nodes = len(built.graph.kind)
@@ -155,25 +196,24 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
     log.info("checking %d nodes, %d edges", len(built.graph.kind), len(built.graph.source))
     findings = check(built.graph, rounding_ns(trace))
     _refuse_errors(findings, inputs.recording)
-    rank = _rank(inputs, trace.rank)
+    rank = rank_of(inputs, trace.rank)
     _refuse_world(inputs, rank, trace.world_size)
     plan = target.plan(built.graph, comm, rank, options.target)
-    files = nccl.joined(dumps, linked, comm, rank)
+    files = nccl.joined(read.dumps, linked, comm, rank)
     log.info("looking for pipeline ranges")
     staged = stage_run(built.graph, linked, comm, rank, user_rules(options.range_rules), files)
-    world_size = max(trace.world_size or 1, rank + 1, *(r + 1 for g in comm.groups for r in g.ranks or ()))
     warnings = (
         *trace.warnings,
         *linked.warnings,
         *comm.warnings,
         *built.warnings,
-        *unread,
+        *read.unread,
         *nccl.warnings(files),
         *staged.warnings,
         *(f"check: {finding}" for finding in findings),
         *_rank_warnings(inputs, rank, trace.rank),
     )
-    return Prepared(inputs, rank, world_size, linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings)))
+    return Prepared(inputs, rank, read.world_size(rank), linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings)))
 
 
 @gc_paused()
@@ -286,7 +326,8 @@ def _refuse_errors(findings: tuple[Finding, ...], path: Path) -> None:
         )
 
 
-def _rank(inputs: Inputs, recorded: int | None) -> int:
+def rank_of(inputs: Inputs, recorded: int | None) -> int:
+    """Return the rank that ``--rank`` gives, else the ``recorded`` one, else that of the file's name, else 0."""
     return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
 
 

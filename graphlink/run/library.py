@@ -27,9 +27,8 @@ from graphlink.replay.report import MACHINES, report
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.report import summary
 from graphlink.run import tables
-from graphlink.run.discover.recordings import Recordings
 from graphlink.run.link import Output, linked
-from graphlink.run.options import Options
+from graphlink.run.options import Options, Recordings
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,9 +22,9 @@ from graphlink.report import summary
 from graphlink.run import job
 from graphlink.run.compare import compare
 from graphlink.run.discover.find import find
-from graphlink.run.discover.recordings import Recordings
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here
+from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
 from graphlink.run.ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
@@ -126,7 +126,7 @@ def leave_jobs(recordings: Recordings, options: job.Options, output: Output, run
         GraphlinkError: as the stages do; ``SomeRanksFailed`` if some did.
     """
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        inputs = find(recordings, Path(folder), runs_on, linked=options.linked, one=True).inputs
+        inputs = find(recordings, Path(folder), runs_on, linked=options.linked, one=True).ranks
         jobs = rank_jobs(inputs, options, output.folder, runs_on, resume=output.resume)
     good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
     return [stored.manifest.rank for stored in jobs.done]
@@ -141,7 +141,7 @@ def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: R
     if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or recordings.paddle_logs or recordings.nsys:
         return None
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        inputs = find(recordings, Path(folder), runs_on, linked=options.linked).inputs
+        inputs = find(recordings, Path(folder), runs_on, linked=options.linked).ranks
     asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
     same = asked == {_files_of(rank) for rank in whole.ranks}
     return whole if same and not _changed_since(Path(out.name) / summary.NAME, inputs) else None
@@ -185,7 +185,7 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
         result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
         return Made(_summarised(result, options, (), folder))
     found = find(recordings, folder, runs_on, linked=options.linked)
-    inputs, warnings = found.inputs, found.warnings
+    inputs, warnings = found.ranks, found.warnings
     if len(inputs) == 1:
         with naming_limits(inputs[0].name), here(inputs[0]) as one:
             result = job.run_rank(one, options, folder)

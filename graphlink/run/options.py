@@ -1,7 +1,9 @@
-"""What the job of a rank is given: its files, and what shapes its graph."""
+"""What the job is given: the recordings of a run, the files of a rank, and what shapes its graph."""
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,79 @@ _WORDS: Final = {
     "timeline": ("recorded", "both", "none"),
     "comm_time": ("recorded", "transfer"),
 }
+
+
+_BESIDE: Final = {  # by what says where recordings are: what else may be given
+    "folders": ("nccl", "rank", "strict", "same_run"),
+    "kineto": ("et", "nccl", "rank", "strict", "same_run"),
+    "nsys": ("rank", "same_run"),
+    "paddle_logs": ("same_run",),
+}
+_EVERYTHING: Final = (*_BESIDE, "et", "nccl", "rank", "strict")
+_INSTEAD: Final = {
+    "nsys": "an export is a recording of its own: it says neither its partners nor how many there are, and has no side files",
+    "paddle_logs": "logs hold jobs, not traces, and the names of files say the ranks",
+    "folders": "give folders and files, or each kind by its name",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Recordings(Short):
+    """Name the recordings that a run is linked from: files, patterns that match files, and of Kineto, ET and NCCL also URLs.
+
+    Attributes:
+        folders: Folders and files, or patterns that match them: recordings told by content and paired by rank; not beside ``kineto``,
+            ``et`` or ``nsys``.
+        kineto: Kineto traces.
+        et: Execution traces, paired with them by rank.
+        nsys: nsys exports (sqlite), instead of Kineto traces.
+        nccl: Side files of NCCL or the Flight Recorder, or folders of them, beside Kineto traces.
+        paddle_logs: A folder of Paddle's worker logs, instead of all else: bubbles only.
+        rank: The rank of a single pair, whatever it says.
+        strict: A rank or a partner that is missing is an error, not a warning.
+        same_run: Recordings that differ in number of ranks, job or time are of one run all the same.
+
+    Raises:
+        UsageError: nothing is named, or what is named cannot be given together.
+    """
+
+    folders: tuple[str, ...] = ()
+    kineto: tuple[str, ...] = ()
+    et: tuple[str, ...] = ()
+    nsys: tuple[str, ...] = ()
+    nccl: tuple[str, ...] = ()
+    paddle_logs: str | None = None
+    rank: int | None = None
+    strict: bool = False
+    same_run: bool = False
+
+    def __post_init__(self) -> None:
+        given = [n for n in _EVERYTHING if getattr(self, n) not in ((), None) and getattr(self, n) is not False]
+        sort = next((n for n in given if n in _BESIDE), None)
+        if sort is None:
+            raise UsageError("no Kineto trace given", todo="name a folder of recordings, Kineto traces or nsys exports")
+        other = next((n for n in given if n != sort and n not in _BESIDE[sort]), None)
+        if other is not None:
+            raise UsageError(f"{sort} and {other} cannot be given together", todo=_INSTEAD.get(other) or _INSTEAD.get(sort) or "give one")
+        if self.paddle_logs == "":
+            raise bad_value("paddle_logs", "", "a folder")
+        if self.rank is not None and self.rank < 0:
+            raise bad_value("rank", self.rank, "a number from 0")
+
+    @classmethod
+    def of(cls, names: Sequence[str | Path]) -> Recordings:
+        """Take folders and files, which are told by content when they are looked for.
+
+        Raises:
+            UsageError: nothing is named.
+        """
+        return cls(folders=tuple(map(str, names)))
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one pair may be meant."""
+        names = self.folders or self.kineto
+        return len(names) > 1 or any(glob.has_magic(name) or Path(name).is_dir() for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -1,92 +1,36 @@
-"""Where the outputs of a run go, and the jobs of its ranks until then: a folder of this machine, or one behind a URL."""
+"""Where the outputs of a run go, and the jobs of its ranks until then: a folder of this machine, or one behind a URL.
+
+Behind a URL nothing can be renamed as a whole: what is put last says that the rest is there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
+
+import msgspec
 
 from graphlink import publish
+from graphlink.engine import files
 from graphlink.engine.files import is_url
+from graphlink.errors import GraphlinkError
+from graphlink.read.heads import at_once
 from graphlink.report import summary
-from graphlink.run.remote import RemoteOut
 
 _TRIES: Final = 4
 
 
-class Store(Protocol):
-    """Folders of files, each of which counts only when it is whole. Names are relative, with "/"."""
-
-    def exists(self) -> bool:
-        """Whether there are folders, whole or not."""
-
-    def names(self, last: str) -> list[str]:
-        """Folders of the first level that are whole; ``last`` as in ``place``."""
-
-    def where(self, name: str) -> str | Path:
-        """For messages."""
-
-    def read(self, name: str) -> bytes | None:
-        """A file; None where there is none."""
-
-    def opened(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """A file that is there."""
-
-    def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
-        """A folder with what ``write`` writes, in place of an older one; of its files ``last`` says that all are there."""
-
-    def drop(self, name: str, last: str) -> None:
-        """Removes a folder, if there is one; at no time does what is left of it count."""
-
-    def holds(self, name: str, inner: Sequence[str]) -> bool:
-        """Whether these files are in a folder."""
-
-    def take(self, name: str, last: str, to: Path) -> None:
-        """Brings the files of a folder but ``last`` into one of this machine; they need not be in the store afterwards."""
-
-    def clear(self) -> None:
-        """Removes all."""
-
-    def clear_unfinished(self) -> None:
-        """Removes what killed jobs left half done."""
-
-
-class Publishing(Protocol):
-    """Files go to ``beside``, ``publish`` makes them the outputs, leaving without it takes everything back."""
-
-    beside: Path
-
-    def __enter__(self) -> Publishing: ...
-
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None: ...
-
-    def publish(self) -> None: ...
-
-
-class Out(Protocol):
-    """``name``: as the user knows it; ``hidden``: where jobs are kept until all are joined."""
-
-    name: str
-    hidden: str
-
-    def store(self) -> Store: ...
-
-    def publication(self, *, force: bool) -> Publishing: ...
-
-    def published(self) -> summary.Summary | None:
-        """The summary of an earlier run all of whose files are there."""
-
-
-def out_of(name: str) -> Out:
-    return RemoteOut(name) if is_url(name) else LocalOut(name)
-
-
 class LocalStore:
-    """A folder appears by being renamed.
+    """Folders of files, a folder a rank, each of which counts only when it is whole: here it appears by being renamed.
+
+    Names are relative, with "/". ``last`` is the file that says that all others of a folder are there.
 
     Raises:
         OutputError: it would lie behind a link.
@@ -98,15 +42,19 @@ class LocalStore:
             publish.refuse_links(folder)
 
     def exists(self) -> bool:
+        """Return whether there are folders, whole or not."""
         return self.folder.is_dir()
 
     def names(self, last: str) -> list[str]:
+        """Return the folders of the first level that are whole."""
         return sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(publish.TEMPORARY)) if self.folder.is_dir() else []
 
     def where(self, name: str) -> Path:
+        """Return the name for messages."""
         return self.folder / name
 
     def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file; None where there is none."""
         try:
             return (self.folder / name).read_bytes()
         except OSError:
@@ -118,6 +66,7 @@ class LocalStore:
             yield file
 
     def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
+        """Have ``write`` fill a folder, and put it in place of an older one."""
         folder = self.folder / name
         with publish.naming(self.folder):
             beside = self._beside()
@@ -150,6 +99,7 @@ class LocalStore:
         shutil.rmtree(aside, ignore_errors=True)
 
     def drop(self, name: str, last: str) -> None:
+        """Remove a folder, if there is one; at no time does what is left of it count."""
         if (self.folder / name).exists():
             with publish.naming(self.folder), contextlib.suppress(FileNotFoundError):  # another job of this rank may have done it
                 self._remove(self.folder / name)
@@ -162,9 +112,11 @@ class LocalStore:
         return publish.temporary(self.folder)
 
     def holds(self, name: str, inner: Sequence[str]) -> bool:
+        """Return whether these files are in a folder."""
         return all(publish.is_own(one) and (self.folder / name / one).is_file() for one in inner)
 
     def take(self, name: str, last: str, to: Path) -> None:
+        """Bring the files of a folder but ``last`` into one of this machine; they need not be here afterwards."""
         with publish.naming(to):
             for path in sorted((self.folder / name).iterdir()):
                 if path.name != last:
@@ -172,32 +124,189 @@ class LocalStore:
                     path.rename(to / path.name)
 
     def clear(self) -> None:
-        """The hidden folder goes too if nothing else is in it."""
+        """Remove all, the hidden folder too if nothing else is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.folder.parent.rmdir()
 
     def clear_unfinished(self) -> None:
-        """Jobs of other ranks may be at work. The folder goes too if nothing else is in it."""
+        """Remove what killed jobs left half done, the folder too if nothing else is in it. Jobs of other ranks may be at work."""
         for path in publish.left_by_the_killed(self.folder):
             shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
-class LocalOut:
-    def __init__(self, name: str) -> None:
-        self.folder = Path(name)
-        self.name, self.hidden = str(self.folder), str(self.folder / publish.HIDDEN)
+class RemoteStore:
+    """``out.LocalStore`` behind a URL. A folder counts once its ``last`` file is there."""
 
-    def store(self) -> LocalStore:
-        return LocalStore(self.folder)
+    def __init__(self, out: str) -> None:
+        self.url = f"{out}/{publish.HIDDEN}/ranks"
 
-    def publication(self, *, force: bool) -> publish.Publication:
-        return publish.Publication(self.folder, force=force)
+    def exists(self) -> bool:
+        return files.is_folder(self.url)
+
+    def names(self, last: str) -> list[str]:
+        return [url.split("/")[-2] for url in files.listing(f"{self.url}/*/{last}")]
+
+    def where(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        return _read(f"{self.url}/{name}")
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, files.fetch(f"{self.url}/{name}", Path(folder)).open("rb") as file:
+            yield file
+
+    def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            write(Path(folder))
+            self.drop(name, last)
+            for path in sorted(Path(folder).iterdir(), key=lambda p: (p.name == last, p.name)):
+                files.put_file(path, f"{self.url}/{name}/{path.name}")
+
+    def drop(self, name: str, last: str) -> None:
+        files.remove([f"{self.url}/{name}/{last}"])
+        files.remove_folder(f"{self.url}/{name}")
+
+    def holds(self, name: str, inner: Sequence[str]) -> bool:
+        return set(inner) <= set(_names(f"{self.url}/{name}"))
+
+    def take(self, name: str, last: str, to: Path) -> None:
+        for one in _names(f"{self.url}/{name}"):
+            if one != last:
+                files.fetch(f"{self.url}/{name}/{one}", to)
+
+    def clear(self) -> None:
+        files.remove_folder(self.url.rpartition("/")[0])
+
+    def clear_unfinished(self) -> None:
+        """What a killed job left does not count, and the next job of that rank removes it."""
+
+
+def _published(url: str) -> summary.Summary | None:
+    """Return the summary of an earlier run all of whose files are there."""
+    if summary.NAME not in (there := _names(url)):
+        return None
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        whole = summary.load(files.fetch(f"{url}/{summary.NAME}", Path(folder)))
+    return whole if set(whole.files) <= set(there) else None
+
+
+class RemotePublication:
+    """``publish.Publication`` behind a URL: the summary goes first and comes last, so none lists what is not there.
+
+    The journal names files of graphlink that no summary lists: of a run that was cut while it put them. It is also what shows, before
+    the work begins, that something can be put there.
+
+    Raises:
+        OutputError, InputError: the folder holds outputs of an earlier run and ``force`` is not set, holds a file of that name that is
+            of no run, or cannot be reached or written.
+    """
+
+    def __init__(self, url: str, *, force: bool) -> None:
+        self.url, self.force = url, force
+        self._old: list[str] = []  # files of earlier runs
+        self._cut: list[str] = []  # those of them that no summary lists
+        self._put: list[str] = []
+
+    def __enter__(self) -> RemotePublication:
+        told = _read(f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
+        if told is not None:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._cut = list(filter(publish.is_own, msgspec.json.decode(told, type=list[str])))
+        listed = _read(f"{self.url}/{summary.NAME}")
+        self._old = list(self._cut)
+        if listed is not None:
+            self._old += publish.listed(listed, f"{self.url}/{summary.NAME}")
+            if not self.force:
+                raise publish.taken(self.url)
+        self._beside = tempfile.TemporaryDirectory(prefix="graphlink-")
+        self.beside = Path(self._beside.name)
+        try:
+            self._note(self._cut)
+        except BaseException:
+            self._beside.cleanup()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self._beside.cleanup()
+        journal = f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}"
+        if kind is None:
+            files.remove([journal])
+            return
+        with contextlib.suppress(GraphlinkError):  # what went wrong before is what is told
+            files.remove(f"{self.url}/{name}" for name in reversed(self._put))
+            if not (self._cut or (self._put and self._old)):
+                files.remove([journal])
+
+    def publish(self) -> None:
+        """Put every file from beside; files of earlier runs are overwritten or removed."""
+        names = sorted(p.name for p in self.beside.iterdir() if p.is_file())
+        there, old = set(_names(self.url)), set(self._old)
+        foreign = [name for name in names if name in there and name not in old]
+        if foreign:
+            raise publish.foreign(foreign[0], self.url)
+        self._note([*self._old, *names])
+        self._put = names
+        files.remove([f"{self.url}/{summary.NAME}"])
+        at_once(lambda name: files.put_file(self.beside / name, f"{self.url}/{name}"), [name for name in names if name != summary.NAME])
+        files.remove(f"{self.url}/{name}" for name in sorted(old.difference(names)))
+        files.put_file(self.beside / summary.NAME, f"{self.url}/{summary.NAME}")
+
+    def _note(self, names: Sequence[str]) -> None:
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            publish.write(Path(folder) / publish.JOURNAL, msgspec.json.encode(list(names)))
+            files.put_file(Path(folder) / publish.JOURNAL, f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
+
+
+def _names(url: str) -> list[str]:
+    """Of the files in a folder; none where there is no such folder."""
+    return [inner.rpartition("/")[2] for inner in files.listing(url)] if files.is_folder(url) else []
+
+
+def _read(url: str) -> bytes | None:
+    """None where there is no such file."""
+    if not files.is_file(url):
+        return None
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+        return files.fetch(url, Path(folder)).read_bytes()
+
+
+Store = LocalStore | RemoteStore
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """An output folder of this machine, or behind a URL. ``name``: as the user knows it."""
+
+    name: str
+
+    @property
+    def hidden(self) -> str:
+        """Where jobs are kept until all are joined."""
+        return f"{self.name}/{publish.HIDDEN}" if is_url(self.name) else str(Path(self.name) / publish.HIDDEN)
+
+    def store(self) -> Store:
+        return RemoteStore(self.name) if is_url(self.name) else LocalStore(Path(self.name))
+
+    def publication(self, *, force: bool) -> publish.Publication | RemotePublication:
+        if is_url(self.name):
+            return RemotePublication(self.name, force=force)
+        return publish.Publication(Path(self.name), force=force)
 
     def published(self) -> summary.Summary | None:
-        if not (self.folder / summary.NAME).is_file():
+        """Return the summary of an earlier run all of whose files are there."""
+        if is_url(self.name):
+            return _published(self.name)
+        if not (Path(self.name) / summary.NAME).is_file():
             return None
-        whole = summary.load(self.folder / summary.NAME)
-        return whole if all(publish.is_own(name) and (self.folder / name).is_file() for name in whole.files) else None
+        whole = summary.load(Path(self.name) / summary.NAME)
+        return whole if all(publish.is_own(name) and (Path(self.name) / name).is_file() for name in whole.files) else None
+
+
+def out_of(name: str) -> Out:
+    return Out(name.rstrip("/") if is_url(name) else str(Path(name)))

@@ -143,7 +143,7 @@ class State:
         return out
 
     def save(self, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
-        """Keeps the work on a rank, in place of what an earlier job left of it.
+        """Keep the work on a rank, in place of what an earlier job left of it.
 
         Raises:
             OutputError: there is no room, or no leave to write.
@@ -174,7 +174,7 @@ class State:
         return self._store.where(key)
 
     def forget(self, inputs: Inputs) -> None:
-        """Removes what an earlier job of these recordings left."""
+        """Remove what an earlier job of these recordings left."""
         self._store.drop(self.key(inputs), MANIFEST)
 
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
@@ -202,11 +202,11 @@ class State:
         return _decoded(self._store.read(f"{key}/{FINISHED}/{RESULT}"), Result)
 
     def take_files(self, keys: Sequence[str], to: Path) -> None:
-        """Brings the ranks' files into a folder of this machine, on the file system of the jobs if they are on one of it."""
+        """Bring the ranks' files into a folder of this machine, on the file system of the jobs if they are on one of it."""
         at_once(lambda key: self._store.take(f"{key}/{FINISHED}", RESULT, to), keys)
 
     def clear(self) -> None:
-        """Forgets all jobs."""
+        """Forget all jobs."""
         self._store.clear()
 
     def clear_unfinished(self) -> None:

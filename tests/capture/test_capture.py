@@ -11,8 +11,7 @@ import pytest
 
 import graphlink
 from graphlink.capture import recording
-from graphlink.capture.waits import WAIT
-from graphlink.capture.window import Window
+from graphlink.capture.window import WAIT, Window
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.errors import UsageError
 from graphlink.link.match import match_hosts

@@ -12,8 +12,10 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.cli.out import plain, visible
+from graphlink.cli.out import plain, rendered, tell, visible
+from graphlink.errors import OutputError
 from graphlink.graph.attributes import framed
+from graphlink.records import Table
 from tests.cli.conftest import Ran
 
 CLI = Path(__file__).parents[2] / "graphlink" / "cli"
@@ -98,3 +100,51 @@ def test_json_on_standard_output_is_the_file(graphlink: Callable[..., Ran], tmp_
     assert graphlink("replay", tmp_path, "--json", tmp_path / "x.json").status == ran.status == 0
     no_controls(ran)
     assert json.loads(ran.out) == json.loads((tmp_path / "x.json").read_bytes())
+
+
+LONG = "several words that go on and on, until no line of forty columns holds them"
+
+
+def test_a_report_is_aligned_and_off_a_terminal_each_row_is_a_line() -> None:
+    report = ["head", Table([("name", LONG, "1"), ("a longer name", "[red]b[/]\n\x1b[1m", "1,000")], align="<<>"), "", "  end"]
+    hostile = r"[red]b[/]\n\x1b[1m"
+    assert rendered(report).split("\n") == [
+        "head",
+        f"  name           {LONG}      1",
+        f"  a longer name  {hostile:<{len(LONG)}}  1,000",
+        "",
+        "  end",
+    ]
+    assert rendered([Table([("x", "y" * 2_000_000)])]) == f"  x  {'y' * 2_000_000}"
+
+
+def test_on_a_terminal_lines_and_cells_wrap_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    narrow = rendered([f"  {LONG}", Table([("name", LONG)], ("what", "text"))], 40)
+    assert all(len(line) <= 40 for line in narrow.split("\n"))
+    assert [word for line in narrow.split("\n") for word in line.split()] == [*LONG.split(), "what", "text", "name", *LONG.split()]
+    assert all(line.startswith("  ") for line in narrow.split("\n"))
+    styled = rendered(["head", Table([("a\x1b", "b")])], 40, styled=True)
+    assert styled.startswith("\x1b[1mhead\x1b[0m\n  a\\x1b")
+
+
+def test_json_is_moved_in_whole_and_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "said.json"
+    file.write_text("before")
+    file.chmod(0o640)
+    (tmp_path / "link.json").symlink_to(file)
+    tell(str(tmp_path / "link.json"), {"a": 1}, list, quiet=True)
+    assert (json.loads(file.read_text()), file.stat().st_mode & 0o777) == ({"a": 1}, 0o640)
+    assert (tmp_path / "link.json").is_symlink()
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as out:
+            out.write(data[:2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OutputError, match="No space left"):
+        tell(str(file), {"a": 2}, list, quiet=True)
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert {path.name for path in tmp_path.iterdir()} == {"said.json", "link.json"}

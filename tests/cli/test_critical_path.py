@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from graphlink.cli.critical import report, sentences
+from graphlink.cli.out import rendered
 from graphlink.graph.chakra import read_chakra
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.fold import NAMES
@@ -90,7 +91,7 @@ def test_an_empty_path_is_said_to_be_empty(out: Path) -> None:
     none = ShareNs(host=0, compute=0, communication=0, copy=0, idle=0)
     nodes = type(file.nodes)(id=[], name=[], share=[], held_by=[], start_ns=[], cost_ns=[], start_delay_ns=[])
     gains = msgspec.structs.replace(file.gains, shares=none, ops=[], families=[], sync_points=[])
-    assert "none gains anything" in report(msgspec.structs.replace(file, length_ns=0, share_ns=none, nodes=nodes, gains=gains), 5)
+    assert "none gains anything" in rendered(report(msgspec.structs.replace(file, length_ns=0, share_ns=none, nodes=nodes, gains=gains), 5))
 
 
 @pytest.mark.parametrize("top", ["0", "101"])

@@ -14,7 +14,8 @@ import pytest
 
 from graphlink.errors import GraphlinkError, InputError, UsageError
 from graphlink.read.heads import read_head
-from graphlink.run.discover.inputs import Found, of_files, of_folders
+from graphlink.run.discover.inputs import of_files, of_folders
+from graphlink.run.discover.pairing import Discovered
 from tests.cli.conftest import Ran
 from tests.cli.test_errors import is_said
 from tests.tiny_traces import et, info, kineto, written
@@ -25,11 +26,11 @@ public = pytest.mark.skipif(not TRACES.is_dir(), reason="needs the public traces
 MINUTE_US = 60_000_000
 
 
-def folder(path: Path, rank: int | None = None) -> Found:
+def folder(path: Path, rank: int | None = None) -> Discovered:
     return of_folders([str(path)], rank)
 
 
-def pairs(found: Found) -> list[tuple[int | None, str, str | None]]:
+def pairs(found: Discovered) -> list[tuple[int | None, str, str | None]]:
     return [(one.expected_rank, one.kineto.name if one.kineto else "", one.et.name if one.et else None) for one in found.ranks]
 
 

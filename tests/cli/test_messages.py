@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from graphlink.cli.out import rendered
 from graphlink.report import summary
 from tests.cli.conftest import Ran
 
@@ -26,7 +27,7 @@ def one_rank(graphlink_once: Run, traces: Path, tmp_path_factory: pytest.TempPat
 def warned(whole: summary.Summary, *of_ranks: Sequence[str], run: Sequence[str] = ()) -> list[str]:
     """The lines that warn, of a run whose ranks have these warnings."""
     ranks = [replace(whole.ranks[0], rank=rank, warnings=list(texts)) for rank, texts in enumerate(of_ranks)]
-    return [line for line in summary.table(replace(whole, ranks=ranks, warnings=list(run))).splitlines() if "warning" in line]
+    return [line for line in rendered(summary.table(replace(whole, ranks=ranks, warnings=list(run)))).splitlines() if "warning" in line]
 
 
 def test_a_rank_alone_keeps_its_warnings_in_its_block(one_rank: summary.Summary) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.capture.support import Feature, Support
-from graphlink.doctor.environment import ENOUGH, FEATURES, POOLS, Here, environment_lacking
+from graphlink.doctor.environment import ENOUGH, FEATURES, POOLS, environment_lacking
 
 VERSIONS = {"python": "3.12.1", "torch": "2.9.0", "cuda": "12.8"}
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> dict[str, str]:
 
 
 def names(given: Support, environ: dict[str, str]) -> set[str]:
-    return {finding.kind.name for finding in environment_lacking(Here(given, environ))}
+    return {finding.kind.name for finding in environment_lacking(given, environ)}
 
 
 def test_nothing_is_missing_where_all_is_there(path: dict[str, str]) -> None:
@@ -33,7 +33,7 @@ def test_nothing_is_missing_where_all_is_there(path: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_each_feature_that_is_missing_is_found(feature: str, path: dict[str, str]) -> None:
-    (finding,) = environment_lacking(Here(support(feature), path | {"TORCH_NCCL_ENABLE_TIMING": "1"}))
+    (finding,) = environment_lacking(support(feature), path | {"TORCH_NCCL_ENABLE_TIMING": "1"})
     assert (finding.kind, finding.told, finding.record) == (FEATURES[feature], ("as found",), "the line")
 
 
@@ -65,7 +65,7 @@ def test_variables_of_the_plugin_count_once_it_is_set(path: dict[str, str]) -> N
 def test_a_small_ring_is_named(path: dict[str, str]) -> None:
     sizes = {f"NCCL_PROFILE_{pool}_POOL_SIZE": str(ENOUGH) for pool in POOLS} | {"NCCL_PROFILE_COLL_POOL_SIZE": "256"}
     environ = path | sizes | {"NCCL_PROFILER_PLUGIN": "x", "NCCL_PROFILE_EVENT_MASK": "4095", "NCCL_PROFILE_DUMP_FILE": "f"}
-    (finding,) = environment_lacking(Here(support(), environ))
+    (finding,) = environment_lacking(support(), environ)
     assert finding.record == f"NCCL_PROFILE_COLL_POOL_SIZE={ENOUGH}"
 
 
@@ -92,5 +92,5 @@ def test_timing_of_the_flight_recorder_is_a_matter_of_gpus(path: dict[str, str])
     assert names(support("device"), path) == {"env-no-device"}
 
 
-def test_versions_are_told(path: dict[str, str]) -> None:
-    assert Here(support(), path).versions == "python 3.12.1, torch 2.9.0, cuda 12.8"
+def test_versions_are_told() -> None:
+    assert support().versions_line == "python 3.12.1, torch 2.9.0, cuda 12.8"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from graphlink.doctor.diagnose import Given, findings_of
-from graphlink.doctor.examine import examine
-from graphlink.doctor.records import Finding
+from graphlink.doctor.diagnose import examine, findings_of
+from graphlink.doctor.given import Given
 from graphlink.engine.engines import RunsOn
-from graphlink.run.discover.nsys import ranks_of
+from graphlink.report.diagnosis import Told
+from graphlink.run.discover.find import ranks_of
 from graphlink.testing import NsysVariation, Training, run, training_program, write_nsys
 
 
@@ -21,9 +21,9 @@ def exported(folder: Path, **variation: Any) -> Path:
     return path
 
 
-def found_in(path: Path, folder: Path) -> dict[str, Finding]:
+def found_in(path: Path, folder: Path) -> dict[str, Told]:
     inputs = tuple(ranks_of([path], None, folder, RunsOn(1)))
-    return {f.kind.name: f for f in findings_of([examine(one) for one in inputs], Given(inputs))}
+    return {f.name: f for f in findings_of([examine(one) for one in inputs], Given(inputs))}
 
 
 @pytest.mark.parametrize(

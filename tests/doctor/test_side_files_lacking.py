@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from graphlink.doctor.diagnose import Given, findings_of
-from graphlink.doctor.examine import examine
+from graphlink.doctor.diagnose import examine, findings_of
+from graphlink.doctor.given import Given
 from graphlink.doctor.nccl import dump_lacking, missing_calls
 from graphlink.doctor.records import Finding
 from graphlink.nccl.read.read import read_dump
@@ -155,7 +155,7 @@ def test_the_inspector_leaves_out_small_messages_and_times(tmp_path: Path) -> No
 def test_side_files_alone_make_no_graph(tmp_path: Path) -> None:
     path = plugin(tmp_path, collective(1))
     (finding,) = findings_of([], Given(dumps=(path,)))
-    assert (finding.kind.name, finding.figures, finding.files) == ("nccl-alone", {"calls": 1}, (str(path),))
+    assert (finding.name, finding.figures, finding.files) == ("nccl-alone", {"calls": 1}, [str(path)])
 
 
 def test_ops_without_a_call_are_counted_over_ranks(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_ops_without_a_call_are_counted_over_ranks(tmp_path: Path) -> None:
     write_nccl(run, tmp_path, NcclProfile(kind="plugin", last=4, kernel_channels=True))
     heads = heads_of(sorted(tmp_path.glob("*.json")))
     ranks = pair(heads, [], of_folders([str(tmp_path)], None).ranks).ranks
-    found = {f.kind.name: f for f in findings_of([examine(one) for one in ranks], Given(ranks, dumps=tuple(head.path for head in heads)))}
+    found = {f.name: f for f in findings_of([examine(one) for one in ranks], Given(ranks, dumps=tuple(head.path for head in heads)))}
     lost = sum(len(columns.kind) for columns in run.ranks.values()) - 4 * len(heads)
     unmatched = found["nccl-unmatched"]
     assert lost <= unmatched.figures["left"] <= lost + len(heads)
     assert sum(unmatched.parts.values()) == unmatched.figures["left"]
     counted = found["nccl-calls-missing"].figures["missing"]
     assert lost - len(heads) <= counted <= lost  # numbers from 0 hide one a file
-    assert unmatched.ranks == (0, 1, 2, 3)
+    assert unmatched.ranks == [0, 1, 2, 3]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.errors import InputError
@@ -69,6 +69,7 @@ def test_all_of_a_rank_comes_back(prepared: Prepared, tmp_path: Path) -> None:
     assert written(prepared) == written(read(written(prepared), Prepared, tmp_path)), "so that a digest is of values"
 
 
+@settings(deadline=None)
 @given(
     row=st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5),
     text=st.text(st.characters(), max_size=5),

@@ -11,8 +11,7 @@ import pytest
 
 from graphlink.depend.build import BuildOptions
 from graphlink.errors import InputError, UsageError
-from graphlink.run.discover.recordings import Recordings
-from graphlink.run.options import Inputs, Options
+from graphlink.run.options import Inputs, Options, Recordings
 
 BAD: list[tuple[str, Any, str]] = [
     ("step", "last", "neither all"),
@@ -73,8 +72,12 @@ def test_a_rank_without_a_recording_is_refused() -> None:
         ({"et": ("et_0.json",)}, "no Kineto trace"),
         ({"folders": ("a",), "kineto": ("b",)}, "folders and kineto"),
         ({"kineto": ("a",), "nsys": ("b",)}, "kineto and nsys"),
-        ({"folders": ("a",), "et": ("b",)}, "et cannot"),
-        ({"nsys": ("a",), "nccl": ("b",)}, "nccl cannot"),
+        ({"folders": ("a",), "et": ("b",)}, "folders and et"),
+        ({"nsys": ("a",), "nccl": ("b",)}, "nsys and nccl"),
+        ({"nsys": ("a",), "strict": True}, "nsys and strict"),
+        ({"paddle_logs": "a", "rank": 0}, "paddle_logs and rank"),
+        ({"paddle_logs": "a", "kineto": ("b",)}, "kineto and paddle_logs"),
+        ({"paddle_logs": ""}, "paddle_logs=''"),
         ({"folders": ("a",), "rank": -1}, "rank=-1"),
     ],
 )

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.engine.engines import RunsOn
-from graphlink.errors import InputError, UsageError
+from graphlink.engine.engines import RunsOn, run_all
+from graphlink.engine.memory import estimate_bytes, unpacked_bytes
+from graphlink.errors import GraphlinkError, InputError, UsageError
+from graphlink.read.nsys.places import Contents, number
+from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
-from graphlink.run.discover.inputs import Found, of_files, of_folders, unfold
-from graphlink.run.discover.nsys import ranks_of
-from graphlink.run.discover.recordings import Recordings
+from graphlink.run import job
+from graphlink.run.discover.inputs import of_files, of_folders, unfold
+from graphlink.run.discover.names import natural_order
+from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
-from graphlink.run.job import Inputs
+from graphlink.run.options import Inputs, Recordings
+from graphlink.run.ranks import Failed, good, naming_limits, naming_lost
 
 log: Final = logging.getLogger("graphlink")
+_NAMED_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)  # of an nsys export
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """The files of each rank, and in words what is missing, was left aside or is doubtful."""
+def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool = False, one: bool = False) -> Discovered:
+    """Find and pair the recordings; what is missing, was left aside or is doubtful is in ``warnings``.
 
-    inputs: Sequence[Inputs]
-    warnings: tuple[str, ...]
-
-
-def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool = False, one: bool = False) -> Ranks:
-    """Find and pair the recordings. The traces of nsys exports, which say their ranks once they are read, lie in ``folder`` then, and so
-    do the beginnings of files behind URLs.
+    The traces of nsys exports, which say their ranks once they are read, lie in ``folder`` then, and so do the beginnings of files
+    behind URLs.
 
     ``linked``: every rank needs an execution trace. ``one``: of several, the rank ``recordings.rank`` is picked out.
 
@@ -53,7 +54,7 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
         if linked and (bare := [rank for rank in found.ranks if rank.et is None]):
             what = "--linked merges an execution trace with device ops, and there is none for it"
             raise UsageError(what, path=bare[0].name, todo="give one of every rank, or leave out --linked")
-        return Ranks(found.ranks, warnings)
+        return Discovered(found.ranks, warnings=warnings)
     if linked:
         raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=found.exports[0])
     if recordings.nccl:
@@ -64,14 +65,14 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
         )
     traces = folder / "nsys"  # a folder, which is not published
     traces.mkdir()
-    return Ranks(ranks_of(found.exports, recordings.rank, traces, runs_on), warnings)
+    return Discovered(tuple(ranks_of(found.exports, recordings.rank, traces, runs_on)), warnings=warnings)
 
 
-def _found(recordings: Recordings, *, one: bool) -> Found:
+def _found(recordings: Recordings, *, one: bool) -> Discovered:
     of_several = one and recordings.several
     rank = None if of_several else recordings.rank
     if recordings.nsys:
-        found = Found(exports=tuple(unfold(recordings.nsys)))
+        found = Discovered(exports=tuple(unfold(recordings.nsys)))
     elif recordings.folders:
         found = of_folders(recordings.folders, rank, same_run=recordings.same_run)
     else:
@@ -87,7 +88,7 @@ def _found(recordings: Recordings, *, one: bool) -> Found:
     return found
 
 
-def _only(found: Found, rank: int) -> Found:
+def _only(found: Discovered, rank: int) -> Discovered:
     """For the job of one rank that is to be picked out of all."""
     mine = tuple(one for one in found.ranks if one.expected_rank == rank)
     if len(found.ranks) == 1 and found.ranks[0].expected_rank is None:  # nothing but --rank tells it
@@ -96,3 +97,65 @@ def _only(found: Found, rank: int) -> Found:
         there = ", ".join(str(one.expected_rank) for one in found.ranks[:8])
         raise InputError(f"there is no recording of rank {rank}, but of {there}", todo="choose another --rank")
     return replace(found, ranks=mine)
+
+
+def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: RunsOn) -> list[Inputs]:
+    """Return the ranks that the nsys exports of a run hold; each is read once, and the traces of its ranks are left in ``folder``.
+
+    ``rank``: that of the only one, from ``--rank``. Files count in the order of their names, numbers in them by value.
+
+    Raises:
+        InputError, SomeRanksFailed: all or some files cannot be read.
+        UsageError: ``rank`` is given, and there are several.
+    """
+    exports = sorted(exports, key=natural_order)
+    tasks = [(export, folder / f"nsys.{k}") for k, export in enumerate(exports)]
+    if len(tasks) == 1:
+        with naming_limits(str(exports[0])):
+            files = [_store(*tasks[0])]
+    else:
+        outcomes = run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files")
+        files = good(naming_lost(outcomes, [str(e) for e in exports]), len(tasks), "files")
+    if rank is not None and sum(len(contents.places) for contents in files) > 1:
+        raise UsageError(
+            f"--rank is for a single rank, and the nsys exports hold {sum(len(contents.places) for contents in files)}",
+            path=exports[0],
+            todo="leave it out: they are numbered by communicator, or by file, process and device",
+        )
+    out = []
+    for k, (export, contents, numbering) in enumerate(
+        zip(exports, files, number(files, [_named_rank(path) for path in exports]), strict=True)
+    ):
+        if rank is not None and not numbering.told:
+            numbering = replace(numbering, ranks=(rank,))
+        out += [
+            Inputs(nsys=export, place=place, stored=_stored(tasks[k][1], place), numbering=numbering, rank=rank)
+            for place in range(len(contents.places))
+        ]
+    return out
+
+
+def _named_rank(path: Path) -> int | None:
+    found = _NAMED_RANK.search(path.name)
+    return int(found[1]) if found else None
+
+
+def _read(task: tuple[Path, Path]) -> Contents | Failed:
+    export, prefix = task
+    try:
+        with naming_limits(str(export)):
+            return _store(export, prefix)
+    except GraphlinkError as problem:
+        return Failed(problem.text())
+
+
+def _store(export: Path, prefix: Path) -> Contents:
+    job.log.info("reading %s", export)
+    report = read_report(export)
+    for place, trace in enumerate(report.traces):
+        job.store(trace, _stored(prefix, place))
+    return report.contents
+
+
+def _stored(prefix: Path, place: int) -> Path:
+    return prefix.with_name(f"{prefix.name}.{place}.columns")

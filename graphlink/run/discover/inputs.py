@@ -21,28 +21,13 @@ from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank
-from graphlink.run.discover.pairing import few, holes, pair, refuse_world
+from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world
 from graphlink.run.discover.side_files import heads_of, may_be_side_file
 from graphlink.run.job import Inputs
 
 log: Final = logging.getLogger("graphlink")
 
 _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Ranks of Kineto traces, or nsys exports where there is no Kineto trace; and the side files of NCCL in the folders.
-
-    ``missing``: what is not there of the run, in words: ranks, and partners of files. ``warnings``: what else is worth saying, such as
-    recordings that were left aside.
-    """
-
-    ranks: tuple[Inputs, ...] = ()
-    exports: tuple[Path, ...] = ()
-    warnings: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    dumps: tuple[DumpHead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +51,7 @@ class _Folder:
         return bool(self.devices or self.hosts or self.exports(needed=False))
 
 
-def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same_run: bool = False) -> Found:
+def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same_run: bool = False) -> Discovered:
     """The ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair is one as given.
 
     Raises:
@@ -79,17 +64,16 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
         if not any(map(glob.has_magic, kineto)):  # a name is for this file alone, which may be a pipe and must not be read twice
             if rank is None and os.path.isfile(devices[0]):  # noqa: PTH113 - False, where Path.is_file raises
                 refuse_world(read_head(devices[0]), None)
-            return Found((one,))
+            return Discovered((one,))
         (head,) = read_heads(devices)
         one = _single(head, one.et, rank)
-        return Found((one,), missing=_holes(one, head))
+        return Discovered((one,), missing=_holes(one, head))
     if rank is not None:
         raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
-    paired = pair(read_heads(devices), read_heads(hosts), same_run=same_run)
-    return Found(paired.ranks, (), paired.warnings, paired.missing)
+    return pair(read_heads(devices), read_heads(hosts), same_run=same_run)
 
 
-def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False) -> Found:
+def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False) -> Discovered:
     """The recordings in folders and the files named, told by content, paired by rank over all of them; side files of NCCL not yet.
 
     A folder that holds none itself is taken as a folder of folders, of a rank or host each. A single pair that is named is one as given,
@@ -117,15 +101,15 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
             raise UsageError("no Kineto trace given", path=hosts[0].path, todo="add the Kineto trace of the same run")
         exports = [path for folder in folders for path in folder.exports(needed=True)]
         _refuse_exports(folders, exports, hosts)
-        return Found((), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing)
+        return Discovered((), tuple(exports), (*_left_aside(folders, "nsys exports", exports_too=False), *foreign), missing)
     warnings = (*_left_aside(folders, "Kineto traces", exports_too=True), *foreign)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
         one = _single(devices[0], hosts[0].path if hosts else None, rank)
-        return Found((one,), (), warnings, missing if len(named) == len(paths) else (*missing, *_holes(one, devices[0])), dumps)
+        return Discovered((one,), (), warnings, missing if len(named) == len(paths) else (*missing, *_holes(one, devices[0])), dumps)
     if rank is not None:
         raise UsageError("--rank is for a single pair, and there are more", path=folders[0].path)
     paired = pair(devices, hosts, same_run=same_run)
-    return Found(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing), dumps)
+    return Discovered(paired.ranks, (), (*warnings, *paired.warnings), (*missing, *paired.missing), dumps)
 
 
 def is_looked_into(name: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.errors import InputError, UsageError
+from graphlink.nccl.read.read import DumpHead
 from graphlink.read.heads import Head, deep_ranks
 from graphlink.read.source import open_source
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order
@@ -29,12 +30,18 @@ _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """``missing``: what is not there of the run, in words; ``warnings`` what else is worth saying."""
+class Discovered:
+    """The files of the ranks of Kineto traces, or nsys exports where there is no Kineto trace; and the side files of NCCL in the folders.
 
-    ranks: tuple[Inputs, ...]
+    ``missing``: what is not there of the run, in words: ranks, and partners of files. ``warnings``: what else is worth saying, such as
+    recordings that were left aside.
+    """
+
+    ranks: tuple[Inputs, ...] = ()
+    exports: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    dumps: tuple[DumpHead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ _NAME: Final = "name"
 _ORDER: Final = "order"
 
 
-def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = False) -> Paired:
+def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = False) -> Discovered:
     """The ranks of Kineto traces ``devices`` and execution traces ``hosts``, in the order of their numbers.
 
     Raises:
@@ -74,11 +81,12 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
     )
     both = [*device_of, *host_of]
     warnings = (*left_aside, *_named_otherwise(both), *_by_order(both), *(f"{found.path}: {found.what}" for found in apart))
-    return Paired(ranks, warnings, (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices)))
+    missing = (*_half_pairs(device_of, host_of), *holes({one.rank for one in device_of}, devices))
+    return Discovered(ranks, warnings=warnings, missing=missing)
 
 
 def refuse_world(head: Head, rank: int | None) -> None:
-    """Raises InputError where the file's ``rank``, or the number of ranks in its name, cannot be of a run as large as it says."""
+    """Raise InputError where the file's ``rank``, or the number of ranks in its name, cannot be of a run as large as it says."""
     named = named_world(head.path)
     world, told = (head.world_size, "it records") if head.world_size is not None else (named, "its name says")
     if world is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from graphlink.errors import InputError
@@ -18,16 +17,8 @@ _MOST_RANKS: Final = 5  # that a message lists
 _MOST_FILES: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Sets:
-    """Files in sets of which none holds a rank twice, and what tells them apart. ``files``: by what is so in all of a set."""
-
-    apart_by: str
-    files: dict[str, list[Head]]
-
-
 def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
-    """Returns if no rank is there twice. ``what``: the kind of the files, in plural.
+    """Return if no rank is there twice. ``what``: the kind of the files, in plural.
 
     Raises:
         InputError: naming the first files of two runs, or two files of a rank.
@@ -45,10 +36,11 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
         raise InputError(
             f"is of rank {again[0]}, as is {first.path}{more}", path=second.path, todo=f"give one of the {what} of a rank, without the copy"
         )
-    (one, ones), (other, others), *_ = runs.files.items()
+    apart_by, sets = runs
+    (one, ones), (other, others), *_ = sets.items()
     listed = ", ".join(map(str, again[:_MOST_RANKS])) + (", ..." if len(again) > _MOST_RANKS else "")
     raise InputError(
-        f"is of another run, or another part of it, than {ones[0].path}: they differ by {runs.apart_by}, {one} and {other}",
+        f"is of another run, or another part of it, than {ones[0].path}: they differ by {apart_by}, {one} and {other}",
         path=others[0].path,
         where=f"rank {listed}, which {_few(ones)} hold, and again {_few(others)}",
         todo="give one of them, with globs: --kineto 'A/kineto_*.json' --et 'A/et_*.json'",
@@ -56,7 +48,7 @@ def refuse_same_rank(what: str, files: Sequence[tuple[int, Head]]) -> None:
 
 
 def refuse_copies(heads: Sequence[Head]) -> None:
-    """Raises InputError where two recordings of whose ranks nothing tells are of one process and begin at one moment."""
+    """Raise InputError where two recordings of whose ranks nothing tells are of one process and begin at one moment."""
     first: dict[tuple[int, int], Head] = {}
     for head in heads:
         if head.pid is not None and head.start_ns is not None:
@@ -91,8 +83,8 @@ def _common(heads: Sequence[Head]) -> Iterator[tuple[str, list[str | None]]]:
     yield "the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]
 
 
-def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> _Sets | None:
-    """The runs that the files fall into: as many as there are recordings of one rank at ``most``, and each rank once in a run."""
+def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[str, dict[str, list[Head]]] | None:
+    """Return what tells runs apart, and the files of each: ``most`` runs, and each rank once in a run."""
     for apart_by, labels in _labels([head for _, head in files], several):
         if None in labels:
             continue
@@ -102,7 +94,7 @@ def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> _Sets 
             sets[str(label)].append(head)
             ranks[str(label)].add(rank)
         if len(sets) == most and all(len(ranks[label]) == len(sets[label]) for label in sets):
-            return _Sets(apart_by, sets)
+            return apart_by, sets
     return None
 
 

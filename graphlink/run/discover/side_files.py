@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,27 +19,10 @@ from graphlink.read.looks import looks_like
 from graphlink.read.nccl_kinds import read_kind
 from graphlink.read.source import unreadable
 from graphlink.run.discover.names import named_rank
-from graphlink.run.discover.pairing import few
+from graphlink.run.discover.pairing import Discovered, few
 from graphlink.run.job import Inputs
 
 _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst))+$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """``missing``: side files that are of no rank, in words."""
-
-    ranks: tuple[Inputs, ...]
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Trace:
-    """What tells whose a side file is. ``number``: the rank as recorded, else as named or given, None where nothing tells."""
-
-    number: int | None
-    pid: int | None
-    world_size: int | None
 
 
 def may_be_side_file(name: str) -> bool:
@@ -89,25 +72,25 @@ def _inside(folder: Path) -> list[Path]:
         raise unreadable(folder, problem) from None
 
 
-def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Paired:
+def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Discovered:
     """``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and communicators of files."""
     only_found = {dump.path for dump in found} - {dump.path for dump in named}
     dumps = {dump.path: dump for dump in (*found, *named)}.values()
     if not dumps:
-        return Paired(tuple(ranks), ())
+        return Discovered(tuple(ranks))
     traces = _traces(ranks)
     world = max((t.world_size for t in traces if t.world_size), default=len(ranks) if len(ranks) > 1 else None)
     pids, whole = _pids(traces, dumps), _whole(dumps, world)
     told = [_of_ranks(dump, pids, whole) for dump in dumps]
     places = defaultdict(list)
     for k, trace in enumerate(traces):
-        places[trace.number].append(k)
+        places[trace.rank].append(k)
     of_rank: list[list[DumpHead]] = [[] for _ in ranks]
     untold: list[str] = []
     lone: list[str] = []
     for dump, numbers in zip(dumps, told, strict=True):
         mine = [k for number in sorted(numbers) for k in places.get(number, ())]
-        if not mine and len(ranks) == 1 and (not numbers or traces[0].number is None):
+        if not mine and len(ranks) == 1 and (not numbers or traces[0].rank is None):
             mine = [0]
         if not _names_rank(dump):
             mine = [k for k in mine if None in (dump.pid, traces[k].pid) or dump.pid == traces[k].pid]
@@ -133,31 +116,29 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
         )
     if lone:
         said.append(f"left aside, as no Kineto trace is of the rank and process of these side files of NCCL: {few(lone)}")
-    return Paired(paired, tuple(said))
+    return Discovered(paired, missing=tuple(said))
 
 
-def _traces(ranks: Sequence[Inputs]) -> list[_Trace]:
-    """What may be a pipe is not looked into."""
-    paths = [one.recording for one in ranks if one.recording.is_file()]
-    heads = {head.path: head for head in read_heads(paths)}
+def _traces(ranks: Sequence[Inputs]) -> list[Head]:
+    """Return the head of each recording, with the rank as recorded, else as named or given. What may be a pipe is not looked into."""
+    heads = {head.path: head for head in read_heads([one.recording for one in ranks if one.recording.is_file()])}
     out = []
     for one in ranks:
         head = heads.get(one.recording, Head(one.recording, None))
-        number = next((n for n in (head.rank, one.rank, one.expected_rank) if n is not None), None)
-        out.append(_Trace(number, head.pid, head.world_size))
+        out.append(replace(head, rank=next((n for n in (head.rank, one.rank, one.expected_rank) if n is not None), None)))
     return out
 
 
-def _pids(traces: Sequence[_Trace], dumps: Collection[DumpHead]) -> dict[int, int]:
+def _pids(traces: Sequence[Head], dumps: Collection[DumpHead]) -> dict[int, int]:
     """Of processes the rank, where no other trace and no other host has the pid: pids repeat over hosts."""
     count = Counter(trace.pid for trace in traces)
     hosts = defaultdict(set)
     for dump in dumps:
         hosts[dump.pid].add(dump.host)
     return {
-        trace.pid: trace.number
+        trace.pid: trace.rank
         for trace in traces
-        if trace.pid is not None and trace.number is not None and count[trace.pid] == 1 and len(hosts[trace.pid]) == 1
+        if trace.pid is not None and trace.rank is not None and count[trace.pid] == 1 and len(hosts[trace.pid]) == 1
     }
 
 

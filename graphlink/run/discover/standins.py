@@ -17,10 +17,11 @@ from graphlink.engine import files
 from graphlink.errors import InputError, UsageError
 from graphlink.read.heads import HEAD_BYTES, at_once, read_head
 from graphlink.run.compare import MOST
-from graphlink.run.discover.inputs import Found, is_looked_into, unfold
-from graphlink.run.discover.recordings import Recordings
+from graphlink.run.discover.inputs import is_looked_into, unfold
+from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import may_be_side_file
 from graphlink.run.fetch import telling
+from graphlink.run.options import Recordings
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
 LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not
@@ -52,7 +53,7 @@ class Standins:
         )
         return replace(recordings, kineto=kineto, et=et, nccl=nccl, folders=folders)
 
-    def stood_for(self, found: Found) -> Found:
+    def stood_for(self, found: Discovered) -> Discovered:
         """What was found of stand-ins, of what these stand for.
 
         Raises:

@@ -1,0 +1,128 @@
+"""The recordings that ``graphlink doctor`` is to look at: as the main job finds and pairs them, and what has no partner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from graphlink.engine.engines import RunsOn
+from graphlink.errors import InputError
+from graphlink.nccl.read.read import DumpHead
+from graphlink.read import kinds
+from graphlink.read.looks import looks_like
+from graphlink.read.source import unreadable
+from graphlink.report import summary
+from graphlink.run.discover.find import ranks_of
+from graphlink.run.discover.inputs import by_kind, is_looked_into, of_files, of_folders, own_outputs, unfold
+from graphlink.run.discover.pairing import NOT_RECORDED, WITHOUT_ET, Discovered
+from graphlink.run.discover.side_files import heads_of, may_be_side_file, pair
+from graphlink.run.job import Inputs
+
+MOST_GONE: Final = 8  # recordings that a message lists
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which
+    ``found`` were found in folders, not named; ``passed_over``: what pairing had to say.
+    """
+
+    ranks: tuple[Inputs, ...] = ()
+    bare: tuple[Path, ...] = ()
+    dumps: tuple[Path, ...] = ()
+    found: frozenset[Path] = frozenset()
+    passed_over: tuple[str, ...] = ()
+
+
+def given(names: Sequence[str], scratch: Path) -> Given:
+    """Find and pair recordings as the main job does. Traces of nsys exports lie in ``scratch`` then.
+
+    Raises:
+        InputError: there is no such file or folder, it cannot be read, or it is no recording.
+        UsageError: files cannot be paired.
+    """
+    paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
+    folders = {path: _inside(path) for path in paths if path.is_dir()}
+    files = by_kind([path for path in paths if path not in folders])
+    searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
+    parts = [of_folders(searched, None, same_run=True)] if searched else []
+    bare = tuple(path for inside in folders.values() for path in inside.hosts)
+    if files.devices:  # a single pair is one as given; more are paired by rank
+        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None, same_run=True))
+    else:
+        bare = (*bare, *files.hosts)
+    ranks = [one for part in parts for one in part.ranks]
+    inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
+    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Discovered()
+    exports = [*files.exports, *(export for part in parts for export in part.exports)]
+    of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
+    said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]
+    return Given(
+        ranks=(*paired.ranks, *of_exports),
+        bare=bare,
+        dumps=tuple(dict.fromkeys([*(dump.path for dump in files.dumps), *inside])),
+        found=frozenset(inside),
+        passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
+    )
+
+
+def _recordings_of(path: Path) -> Sequence[Path]:
+    """The recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie beside the outputs.
+
+    Raises:
+        InputError: they are gone.
+    """
+    own = own_outputs(path) if path.is_dir() else frozenset()
+    if not own:
+        return [path]
+    others = [file for file in path.iterdir() if file.is_file() and file.name not in own and is_looked_into(file.name)]
+    if any(looks_like(file) in (kinds.KINETO.name, kinds.ET.name, kinds.NSYS.name) for file in others):
+        return [path]
+    inputs = [rank.inputs for rank in summary.load(path / "summary.json").ranks]
+    named = dict.fromkeys(name for one in inputs for name in (one.kineto, one.nsys, one.et) if name is not None)
+    found = {name: place for name in named for place in (path.parent / name, Path(name)) if place.exists()}
+    gone = [name for name in named if name not in found]
+    if gone or not named:
+        raise InputError(
+            "holds what graphlink made, and recordings that it was made from are gone",
+            path=path,
+            where=", ".join(gone[:MOST_GONE]) + (f", ... ({len(gone)} in all)" if len(gone) > MOST_GONE else ""),
+            todo="graphlink doctor RECORDINGS, where they are now",
+        )
+    return [found[name] for name in named]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Side files in a folder, whether there are others that may be recordings, and ``hosts``: its execution traces, where it has no
+    recording of a device beside them."""
+
+    dumps: list[DumpHead]
+    others: bool
+    hosts: list[Path]
+
+
+def _inside(folder: Path) -> _Inside:
+
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as problem:
+        raise unreadable(folder, problem) from None
+    dumps = heads_of([path for path in files if may_be_side_file(path.name)])
+    of_dumps = {dump.path for dump in dumps}
+    others = [path for path in files if path not in of_dumps and is_looked_into(path.name)]
+    return _Inside(dumps, bool(others), _lone_hosts(others))
+
+
+def _lone_hosts(paths: Sequence[Path]) -> list[Path]:
+
+    hosts = []
+    for path in paths:
+        kind = looks_like(path)
+        if kind in (kinds.KINETO.name, kinds.NSYS.name):
+            return []
+        if kind == kinds.ET.name:
+            hosts.append(path)
+    return hosts
