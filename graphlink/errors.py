@@ -1,24 +1,21 @@
 """What can go wrong with a user's data, and how it is said.
 
-GraphlinkError
-  InputError     the input is at fault: exit status 1
-  OutputError    the output folder cannot be used or written: exit status 1
-  UsageError     the command line is wrong: exit status 2
-
-Only ``graphlink.cli`` prints them and turns them into an exit status. A bug of ours is an ``assert`` or an ordinary exception.
+Every exit status of the command is here. Only ``graphlink.cli`` prints errors and turns them into one.
+A bug of ours is an ``assert`` or an ordinary exception.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143  # exit statuses; 0 is done
 MOST_CHARACTERS = 400  # of what is said in a line, not counting the path
 
 
 class GraphlinkError(Exception):
     """Say in at most five lines what is wrong: file, what is wrong, where in it, what to do next."""
 
-    exit_status = 1
+    exit_status = INPUT_AT_FAULT
 
     def __init__(self, what: str, *, path: str | Path | None = None, where: str | None = None, todo: str | None = None):
         self.what, self.path, self.where, self.todo = what, path, where, todo
@@ -45,7 +42,7 @@ class OutputError(GraphlinkError):
 class UsageError(GraphlinkError):
     """The command line asks for something that does not exist or contradicts itself."""
 
-    exit_status = 2
+    exit_status = WRONG_USAGE
 
 
 def bad_value(field: str, value: object, allowed: str) -> UsageError:

@@ -65,7 +65,7 @@ def support(environ: Mapping[str, str] = os.environ) -> Support:
             False,
             "the recording: execution trace and Kineto trace",
             "PyTorch is not installed",
-            "pip install 'graphlink[capture]'",
+            "pip install '.[capture]' in a clone of graphlink",
         )
         return Support(versions, (missing,))
     import torch

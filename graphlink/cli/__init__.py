@@ -14,9 +14,8 @@ from types import FrameType
 
 from graphlink.cli.out import complain, refuse_overwriting
 from graphlink.cli.parser import SHORT_HELP, parse
-from graphlink.errors import GraphlinkError
+from graphlink.errors import INPUT_AT_FAULT, INTERRUPTED, TERMINATED, WRONG_USAGE, GraphlinkError
 
-INPUT_AT_FAULT, WRONG_USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 MOST_LINES = 5  # of an error message
 
 

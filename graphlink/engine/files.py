@@ -178,7 +178,9 @@ def _place(url: str) -> _Place:
     try:
         import fsspec
     except ImportError:
-        raise UsageError("files on other file systems need fsspec", path=url, todo="pip install 'graphlink[remote]'") from None
+        raise UsageError(
+            "files on other file systems need fsspec", path=url, todo="pip install '.[remote]' in a clone of graphlink"
+        ) from None
     protocol = url.partition("://")[0]
     try:
         system, path = fsspec.core.url_to_fs(url)

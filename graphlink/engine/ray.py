@@ -97,7 +97,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UsageError("--engine ray needs Ray", todo="pip install 'graphlink[ray]'") from None
+        raise UsageError("--engine ray needs Ray", todo="pip install '.[ray]' in a clone of graphlink") from None
     return ray
 
 

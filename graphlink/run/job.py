@@ -1,4 +1,4 @@
-"""One rank from files to files: read, link, depend, check, annotate, emit, replay.
+"""Do the job of one rank, from files to files: read, link, depend, check, write, replay, and what the features add.
 
 ``prepare`` ends with a graph and the communicators that it names; ``finish`` writes the rank's files once all ranks of the run have said
 what they have in common (``Joined``). ``run_rank`` is both for a rank alone.

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, session
-from graphlink.errors import GraphlinkError, InputError, OutputError
+from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.report import summary
 from graphlink.run import job
@@ -27,7 +27,7 @@ from graphlink.run.fetch import here
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
-from graphlink.run.ranks import SOME_FAILED, Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
+from graphlink.run.ranks import Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
 from graphlink.run.state import State, Stored
 from graphlink.version import __version__
 
@@ -209,7 +209,7 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
     whole = _summarised(result, options, (*warnings, *map(standins.told, others)), folder)
-    return Made(whole, SOME_FAILED if jobs.failed else 0)
+    return Made(whole, SOME_RANKS_FAILED if jobs.failed else 0)
 
 
 def _same_folder(name: str, other: str) -> bool:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from graphlink import publish
 from graphlink.engine.engines import Lost, RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
-from graphlink.errors import GraphlinkError, InputError
+from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
 from graphlink.nccl.summary import over_ranks
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks import summary
@@ -33,7 +33,6 @@ from graphlink.run.one_run import of_other_runs, of_other_times
 from graphlink.run.state import AGAIN, RankRows, Result, State, Stored, digest
 
 log: Final = logging.getLogger("graphlink")
-SOME_FAILED: Final = 3
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
 _FLAGS: Final = {"gap_ns": "gap-us", "range_rules": "range-rule"}  # of options that are named otherwise
 PATH_NAME: Final = "critical_path.ranks.json"
@@ -43,7 +42,7 @@ _Result = TypeVar("_Result")
 class SomeRanksFailed(GraphlinkError):
     """Some ranks of several failed; nothing is published, and what was done for the others is kept."""
 
-    exit_status = SOME_FAILED
+    exit_status = SOME_RANKS_FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def test_a_plugin_is_found_by_its_path(tmp_path: Path) -> None:
 def test_without_pytorch_that_is_all_there_is_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     (feature,) = support({}).features
-    assert (feature.name, feature.available, feature.how) == ("torch", False, "pip install 'graphlink[capture]'")
+    assert (feature.name, feature.available, feature.how) == ("torch", False, "pip install '.[capture]' in a clone of graphlink")
 
 
 def test_arguments_of_the_profiler_are_read_from_its_signature() -> None:

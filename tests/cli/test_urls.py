@@ -27,7 +27,7 @@ from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run
 from graphlink.testing.programs import Training, training_program
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'graphlink[remote]'")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[remote]' in a clone of graphlink")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of moto and botocore
 RANKS = 3
 Run = Callable[..., Any]

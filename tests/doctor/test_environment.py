@@ -42,7 +42,9 @@ def test_without_a_gpu_rows_of_waits_are_not_missed(path: dict[str, str]) -> Non
 
 
 def test_without_torch_only_that_is_said(path: dict[str, str]) -> None:
-    bare = Support({"python": "3.12.1"}, (Feature("torch", False, "", "PyTorch is not installed", "pip install 'graphlink[capture]'"),))
+    bare = Support(
+        {"python": "3.12.1"}, (Feature("torch", False, "", "PyTorch is not installed", "pip install '.[capture]' in a clone of graphlink"),)
+    )
     assert names(bare, path) == {"env-no-torch"}
 
 

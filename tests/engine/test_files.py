@@ -11,7 +11,7 @@ import pytest
 from graphlink.engine import files
 from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'graphlink[remote]'")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install '.[remote]' in a clone of graphlink")
 TREE = {"a.json": b"a", "b.json.gz": b"", "notes.txt": b"n", "deep/er/c.json": b"c" * 70_000}
 
 

@@ -34,7 +34,7 @@ def some(folder: Path, count: int, **tries: int) -> list[Task]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Address of a cluster that this process is connected to."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", PATH)
@@ -178,7 +178,7 @@ def left_of(ray_folder: Path) -> list[str]:
 
 @pytest.mark.long
 def test_without_a_cluster_one_is_started_and_ended_in_silence(tmp_path: Path, ray_folder: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     process = runner("square", tmp_path, ray_folder)
     out, _ = process.communicate(timeout=600)
     assert (process.returncode, out) == (0, "[0, 1, 4] True\n")
@@ -199,7 +199,7 @@ def stopped(process: subprocess.Popen[str], work: Path, number: int) -> tuple[in
 
 @pytest.mark.long
 def test_a_signal_ends_the_cluster_too(tmp_path: Path, ray_folder: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     process = runner("sleep_long", tmp_path, ray_folder)
     assert stopped(process, tmp_path / "work", signal.SIGTERM) == (143, "")
     assert left_of(ray_folder) == []
@@ -225,7 +225,7 @@ def test_a_running_cluster_is_joined_and_left_running(cluster: str, tmp_path: Pa
 
 @pytest.mark.long
 def test_an_address_where_nothing_answers_is_told_at_once() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphlink[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     environment = {**os.environ, "PYTHONPATH": PATH, "RAY_ADDRESS": "127.0.0.1:1"}
     code = "from graphlink.engine.ray import run_all_on_ray; run_all_on_ray(abs, [1, 2])"
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=600)
@@ -236,4 +236,4 @@ def test_without_ray_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError) as raised:
         run_all_on_ray(abs, [1, 2])
-    assert raised.value.text() == "--engine ray needs Ray\n  do: pip install 'graphlink[ray]'"
+    assert raised.value.text() == "--engine ray needs Ray\n  do: pip install '.[ray]' in a clone of graphlink"
