@@ -120,7 +120,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
         length_ns=int(cost.sum()),
         share_ns=by_share,
         gap_ns=int(cost[kind == NodeKind.HOST_GAP].sum()),
-        delay_ns=int(cost[kind == NodeKind.DEVICE_DELAY].sum() + delay.sum()),
+        delay_ns=int(np.where(kind == NodeKind.DEVICE_DELAY, cost, delay).sum()),
     )
 
 

@@ -93,7 +93,7 @@ def play_ideal(work: Workload) -> Played:
     start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
     alone = np.full(len(work), NOWHERE, np.int32)
     at_once = np.zeros(len(work.ranks), np.int64)
-    return Played(start, start, end, bound.node, bound.kind, bound.lag_ns, alone, at_once)
+    return Played(start, start, end, bound.node, bound.kind, alone, at_once)
 
 
 def _any_order(work: Workload) -> I64:
