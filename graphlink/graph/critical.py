@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -32,6 +33,9 @@ class Share(IntEnum):
     COMMUNICATION = 2
     COPY = 3  # copies and memsets
     IDLE = 4  # gaps, device delays and start delays
+
+
+SHARES: Final = tuple(s.name.lower() for s in Share)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

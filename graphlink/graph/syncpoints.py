@@ -6,9 +6,11 @@ import heapq
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.graph.critical import CriticalPath
+from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, Spans, least_over
 from graphlink.link.roles import Role, roles
 from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
@@ -25,13 +27,20 @@ class SyncPoint:
     edge: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGain:
-    """By how much the replay gets shorter without the edges of ``point``; ``source`` is what the critical path waited for there."""
+class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
+    """A synchronisation call: without ``edges`` ([source, target] each) the rank would end ``gain_ns`` earlier.
 
-    point: SyncPoint
-    source: int
+    ``id`` is the first node behind the wait, ``waited_for`` the device op that the critical path came from. ``call`` is "" where the
+    recording does not show which call it was.
+    """
+
     gain_ns: int
+    id: int
+    name: str
+    call: str
+    waited_for: int
+    waited_for_name: str
+    edges: list[list[int]]
 
 
 def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
@@ -65,8 +74,17 @@ def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
     return tuple(SyncPoint(target, tuple(members)) for target, members in points)
 
 
+@dataclass(frozen=True, slots=True)
+class SyncGain:
+    """By how much the replay gets shorter without the edges of ``point``; ``source`` is what the critical path waited for there."""
+
+    point: SyncPoint
+    source: int
+    gain_ns: int
+
+
 def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans: Spans, path: CriticalPath) -> tuple[SyncGain, ...]:
-    """The points without which the replay is shorter, largest gain first. Exact, O(n log n).
+    """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
     Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
     also precede that target). So the best path without them crosses it on the best of the others, or ends or begins at one of theirs.
@@ -122,6 +140,26 @@ def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]
         for entry in aside:
             heapq.heappush(heap, entry)
     return out
+
+
+def named_gains(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...], named: Names) -> list[SyncPointGain]:
+    """Return the gains as the file has them."""
+
+    def ends(edge: int) -> list[int]:
+        return [int(graph.source[edge]), int(np.searchsorted(graph.first, edge, side="right")) - 1]
+
+    return [
+        SyncPointGain(
+            gain_ns=s.gain_ns,
+            id=s.point.target,
+            name=named.of(s.point.target),
+            call=call,
+            waited_for=s.source,
+            waited_for_name=named.of(s.source),
+            edges=[ends(e) for e in s.point.edge],
+        )
+        for s, call in zip(syncs, calls_of(graph, linked, syncs), strict=True)
+    ]
 
 
 def calls_of(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...]) -> tuple[str, ...]:

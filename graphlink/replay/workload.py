@@ -182,7 +182,7 @@ def dependencies(file: ChakraFile) -> Deps:
     if file.metadata.graphlink is not None or not len(ctrl.source):
         return data
     n = len(file.id)
-    target = np.concatenate([np.repeat(np.arange(n), np.diff(deps.first)) for deps in (data, ctrl)])
+    target = np.concatenate([data.target, ctrl.target])
     source = np.concatenate([data.source, ctrl.source])
     kind = np.concatenate([data.kind, ctrl.kind])
     order = np.lexsort((source, target))  # stable: an entry of data_deps, which may say its kind, comes first
