@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from graphlink.graph.blocks import blocks
 from graphlink.graph.latency import costs
+from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 from graphlink.records import Short
 

@@ -18,7 +18,7 @@ from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs
 from graphlink.graph.latency import Costs
 from graphlink.graph.names import Names
-from graphlink.graph.slack import Slack, Spans, least_over, length_ns
+from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, Linked, NodeKind
 from graphlink.records import Short
@@ -74,7 +74,6 @@ class Replayed:
 
     graph: Graph
     slack: Slack
-    spans: Spans
     path: CriticalPath
     share: U8
     names: Names
@@ -107,7 +106,7 @@ def top_gains(replayed: Replayed, linked: Linked, top: int = 100) -> Gains:
             share_gains = found[len(groups)]
     assert share_gains is not None
     ops, families = groups
-    points = sync_gains(graph, sync_points(graph), replayed.slack, replayed.spans, replayed.path)
+    points = sync_gains(graph, sync_points(graph), replayed.slack, replayed.path)
     return Gains(
         shares=ShareNs(**dict(zip((s.name.lower() for s in _WORK), share_gains.tolist(), strict=True)), idle=_idle_gain(replayed)),
         ops=[
@@ -143,7 +142,7 @@ def _single_gains(replayed: Replayed) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     path = replayed.path.node
     cost = _work_ns(replayed)[path]
-    avoiding = replayed.spans.crossing(path, past=True, below_ns=int(cost.max(initial=0)))
+    avoiding = crossing(replayed.graph, replayed.slack, path, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.graph.blocks import BLOCK, blocks
+from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.graph.critical import CriticalPath
 from graphlink.graph.names import Names
-from graphlink.graph.slack import NEVER, Slack, Spans, least_over
+from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.link.roles import Role, roles
 from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
 
@@ -83,7 +83,7 @@ class SyncGain:
     gain_ns: int
 
 
-def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans: Spans, path: CriticalPath) -> tuple[SyncGain, ...]:
+def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, path: CriticalPath) -> tuple[SyncGain, ...]:
     """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
     Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
@@ -98,14 +98,14 @@ def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans:
     on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
     place = np.array([points[k].target for k in asked.tolist()], np.int32)
-    ways = spans.crossing(place, past=False)
+    ways = crossing(graph, slack, place, past=False)
     mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
     free = mine == NOWHERE
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)
     other = other[np.argsort(ways.low[other], kind="stable")]
-    crossing = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
-    best = _least_of_others(asked.tolist(), list(crossing))
+    across = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
+    best = _least_of_others(asked.tolist(), list(across))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
     gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))
     found = [SyncGain(points[k], on_path[k], gain) for k, gain in zip(asked.tolist(), gains.tolist(), strict=True) if gain > 0]

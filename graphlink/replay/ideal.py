@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.blocks import Block, blocks
-from graphlink.graph.order import Edges, topological
+from graphlink.graph.order import Block, Edges, blocks, topological
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from graphlink.graph.latency import lag_ns
 from graphlink.model import I32, I64, NOWHERE, U8
-from graphlink.replay.played import MEETING, MESSAGE, Played, binding
+from graphlink.replay.played import MEETING, MESSAGE, Binding, Played, binding
 from graphlink.replay.records import FamilyEntry
 from graphlink.replay.workload import Slot, Work, Workload, delays
+
+_OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anyway; a thread that wakes up works
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,14 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
 
     On machines without slots a launch holds a node back with its latency, which runs beside the stream (``graph.critical``).
     """
-    by = _held(work, played)
+    bound, fixed_ns = _bound(work, played)
+    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, bound.lag_ns)).tolist()
     nodes: list[int] = []
     kinds: list[int] = []
     own: list[int] = []
     fixed: list[int] = []
-    held, held_kind, joined = by.node.tolist(), by.kind.tolist(), played.joined.tolist()
-    start, begin, end = by.ended_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
-    delay = by.delay_ns.tolist()
+    held, held_kind, joined = bound.node.tolist(), bound.kind.tolist(), played.joined.tolist()
+    start, begin, end = bound.ended_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
@@ -67,32 +70,18 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """What held each node back and by which kind of edge, when that had ended, and the delay since then.
-
-    ``node`` is ``NOWHERE`` where nothing did; ``delay_ns`` is 0 of delay nodes, whose own time it is.
-    """
-
-    node: I32
-    kind: U8
-    ended_ns: I64
-    delay_ns: I64
-
-
-def _held(work: Workload, played: Played) -> _Held:
-    is_delay = work.work == Work.DELAY
-    fixed_ns = np.where(is_delay, 0, work.fixed_ns)
+def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
+    """Return what held each node back, and the start delay of each that is left then: what the lag of the edge does not explain."""
+    fixed_ns = np.where(work.work == Work.DELAY, 0, work.fixed_ns)
     if not played.has_lags:
-        return _Held(played.held_by, played.held_kind, played.start_ns, fixed_ns)
+        return Binding(played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64)), fixed_ns
     lags = work.lag_ns
     if lags is None:
         split = delays(work, played.end_ns, played.start_ns)
         fixed_ns = np.maximum(fixed_ns - split.explained_ns, 0)
         lags = lag_ns(work.first, work.kind, split.launch_ns, split.stream_ns, np.zeros_like(fixed_ns))
     bound = binding(work, played.end_ns, lags)
-    ended_ns = np.where(bound.node == NOWHERE, played.start_ns, bound.ended_ns)
-    return _Held(bound.node, bound.kind, ended_ns, fixed_ns + np.where(is_delay | (work.slot == Slot.CPU), 0, bound.lag_ns))
+    return replace(bound, ended_ns=np.where(bound.node == NOWHERE, played.start_ns, bound.ended_ns)), fixed_ns
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:

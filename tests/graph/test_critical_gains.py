@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.graph import blocks, gains, latency, relief
+from graphlink.graph import gains, latency, order, relief
 from graphlink.graph import slack as slack_module
 from graphlink.graph.critical import SHARES, Share, ShareNs, critical_path
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.gains import Gains, Replayed, top_gains
 from graphlink.graph.latency import Costs, costs
 from graphlink.graph.names import Names
-from graphlink.graph.slack import NEVER, least_over, slack, spans
+from graphlink.graph.slack import NEVER, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
 from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind
 from graphlink.replay.ideal import longest_path, replay
@@ -35,7 +35,7 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
     late = slack(g, end, cost)
     code = np.array(range(len(g.kind)) if name is None else name, np.int32)
     names = Names(code, tuple(map(str, range(int(code.max(initial=-1)) + 1))))
-    return Replayed(g, late, spans(g, late), critical_path(g, end, cost, share), share, names)
+    return Replayed(g, late, critical_path(g, end, cost, share), share, names)
 
 
 def gains_of(r: Replayed, top: int = 100) -> Gains:
@@ -128,17 +128,17 @@ def test_the_least_interval_over_each_place(count: int, data: st.DataObject) -> 
 def test_passes_by_blocks_are_those_of_the_whole(g: Graph, block: int, data: st.DataObject) -> None:
     whole = replayed(g)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", block)
+        patch.setattr(order, "BLOCK", block)
         parts = replayed(g)
         nodes = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(g.kind)))))), np.int32)
-        crossing = {past: parts.spans.crossing(nodes, past=past, below_ns=9) for past in (False, True)}
+        across_nodes = {past: crossing(g, parts.slack, nodes, past=past, below_ns=9) for past in (False, True)}
     for column in ("start_ns", "end_ns", "node_ns", "gap_ns", "edge_ns"):
         assert np.array_equal(getattr(parts.slack, column), getattr(whole.slack, column))
     assert parts.path.node.tolist() == whole.path.node.tolist()
     assert parts.path.dependency.tolist() == whole.path.dependency.tolist()
     assert gains_of(parts) == gains_of(whole)
     target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
-    for past, found in crossing.items():
+    for past, found in across_nodes.items():
         across = {e: [i for i, v in enumerate(nodes.tolist()) if g.source[e] < v <= target[e] - past] for e in range(len(g.source))}
         lost = {e: int(whole.slack.edge_ns[e]) for e in across if across[e] and whole.slack.edge_ns[e] < 9}
         of_edge = found.edge != NOWHERE
@@ -249,7 +249,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
     g = waiting()
     first, second = sync_points(g)
     assert (first, second) == (SyncPoint(2, (2, 3)), SyncPoint(4, (5,)))
-    found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.spans, r.path)
+    found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.path)
     assert [(s.point, s.source, s.gain_ns) for s in found] == [(first, 1, 13)]
     assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
 
@@ -259,7 +259,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
 def test_gains_of_sync_points(g: Graph) -> None:
     points = sync_points(g)
     r = replayed(g)
-    found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.spans, r.path)}
+    found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.path)}
     assert sorted(e for p in points for e in p.edge) == np.flatnonzero(g.edge_kind == E.SYNC).tolist()
     for point in points:
         assert found.get(point, 0) == total(g) - total(g, without=point.edge)
@@ -269,7 +269,7 @@ def test_an_empty_graph() -> None:
     r = replayed(graph([]))
     found = gains_of(r)
     assert (found.ops, found.families, found.shares) == ([], [], ShareNs(**dict.fromkeys(SHARES, 0)))
-    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.spans, r.path) == ()
+    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.path) == ()
 
 
 _ZERO = ("start_ns", "end_ns", "self_ns", "wait_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "tid", "device", "stream")
