@@ -453,6 +453,11 @@ class Graph(Short):
     sync_calls: SyncCalls
     columns: dict[str, Column] = field(default_factory=dict)
 
+    @property
+    def target(self) -> I64:
+        """The node that waits, of every edge."""
+        return np.repeat(np.arange(len(self.kind)), np.diff(self.first))
+
     def with_columns(self, columns: Mapping[str, Column]) -> Graph:
         """Return the graph with these columns added behind its own; one of the same name takes the place of the old."""
         return replace(self, columns={**self.columns, **columns})
@@ -463,29 +468,24 @@ class Graph(Short):
         return [(name, f"{count:,}") for name, count in (*kinds, *edges) if count]
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCounts:
-    """found = kept + sum(rejected), GPU -> CPU and GPU -> GPU together; a pair that two sources found counts in both of ``by_source``."""
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings of synchronisation; found = kept + sum(rejected)."""
 
-    found: int
+    found: int  # GPU -> CPU and GPU -> GPU together
     kept: int
     rejected: dict[str, int]
-    by_source: dict[str, int]
+    by_source: dict[str, int]  # a pair that two sources found counts in both
 
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """Waits that the recording does not show: their time stays in ops.
+    """Waits that the recording does not show: their time stays in ops."""
 
-    ``calls`` blocked ``calls_ns`` in synchronisation and nothing says on what; ``comms`` on the host were pending for ``comms_ns``, and
-    who waited for them cannot be seen; ``spins`` silences of the host, of ``spins_ns``, ended as a kernel ended, once.
-    """
-
-    calls: int = 0
+    calls: int = 0  # blocked in synchronisation, and nothing says on what
     calls_ns: int = 0
-    comms: int = 0
+    comms: int = 0  # were pending on the host, and who waited for them cannot be seen
     comms_ns: int = 0
-    spins: int = 0
+    spins: int = 0  # silences of the host that ended as a kernel ended, once
     spins_ns: int = 0
 
 
@@ -494,7 +494,7 @@ class Built(Short):
     """A graph with what was found, kept and left out while it was made."""
 
     graph: Graph
-    sync: SyncCounts
+    sync: Sync
     rejected: Waits  # that rows name exactly
     warnings: tuple[str, ...]
     untold: Untold = Untold()

@@ -13,7 +13,9 @@ from graphlink.errors import InputError, UsageError
 from graphlink.records import Table, counted, joined, ms, percent, shortened
 
 if TYPE_CHECKING:
-    from graphlink.graph.path_file import OpGain, PathFile, SyncPointGain
+    from graphlink.graph.gains import OpGain
+    from graphlink.graph.path_file import PathFile
+    from graphlink.graph.syncpoints import SyncPointGain
     from graphlink.replay.across import CriticalAcross
 
 MOST: Final = 100  # gains of a sort that a run keeps

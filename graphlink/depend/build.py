@@ -21,7 +21,7 @@ from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.link.roles import Role, roles
-from graphlink.model import NOWHERE, Built, Communication, Linked, SyncCounts, Untold, Waits
+from graphlink.model import NOWHERE, Built, Communication, Linked, Sync, Untold, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.tables import take
 
@@ -150,7 +150,7 @@ def _spun(spun: Spins) -> list[str]:
     return [told] if len(spun.source) else []
 
 
-def _with_inferred(counts: SyncCounts, n: int) -> SyncCounts:
+def _with_inferred(counts: Sync, n: int) -> Sync:
     """Event waits that showed only in late starts, and waits without a call, are found and kept, too."""
     by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + n}
-    return SyncCounts(counts.found + n, counts.kept + n, counts.rejected, by_source)
+    return Sync(found=counts.found + n, kept=counts.kept + n, rejected=counts.rejected, by_source=by_source)

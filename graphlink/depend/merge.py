@@ -1,6 +1,6 @@
 """Joins what HTA, rows and inference found into one set of dependencies, and rejects by reason what cannot be true.
 
-Reasons (``SyncCounts.rejected``; docs/edges.md)
+Reasons (``Sync.rejected``; docs/edges.md)
   impossible     the source ended after the call returned, or after the waiting op started
   contradicted   HTA alone found it, and rows tell that the call or launch waited for something else
   stream order   source and waiting op are on one stream, which orders them already
@@ -19,7 +19,7 @@ import numpy as np
 from graphlink.depend.cuda import CudaWaits
 from graphlink.link.launch import rounding_ns
 from graphlink.link.roles import Role
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncCounts, Waits
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.tables import concat, take
 
 
@@ -37,7 +37,7 @@ class Dependencies:
     sync_found_by: U8
     device: Waits
     rejected: Waits
-    counts: SyncCounts
+    counts: Sync
 
 
 def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Dependencies:
@@ -168,8 +168,8 @@ def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I
     return older
 
 
-def _counts(pairs: Waits, reason: U8) -> SyncCounts:
-    return SyncCounts(
+def _counts(pairs: Waits, reason: U8) -> Sync:
+    return Sync(
         found=len(reason),
         kept=int(np.count_nonzero(reason == 0)),
         rejected={_REASONS[r]: int(np.count_nonzero(reason == r)) for r in range(1, len(_REASONS)) if (reason == r).any()},

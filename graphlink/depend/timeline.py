@@ -37,6 +37,13 @@ class Axis:
     origin_ns: int
     span_ns: int
 
+    @staticmethod
+    def over(tid: I64, *times_ns: I64) -> Axis:
+        """Return the axis of the threads that there are, which spans all times."""
+        ns = np.concatenate(times_ns)
+        origin = int(ns.min()) if len(ns) else 0
+        return Axis(np.unique(tid), origin, int(ns.max(initial=origin)) - origin + 1)
+
     def of(self, tid: I64, time_ns: I64) -> I64:
         """Return the position of times on threads; every tid must be one of ``tids``, every time within the span."""
         return np.searchsorted(self.tids, tid) * self.span_ns + (time_ns - self.origin_ns)

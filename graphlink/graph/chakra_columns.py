@@ -85,6 +85,11 @@ class Deps(Short):
     source: I32
     kind: U8
 
+    @property
+    def target(self) -> I64:
+        """The node that waits, of every edge."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Faults(Short):

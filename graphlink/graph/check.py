@@ -45,7 +45,7 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
     has ended when its target starts, a host source has started. Ends: each kind of edge joins what it says. Callers come earlier on the
     chain of dependencies. Times are not negative.
     """
-    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    target = graph.target
     source = graph.source.astype(np.int64)
     host = on_host(graph)
     out: list[Finding] = []

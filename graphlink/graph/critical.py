@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 import numpy as np
 
-from graphlink.graph.blocks import blocks
 from graphlink.graph.latency import costs
+from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 from graphlink.records import Short
 
@@ -32,6 +33,9 @@ class Share(IntEnum):
     COMMUNICATION = 2
     COPY = 3  # copies and memsets
     IDLE = 4  # gaps, device delays and start delays
+
+
+SHARES: Final = tuple(s.name.lower() for s in Share)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,7 +124,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
         length_ns=int(cost.sum()),
         share_ns=by_share,
         gap_ns=int(cost[kind == NodeKind.HOST_GAP].sum()),
-        delay_ns=int(cost[kind == NodeKind.DEVICE_DELAY].sum() + delay.sum()),
+        delay_ns=int(np.where(kind == NodeKind.DEVICE_DELAY, cost, delay).sum()),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from graphlink.model import I64, Graph, NodeKind
 
+CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)  # follow each other on their thread
+
 _ON_HOST = np.zeros(len(NodeKind), np.bool_)
-_ON_HOST[[NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP]] = True
-_ON_HOST[[NodeKind.HOST_ASYNC, NodeKind.END]] = True
+_ON_HOST[[*CHAINED, NodeKind.HOST_ASYNC, NodeKind.END]] = True
 
 
 def on_host(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

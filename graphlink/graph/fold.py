@@ -16,14 +16,13 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.edges import Edges
+from graphlink.graph.durations import CHAINED
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into it; --host full tells ops apart"
 )
-
-_CHAINED = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,13 @@ def fold(graph: Graph) -> Graph:
 
 
 def _edges(graph: Graph) -> Edges:
-    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    target = graph.target
     return Edges(graph.source.astype(np.int64), target, graph.edge_kind, graph.found_by)
 
 
 def _chain(graph: Graph, edges: Edges) -> _Chain:
     n = len(graph.kind)
-    chained = np.isin(graph.kind, _CHAINED)
+    chained = np.isin(graph.kind, CHAINED)
     alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
     pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
     before = np.full(n, NOWHERE, np.int64)

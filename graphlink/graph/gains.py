@@ -6,17 +6,22 @@ takes no time is work (``duration_ns``): start delays and launch latency stay, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from graphlink.graph import relief
-from graphlink.graph.critical import CriticalPath, Share
+from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs
 from graphlink.graph.latency import Costs
-from graphlink.graph.slack import Slack, Spans, least_over, length_ns
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, NodeKind
+from graphlink.graph.names import Names
+from graphlink.graph.slack import Slack, crossing, least_over, length_ns
+from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, Linked, NodeKind
+from graphlink.records import Short
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -24,32 +29,43 @@ _WORK: Final = (Share.HOST, Share.COMPUTE, Share.COMMUNICATION, Share.COPY)
 _NO_OPS: Final = (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY, NodeKind.END)
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """What one op or family gains. ``label``: node of an op, name code of a family. All times int64 ns."""
+class OpGain(msgspec.Struct, frozen=True, kw_only=True):
+    """An op: ``nodes`` are itself (``id``) and its ``(cont.)`` parts, as far as they cost anything."""
 
-    label: int
-    nodes: tuple[int, ...]  # of an op: itself and its ``(cont.)`` parts; empty for families
-    count: int  # nodes that cost something
-    share: Share
-    work_ns: int  # of all of them together
-    path_ns: int  # of those on the critical path: no gain is above
     gain_ns: int
+    on_path_ns: int  # of its work, what is on the critical path
+    work_ns: int
+    share: str
+    id: int
+    name: str
+    nodes: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class TopGains:
-    """The largest gains, largest first, and what no other gain is above (0: there is no other)."""
+class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes of one name; ``count`` of them cost anything."""
 
-    gains: tuple[Gain, ...]
-    others_at_most_ns: int
+    gain_ns: int
+    on_path_ns: int
+    work_ns: int
+    share: str
+    name: str
+    count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gains:
-    ops: TopGains
-    families: TopGains
-    share_ns: dict[str, int]  # the gain if all time of a share of the critical path were none
+class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """How much earlier the rank would end if a thing took no time: each recomputed, none to be added to another.
+
+    The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no time, start
+    delays stay (they are ``idle``).
+    """
+
+    shares: ShareNs
+    ops: list[OpGain]
+    ops_others_at_most_ns: int
+    families: list[FamilyGain]
+    families_others_at_most_ns: int
+    sync_points: list[SyncPointGain]
+    sync_points_others_at_most_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +74,13 @@ class Replayed:
 
     graph: Graph
     slack: Slack
-    spans: Spans
     path: CriticalPath
     share: U8
-    name: I32  # equal where names are
+    names: Names
 
 
-def top_gains(replayed: Replayed, top: int = 100) -> Gains:
-    """The ``top`` largest gains of ops and of families, and the gain of each share.
+def top_gains(replayed: Replayed, linked: Linked, top: int = 100) -> Gains:
+    """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share.
 
     Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
     rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
@@ -73,7 +88,7 @@ def top_gains(replayed: Replayed, top: int = 100) -> Gains:
     """
     graph, work = replayed.graph, _work_ns(replayed)
     alone = _single_gains(replayed)
-    groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.name, work, replayed.path, alone)]
+    groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.names.code, work, replayed.path, alone)]
     share_bounds = np.array([replayed.path.share_ns[s.name.lower()] for s in _WORK], np.int64)
     share_gains: I64 | None = None
     for _ in range(ROUNDS):
@@ -90,9 +105,23 @@ def top_gains(replayed: Replayed, top: int = 100) -> Gains:
         if share_gains is None:
             share_gains = found[len(groups)]
     assert share_gains is not None
-    ops, families = (g.top(top, replayed.share, work, members=g is groups[0]) for g in groups)
-    of_share = dict(zip((s.name.lower() for s in _WORK), share_gains.tolist(), strict=True))
-    return Gains(ops, families, of_share | {Share.IDLE.name.lower(): _idle_gain(replayed)})
+    ops, families = groups
+    points = sync_gains(graph, sync_points(graph), replayed.slack, replayed.path)
+    return Gains(
+        shares=ShareNs(**dict(zip((s.name.lower() for s in _WORK), share_gains.tolist(), strict=True)), idle=_idle_gain(replayed)),
+        ops=[
+            OpGain(**figures, id=node, name=replayed.names.of(node), nodes=nodes.tolist())
+            for node, figures, nodes in ops.largest(top, replayed.share, work)
+        ],
+        ops_others_at_most_ns=ops.others_at_most_ns(top),
+        families=[
+            FamilyGain(**figures, name=replayed.names.texts[code], count=len(nodes))
+            for code, figures, nodes in families.largest(top, replayed.share, work)
+        ],
+        families_others_at_most_ns=families.others_at_most_ns(top),
+        sync_points=named_gains(graph, linked, points[:top], replayed.names),
+        sync_points_others_at_most_ns=max((p.gain_ns for p in points[top : top + 1]), default=0),
+    )
 
 
 def _ends(bounds: list[I64]) -> list[int]:
@@ -113,7 +142,7 @@ def _single_gains(replayed: Replayed) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     path = replayed.path.node
     cost = _work_ns(replayed)[path]
-    avoiding = replayed.spans.crossing(path, past=True, below_ns=int(cost.max(initial=0)))
+    avoiding = crossing(replayed.graph, replayed.slack, path, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
 
 
@@ -188,29 +217,24 @@ class _Groups:
         nodes = np.flatnonzero(mine).astype(np.int32)
         return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])
 
-    def top(self, top: int, share: U8, work_ns: I64, *, members: bool) -> TopGains:
-        """The largest gains known, and the bound of the others. ``members``: with the nodes of each group."""
+    def _order(self) -> I64:
+        """The groups of known gain, the largest first."""
         known = np.flatnonzero(self.gain_ns > 0)
-        order = known[np.lexsort((known, -self.path_ns[known], -self.gain_ns[known]))]
-        listed = order[:top]
+        return known[np.lexsort((known, -self.path_ns[known], -self.gain_ns[known]))]
+
+    def others_at_most_ns(self, top: int) -> int:
+        """Return what no gain but the ``top`` largest is above."""
         unknown = self.path_ns[self.gain_ns == NOWHERE]
-        others = max(int(self.gain_ns[order[top : top + 1]].max(initial=0)), int(unknown.max(initial=0)))
+        return max(int(self.gain_ns[self._order()[top : top + 1]].max(initial=0)), int(unknown.max(initial=0)))
+
+    def largest(self, top: int, share: U8, work_ns: I64) -> Iterator[tuple[int, dict[str, Any], I32]]:
+        """Yield the label of each of the ``top`` largest gains, its figures as the file has them, and its nodes that cost something."""
+        listed = self._order()[:top]
         each = self.relief(listed, work_ns)
         by_share = np.zeros((len(listed), len(Share)), np.int64)
         np.add.at(by_share, (each.column, share[each.node]), each.less_ns)
-        nodes: list[list[int]] = [[] for _ in listed]
-        if members:
-            for column, node in zip(each.column.tolist(), each.node.tolist(), strict=True):
-                nodes[column].append(node)
-        columns = zip(
-            listed.tolist(),
-            nodes,
-            np.bincount(each.column, minlength=len(listed)).tolist(),
-            by_share.argmax(axis=1).tolist() if len(listed) else [],
-            by_share.sum(axis=1).tolist(),
-            self.path_ns[listed].tolist(),
-            self.gain_ns[listed].tolist(),
-            strict=True,
-        )
-        gains = (Gain(label, tuple(ids), count, Share(kind), work, path, gain) for label, ids, count, kind, work, path, gain in columns)
-        return TopGains(tuple(gains), others)
+        nodes = each.node[np.argsort(each.column, kind="stable")]
+        ends = np.cumsum(np.bincount(each.column, minlength=len(listed)))
+        for label, own_ns, mine in zip(listed.tolist(), by_share, np.split(nodes, ends[:-1]), strict=False):
+            figures = {"gain_ns": int(self.gain_ns[label]), "on_path_ns": int(self.path_ns[label]), "work_ns": int(own_ns.sum())}
+            yield label, {**figures, "share": SHARES[int(own_ns.argmax())]}, mine

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.blocks import blocks
+from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, U8, Bool, EdgeKind, Graph, NodeKind
 
 FEW: Final = 10  # ops that came after their stream, below which they do not say what is usual

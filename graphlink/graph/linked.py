@@ -114,7 +114,7 @@ class Merged:
         for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
             if host != NOWHERE:
                 self.device_rows[host].append(row)
-        target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+        target = graph.target
         whole = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)) & (et_row != NOWHERE)
 
         def edges(kind: EdgeKind, usable: Bool) -> list[tuple[int, int]]:

@@ -21,6 +21,9 @@ class Names:
     code: I32
     texts: tuple[str, ...]
 
+    def of(self, node: int) -> str:
+        return self.texts[int(self.code[node])]
+
 
 def names(graph: Graph, linked: Linked) -> Names:
     """The names that the nodes have in the ``.et``. Linear."""

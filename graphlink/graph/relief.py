@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.graph.blocks import BLOCK, blocks
+from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
 
@@ -64,7 +64,7 @@ def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
         used=slack.node_ns < most_ns,
         end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
         source=graph.source[kept],
-        target=np.repeat(np.arange(len(graph.kind), dtype=np.int32), np.diff(graph.first))[kept],
+        target=graph.target[kept].astype(np.int32),
         gap_ns=slack.gap_ns[kept],
     )
 

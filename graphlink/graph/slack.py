@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.blocks import blocks
 from graphlink.graph.latency import Costs, costs
+from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
@@ -107,55 +107,41 @@ class Crossing:
     edge: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Every way across a place of the node order: the edges, and the free start and end of nodes that nothing comes before or after.
+def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: int = NEVER) -> Crossing:
+    """Find the ways across any place right before one of ``nodes`` (ascending), or with ``past`` those that lead past a node.
 
-    A path crosses every place between two neighbours of the order by exactly one of them, and by what that one loses it is shorter
-    than the replay, or by more.
+    Ways are the edges, and the free start and end of nodes that nothing comes before or after: a path crosses every place between two
+    neighbours of the node order by exactly one of them, and by what that one loses it is shorter than the replay, or by more.
+
+    Left out are ways that lose ``below_ns`` or more. Linear.
     """
+    first, source = graph.first, graph.source
+    starts, ends = np.flatnonzero(np.diff(first) == 0), np.flatnonzero(leads_nowhere(graph))
+    asked = np.zeros(len(first) - 1, np.int32)
+    asked[nodes] = 1
+    low = asked.cumsum(dtype=np.int32)  # of a way that leaves the node
+    high = low - asked if past else low  # of a way that enters it
 
-    graph: Graph
-    slack: Slack
-    starts: I64  # nodes
-    ends: I64
+    def across(low: I32, high: I32, loss_ns: I64, edge: I64) -> Crossing:
+        at = np.flatnonzero((low < high) & (loss_ns < below_ns))
+        return Crossing(low[at], high[at], loss_ns[at], edge[at])
 
-    def crossing(self, nodes: I32, *, past: bool, below_ns: int = NEVER) -> Crossing:
-        """The ways across any place right before one of ``nodes`` (ascending), or with ``past`` those that lead past a node.
-
-        Left out are ways that lose ``below_ns`` or more. Linear.
-        """
-        first, source, starts, ends = self.graph.first, self.graph.source, self.starts, self.ends
-        asked = np.zeros(len(first) - 1, np.int32)
-        asked[nodes] = 1
-        low = asked.cumsum(dtype=np.int32)  # of a way that leaves the node
-        high = low - asked if past else low  # of a way that enters it
-
-        def across(low: I32, high: I32, loss_ns: I64, edge: I64) -> Crossing:
-            at = np.flatnonzero((low < high) & (loss_ns < below_ns))
-            return Crossing(low[at], high[at], loss_ns[at], edge[at])
-
-        before_all, after_all = np.zeros(len(starts), np.int32), np.full(len(ends), len(nodes), np.int32)
-        node_ns, edge_ns = self.slack.node_ns, self.slack.edge_ns
-        parts = [
-            across(before_all, high[starts], node_ns[starts], np.full(len(starts), NOWHERE)),
-            across(low[ends], after_all, node_ns[ends], np.full(len(ends), NOWHERE)),
-        ]
-        for block in blocks(first):
-            edges = block.edges
-            entered = np.repeat(high[block.nodes], block.degree)
-            parts.append(across(low[source[edges]], entered, edge_ns[edges], np.arange(edges.start, edges.stop)))
-        return Crossing(
-            np.concatenate([p.low for p in parts]),
-            np.concatenate([p.high for p in parts]),
-            np.concatenate([p.loss_ns for p in parts]),
-            np.concatenate([p.edge for p in parts]),
-        )
-
-
-def spans(graph: Graph, slack: Slack) -> Spans:
-    """The edges with the starts and ends."""
-    return Spans(graph, slack, np.flatnonzero(np.diff(graph.first) == 0), np.flatnonzero(leads_nowhere(graph)))
+    before_all, after_all = np.zeros(len(starts), np.int32), np.full(len(ends), len(nodes), np.int32)
+    node_ns, edge_ns = slack.node_ns, slack.edge_ns
+    parts = [
+        across(before_all, high[starts], node_ns[starts], np.full(len(starts), NOWHERE)),
+        across(low[ends], after_all, node_ns[ends], np.full(len(ends), NOWHERE)),
+    ]
+    for block in blocks(first):
+        edges = block.edges
+        entered = np.repeat(high[block.nodes], block.degree)
+        parts.append(across(low[source[edges]], entered, edge_ns[edges], np.arange(edges.start, edges.stop)))
+    return Crossing(
+        np.concatenate([p.low for p in parts]),
+        np.concatenate([p.high for p in parts]),
+        np.concatenate([p.loss_ns for p in parts]),
+        np.concatenate([p.edge for p in parts]),
+    )
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:

@@ -6,10 +6,12 @@ import heapq
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from graphlink.graph.critical import CriticalPath
-from graphlink.graph.slack import NEVER, Slack, Spans, least_over
+from graphlink.graph.names import Names
+from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.link.roles import Role, roles
 from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
 
@@ -25,13 +27,20 @@ class SyncPoint:
     edge: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGain:
-    """By how much the replay gets shorter without the edges of ``point``; ``source`` is what the critical path waited for there."""
+class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
+    """A synchronisation call: without ``edges`` ([source, target] each) the rank would end ``gain_ns`` earlier.
 
-    point: SyncPoint
-    source: int
+    ``id`` is the first node behind the wait, ``waited_for`` the device op that the critical path came from. ``call`` is "" where the
+    recording does not show which call it was.
+    """
+
     gain_ns: int
+    id: int
+    name: str
+    call: str
+    waited_for: int
+    waited_for_name: str
+    edges: list[list[int]]
 
 
 def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
@@ -65,8 +74,17 @@ def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
     return tuple(SyncPoint(target, tuple(members)) for target, members in points)
 
 
-def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans: Spans, path: CriticalPath) -> tuple[SyncGain, ...]:
-    """The points without which the replay is shorter, largest gain first. Exact, O(n log n).
+@dataclass(frozen=True, slots=True)
+class SyncGain:
+    """By how much the replay gets shorter without the edges of ``point``; ``source`` is what the critical path waited for there."""
+
+    point: SyncPoint
+    source: int
+    gain_ns: int
+
+
+def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, path: CriticalPath) -> tuple[SyncGain, ...]:
+    """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
     Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
     also precede that target). So the best path without them crosses it on the best of the others, or ends or begins at one of theirs.
@@ -80,14 +98,14 @@ def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, spans:
     on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
     place = np.array([points[k].target for k in asked.tolist()], np.int32)
-    ways = spans.crossing(place, past=False)
+    ways = crossing(graph, slack, place, past=False)
     mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
     free = mine == NOWHERE
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)
     other = other[np.argsort(ways.low[other], kind="stable")]
-    crossing = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
-    best = _least_of_others(asked.tolist(), list(crossing))
+    across = zip(ways.low[other].tolist(), ways.high[other].tolist(), ways.loss_ns[other].tolist(), mine[other].tolist(), strict=True)
+    best = _least_of_others(asked.tolist(), list(across))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
     gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))
     found = [SyncGain(points[k], on_path[k], gain) for k, gain in zip(asked.tolist(), gains.tolist(), strict=True) if gain > 0]
@@ -122,6 +140,26 @@ def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]
         for entry in aside:
             heapq.heappush(heap, entry)
     return out
+
+
+def named_gains(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...], named: Names) -> list[SyncPointGain]:
+    """Return the gains as the file has them."""
+
+    def ends(edge: int) -> list[int]:
+        return [int(graph.source[edge]), int(np.searchsorted(graph.first, edge, side="right")) - 1]
+
+    return [
+        SyncPointGain(
+            gain_ns=s.gain_ns,
+            id=s.point.target,
+            name=named.of(s.point.target),
+            call=call,
+            waited_for=s.source,
+            waited_for_name=named.of(s.source),
+            edges=[ends(e) for e in s.point.edge],
+        )
+        for s, call in zip(syncs, calls_of(graph, linked, syncs), strict=True)
+    ]
 
 
 def calls_of(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...]) -> tuple[str, ...]:

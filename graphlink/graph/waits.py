@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind
+from graphlink.depend.timeline import Axis
+from graphlink.graph.durations import CHAINED
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked
 
-_CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not a call that waited
 
 
@@ -41,7 +41,7 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
 
 def before_on_thread(graph: Graph) -> I32:
     """The node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
-    node = np.flatnonzero(np.isin(graph.kind, _CHAINED))
+    node = np.flatnonzero(np.isin(graph.kind, CHAINED))
     order = node[np.lexsort((node, graph.tid[node]))]
     out = np.full(len(graph.kind), NOWHERE, np.int32)
     same = graph.tid[order][1:] == graph.tid[order][:-1]
@@ -64,12 +64,8 @@ def _calls(graph: Graph, linked: Linked, part: I64) -> I32:
     order = np.lexsort((calls.start_ns, calls.tid))
     at = graph.start_ns[part] + graph.epoch_ns
     tid = graph.tid[part]
-    # Threads one after the other on one axis, so that one search serves all of them.
-    tids = np.unique(calls.tid)
-    low = min(int(calls.start_ns.min()), int(at.min(initial=calls.start_ns[0])))
-    span = max(int(calls.start_ns.max()), int(at.max(initial=0))) - low + 1
-    axis = np.searchsorted(tids, calls.tid[order]) * span + calls.start_ns[order] - low
-    place = np.searchsorted(axis, np.searchsorted(tids, tid) * span + at - low, side="left") - 1
+    axis = Axis.over(calls.tid, calls.start_ns, at)
+    place = np.searchsorted(axis.of(calls.tid[order], calls.start_ns[order]), axis.of(tid, at), side="left") - 1
     for back in range(_NESTED_CALLS):
         candidate = order[np.maximum(place - back, 0)]
         fits = (place >= back) & (calls.tid[candidate] == tid) & (calls.end_ns[candidate] >= at) & (calls.start_ns[candidate] < at)

@@ -45,7 +45,7 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     last = np.full(len(took), NOWHERE)
     last[meeting[order]] = member[order]  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(start, begin, end, bound.node, bound.kind, bound.lag_ns, joined, meetings.begin_ns)
+    return Played(start, begin, end, bound.node, bound.kind, joined, meetings.begin_ns)
 
 
 def _took_ns(work: Workload, meetings: Meetings) -> I64:

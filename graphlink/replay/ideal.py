@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.blocks import Block, blocks
-from graphlink.graph.order import Edges, topological
+from graphlink.graph.order import Block, Edges, blocks, topological
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding
@@ -93,7 +92,7 @@ def play_ideal(work: Workload) -> Played:
     start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
     alone = np.full(len(work), NOWHERE, np.int32)
     at_once = np.zeros(len(work.ranks), np.int64)
-    return Played(start, start, end, bound.node, bound.kind, bound.lag_ns, alone, at_once)
+    return Played(start, start, end, bound.node, bound.kind, alone, at_once)
 
 
 def _any_order(work: Workload) -> I64:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
+from graphlink.graph.latency import lag_ns
 from graphlink.model import I32, I64, NOWHERE, U8
-from graphlink.replay.played import MEETING, MESSAGE, Played
+from graphlink.replay.played import MEETING, MESSAGE, Binding, Played, binding
 from graphlink.replay.records import FamilyEntry
-from graphlink.replay.workload import Slot, Work, Workload
+from graphlink.replay.workload import Slot, Work, Workload, delays
+
+_OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anyway; a thread that wakes up works
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,18 @@ class ReplayPath:
 
 
 def critical_path(work: Workload, played: Played) -> ReplayPath:
-    """Walk back from the node that ends last, of several from the last one. Linear in the path."""
+    """Walk back from the node that ends last, of several from the last one. Linear in nodes and edges.
+
+    On machines without slots a launch holds a node back with its latency, which runs beside the stream (``graph.critical``).
+    """
+    bound, fixed_ns = _bound(work, played)
+    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, bound.lag_ns)).tolist()
     nodes: list[int] = []
     kinds: list[int] = []
     own: list[int] = []
     fixed: list[int] = []
-    held, held_kind, joined = played.held_by.tolist(), played.held_kind.tolist(), played.joined.tolist()
-    start, begin, end = played.start_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
-    delay = (work.fixed_ns + np.where(work.slot == Slot.CPU, 0, played.lag_ns)).tolist()
+    held, held_kind, joined = bound.node.tolist(), bound.kind.tolist(), played.joined.tolist()
+    start, begin, end = bound.ended_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
@@ -62,6 +70,20 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     )
 
 
+def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
+    """Return what held each node back, and the start delay of each that is left then: what the lag of the edge does not explain."""
+    fixed_ns = np.where(work.work == Work.DELAY, 0, work.fixed_ns)
+    if not played.has_lags:
+        return Binding(played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64)), fixed_ns
+    lags = work.lag_ns
+    if lags is None:
+        split = delays(work, played.end_ns, played.start_ns)
+        fixed_ns = np.maximum(fixed_ns - split.explained_ns, 0)
+        lags = lag_ns(work.first, work.kind, split.launch_ns, split.stream_ns, np.zeros_like(fixed_ns))
+    bound = binding(work, played.end_ns, lags)
+    return replace(bound, ended_ns=np.where(bound.node == NOWHERE, played.start_ns, bound.ended_ns)), fixed_ns
+
+
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
     """Return the nodes of one name and sort that take most of the path, largest first."""
     texts = [text for file in work.files for text in file.strings]
@@ -81,7 +103,6 @@ def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
 def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:
     """Return the path's length by what it is spent on; start delays count as ``delay``."""
     sort = work.work[path.node]
-    late = np.where(sort == Work.DELAY, 0, path.fixed_ns)
-    out = {w.name.lower(): int((path.own_ns - late)[sort == w].sum()) for w in Work}
-    out[Work.DELAY.name.lower()] += int(late.sum())
+    out = {w.name.lower(): int((path.own_ns - path.fixed_ns)[sort == w].sum()) for w in Work}
+    out[Work.DELAY.name.lower()] += int(path.fixed_ns.sum())
     return out

@@ -48,9 +48,9 @@ class Played(Short):
     end_ns: I64
     held_by: I32
     held_kind: U8
-    lag_ns: I64  # from the end of what held it back to when a node could begin; 0 but in a what-if
     joined: I32  # NOWHERE where the node began as it started
     rank_begin_ns: I64  # when each rank of the workload began
+    has_lags: bool = True  # launch latency can run beside the stream; not on machines with slots
 
     @property
     def total_ns(self) -> int:

@@ -46,7 +46,7 @@ def _play(work: Workload, meetings: Meetings | None) -> Played:
     waited = (start != NOT_RUN) & (start > ready)
     held = np.where(waited, np.array(run.before, np.int64), bound.node).astype(np.int32)
     kind = np.where(waited, SLOT, bound.kind).astype(np.uint8)
-    return Played(start, begin, end, held, kind, bound.lag_ns, np.array(run.joined, np.int32), begins)
+    return Played(start, begin, end, held, kind, np.array(run.joined, np.int32), begins, has_lags=False)
 
 
 def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:

@@ -13,12 +13,12 @@ import numpy as np
 
 from graphlink.errors import UsageError
 from graphlink.graph.chakra import NodeType
-from graphlink.graph.latency import Delayed, delayed, lag_ns
+from graphlink.graph.latency import lag_ns
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.patterns import UserPattern
 from graphlink.replay.syncs import NUMBER, Changed, waiting_ranks, without_syncs
-from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, names_found
+from graphlink.replay.workload import MOST_NS, Slot, Work, Workload, delays, names_found
 
 MOST_FACTOR: Final = 1_000_000
 _ROUND_TWICE: Final = (CollectiveType.ALL_REDUCE,)
@@ -88,7 +88,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
         UsageError: a change names nothing that is there.
     """
     cost, fixed = work.cost_ns.copy(), work.fixed_ns.copy()
-    split = _delays(work)
+    split = delays(work, work.column("start_ns") + work.column("duration_ns"), work.column("start_ns") - work.fixed_ns)
     done: list[str] = []
     if changes.bytes_per_s is not None:
         done.append(_bandwidth(work, changes.bytes_per_s, groups, cost))
@@ -116,27 +116,6 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
         out = removed.work
         done += removed.done
     return Changed(out, tuple(done))
-
-
-def _delays(work: Workload) -> Delayed:
-    """Split the recorded delays of each rank, each by what is usual there."""
-    out = np.zeros((3, len(work)), np.int64)
-    for (low, high), file in zip(work.bounds, work.files, strict=True):
-        at = work.position[low:high]
-        edges = slice(int(work.first[low]), int(work.first[high]))
-        fixed, start_ns = work.fixed_ns[low:high], file.start_ns[at]
-        delay_ns = np.where(work.work[low:high] == Work.DELAY, file.duration_ns[at], fixed)
-        split = delayed(
-            work.first[low : high + 1] - edges.start,
-            work.source[edges] - low,
-            work.kind[edges],
-            file.launch_latency_ns[at],
-            start_ns + file.duration_ns[at],
-            start_ns - fixed,
-            delay_ns,
-        )
-        out[:, low:high] = split.launch_ns, split.stream_ns, split.explained_ns
-    return Delayed(*out)
 
 
 def _wake_ns(work: Workload, cost: I64) -> I64:

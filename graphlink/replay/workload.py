@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from graphlink.errors import InputError
 from graphlink.graph.chakra import ChakraFile, Deps, Has, NodeType
+from graphlink.graph.latency import Delayed, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
@@ -181,7 +182,7 @@ def dependencies(file: ChakraFile) -> Deps:
     if file.metadata.graphlink is not None or not len(ctrl.source):
         return data
     n = len(file.id)
-    target = np.concatenate([np.repeat(np.arange(n), np.diff(deps.first)) for deps in (data, ctrl)])
+    target = np.concatenate([data.target, ctrl.target])
     source = np.concatenate([data.source, ctrl.source])
     kind = np.concatenate([data.kind, ctrl.kind])
     order = np.lexsort((source, target))  # stable: an entry of data_deps, which may say its kind, comes first
@@ -191,6 +192,29 @@ def dependencies(file: ChakraFile) -> Deps:
     first = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(target[new], minlength=n), out=first[1:])
     return Deps(first, source[new], kind[new])
+
+
+def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
+    """Split the delays of each rank, by what is usual there.
+
+    ``end_ns``: when each node ended, recorded or replayed; ``begin_ns``: when its delay began. Linear.
+    """
+    latency_ns, duration_ns = work.column("launch_latency_ns"), work.column("duration_ns")
+    delay_ns = np.where(work.work == Work.DELAY, duration_ns, work.fixed_ns)
+    out = np.zeros((3, len(work)), np.int64)
+    for low, high in work.bounds:
+        edges = slice(int(work.first[low]), int(work.first[high]))
+        split = delayed(
+            work.first[low : high + 1] - edges.start,
+            work.source[edges] - low,
+            work.kind[edges],
+            latency_ns[low:high],
+            end_ns[low:high],
+            begin_ns[low:high],
+            delay_ns[low:high],
+        )
+        out[:, low:high] = split.launch_ns, split.stream_ns, split.explained_ns
+    return Delayed(*out)
 
 
 def successors(first: I64, source: I32) -> tuple[I64, I32]:

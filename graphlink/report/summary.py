@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.errors import InputError
 from graphlink.graph.critical import ShareNs
-from graphlink.model import DeviceClock
+from graphlink.model import DeviceClock, Sync
 from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
@@ -67,15 +67,6 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """What the clocks of the devices were ahead of the host's; device times are given less this."""
 
     devices: list[DeviceClock]
-
-
-class Sync(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of synchronisation; found = kept + sum(rejected)."""
-
-    found: int
-    kept: int
-    rejected: dict[str, int]
-    by_source: dict[str, int]
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):

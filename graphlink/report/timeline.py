@@ -204,7 +204,7 @@ def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
 
 def _flows(graph: Graph) -> Flows:
     """The dependencies that the order of a thread or stream does not show."""
-    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    target = graph.target
     drawn = np.isin(graph.edge_kind, DRAWN)
     return Flows(graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
 

@@ -354,7 +354,7 @@ def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]
 def _entry(
     prepared: Prepared, critical: CriticalPath, replayed_ns: int, standstill: Standstill, world_size: int, extra: tuple[str, ...]
 ) -> summary.Rank:
-    graph, linked, sync = prepared.built.graph, prepared.linked, prepared.built.sync
+    graph, linked = prepared.built.graph, prepared.linked
     trace, et, match = linked.trace, linked.et, linked.match
     measured = measured_ns(graph)
     only_et = sum(match.only_et.values())
@@ -393,7 +393,7 @@ def _entry(
         device=summary.Device(ops=len(trace.device.start_ns), linked=len(trace.device.start_ns) - orphans, orphans=linked.orphans),
         clock=summary.Clock(devices=list(trace.clocks.devices if trace.clocks else ())),
         edges={k.name.lower(): int(np.count_nonzero(graph.edge_kind == k)) for k in EdgeKind},
-        sync=summary.Sync(found=sync.found, kept=sync.kept, rejected=sync.rejected, by_source=sync.by_source),
+        sync=prepared.built.sync,
         communication=dict(sorted(types.items())),
         replaced=prepared.plan.replaced,
         nccl=UNSET if prepared.nccl is None else nccl.summarised(prepared.nccl),

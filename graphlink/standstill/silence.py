@@ -8,61 +8,51 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import behind_rows
+from graphlink.depend.timeline import Axis, behind_rows
+from graphlink.graph.durations import CHAINED
 from graphlink.link.roles import Role, roles
-from graphlink.model import I64, NOWHERE, Bool, Graph, Linked, NodeKind
+from graphlink.model import I64, NOWHERE, Bool, Graph, Linked
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
-_CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Stretches of threads on one axis, thread after thread: disjoint, ascending, none touches the next.
+    """Stretches of threads as positions on ``axis``: disjoint, ascending, none touches the next."""
 
-    ``tids`` ascend; thread i has the positions from ``i * span_ns`` on.
-    """
-
-    tids: I64
-    origin_ns: int
-    span_ns: int
+    axis: Axis
     from_ns: I64
     until_ns: I64
     total_ns: I64  # before each stretch, and of all
 
     @staticmethod
     def of(tid: I64, from_ns: I64, until_ns: I64) -> Timeline:
-        """Cost: O(n log n)."""
-        tids, thread = np.unique(tid, return_inverse=True)
-        origin = int(from_ns.min(initial=0))
-        span = int(until_ns.max(initial=0)) - origin + 2
-        start, end = thread * span + from_ns - origin, thread * span + until_ns - origin
+        """Join the stretches that touch or overlap on their thread. Cost: O(n log n)."""
+        axis = Axis.over(tid, from_ns, until_ns + 1)
+        start, end = axis.of(tid, from_ns), axis.of(tid, until_ns)
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum.accumulate(end[order])
         opens = np.append(True, start[1:] > end[:-1])[: len(start)]
         start, end = start[opens], end[np.append(opens[1:], True)[: len(opens)]]
-        return Timeline(tids, origin, span, start, end, np.append(0, np.cumsum(end - start)))
+        return Timeline(axis, start, end, np.append(0, np.cumsum(end - start)))
 
     def at(self, tid: I64, time_ns: I64) -> I64:
-        """Positions of times on threads, clipped to what there is; a thread that is unknown has position -1."""
-        thread = np.searchsorted(self.tids, tid)
-        known = np.isin(tid, self.tids)
-        inside = np.clip(time_ns - self.origin_ns, 0, self.span_ns - 1)
-        return np.where(known, thread * self.span_ns + inside, -1)
+        """Return the positions of times on threads, clipped to what there is; -1 of an unknown thread."""
+        return np.where(self.axis.has(tid), self.axis.clipped(tid, time_ns), -1)
 
     def before(self, at: I64) -> I64:
-        """What lies before each position, in ns."""
+        """Return what lies before each position, in ns."""
         k = np.searchsorted(self.from_ns, at, side="right")
         over = np.where(k > 0, np.maximum(np.append(self.until_ns, 0)[np.maximum(k, 1) - 1] - at, 0), 0)
         out: I64 = self.total_ns[k] - over
         return out
 
     def between(self, tid: I64, from_ns: I64, until_ns: I64) -> I64:
-        """What lies inside each [from, until) of a thread, in ns."""
+        """Return what lies inside each [from, until) of a thread, in ns."""
         return self.before(self.at(tid, until_ns)) - self.before(self.at(tid, from_ns))
 
     def since(self, tid: I64, time_ns: I64) -> I64:
-        """For how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is none."""
+        """Return for how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is none."""
         at = self.at(tid, time_ns)
         k = np.searchsorted(self.from_ns, at, side="left") - 1
         inside = (k >= 0) & (at >= 0)
@@ -104,7 +94,7 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     idle = np.zeros(len(calls.start_ns), np.bool_)
     active = _active(graph, linked, marks & np.isin(linked.trace.host.tid, working), idle)
     tid, start_ns, end_ns = _between(active)
-    chained = np.isin(graph.kind, _CHAINED)
+    chained = np.isin(graph.kind, CHAINED)
     node = np.flatnonzero(chained & (graph.duration_ns > 0))
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
     length_ns = end_ns - start_ns
@@ -158,7 +148,7 @@ def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
     until_ns = np.concatenate([
         rows.end_ns[op], rows.start_ns[ends], rows.end_ns[ends], calls.end_ns[call], calls.start_ns[wait], calls.end_ns[wait],
     ])  # fmt: skip
-    part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, _CHAINED)]))
+    part = np.isin(tid, np.unique(graph.tid[np.isin(graph.kind, CHAINED)]))
     until_ns = np.minimum(until_ns[part], int(graph.end_ns.max(initial=0)) + graph.epoch_ns)
     return Timeline.of(tid[part], from_ns[part] - graph.epoch_ns, np.maximum(until_ns, from_ns[part]) - graph.epoch_ns)
 
@@ -171,8 +161,8 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
         return Timeline.of(none, none, none)
     last_ns = int(graph.end_ns.max(initial=0))
     bounds = np.concatenate([active.from_ns, active.until_ns])
-    tid = np.concatenate([frames.tid, frames.tid, active.tids[bounds // active.span_ns]])
-    at_ns = np.concatenate([frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, bounds % active.span_ns + active.origin_ns])
+    tid = np.concatenate([frames.tid, frames.tid, active.axis.tids[active.axis.thread(bounds)]])
+    at_ns = np.concatenate([frames.start_ns - graph.epoch_ns, frames.end_ns - graph.epoch_ns, active.axis.time_ns(bounds)])
     order = np.lexsort((np.clip(at_ns, 0, last_ns), tid))
     tid, at_ns = tid[order], np.clip(at_ns, 0, last_ns)[order]
     near = np.flatnonzero((tid[1:] == tid[:-1]) & (np.diff(at_ns) < ASLEEP_NS))
@@ -180,15 +170,15 @@ def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
 
 
 def _between(active: Timeline) -> tuple[I64, I64, I64]:
-    """(thread, start, end) of what lies between the stretches of a thread, and before its first one, where it is long enough."""
-    thread = active.from_ns // active.span_ns
-    zero = thread * active.span_ns - active.origin_ns
+    """Return (thread, start, end) of what lies between the stretches of a thread, and before its first one, where it is long enough."""
+    thread = active.axis.thread(active.from_ns)
+    zero = thread * active.axis.span_ns - active.axis.origin_ns
     before = np.append(0, active.until_ns[:-1])[: len(thread)]
     first = np.append(True, thread[1:] != thread[:-1])[: len(thread)]
     before = np.where(first, zero, before)
     long = active.from_ns - before >= ASLEEP_NS
     zero, before, until, thread = zero[long], before[long], active.from_ns[long], thread[long]
-    return active.tids[thread], before - zero, until - zero
+    return active.axis.tids[thread], before - zero, until - zero
 
 
 def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
@@ -196,7 +186,7 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
 
     The thread itself did nothing inside its silence, so what is found there is another's.
     """
-    from_ns, until_ns = (np.sort(at % active.span_ns + active.origin_ns) for at in (active.from_ns, active.until_ns))
+    from_ns, until_ns = (np.sort(active.axis.time_ns(at)) for at in (active.from_ns, active.until_ns))
     running = np.searchsorted(from_ns, end_ns, side="left") > np.searchsorted(until_ns, end_ns, side="left")
     k = np.searchsorted(until_ns, end_ns, side="left") - 1
     ended = np.where(k >= 0, until_ns[np.maximum(k, 0)], start_ns) if len(until_ns) else start_ns
@@ -210,12 +200,9 @@ def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:
     order = np.lexsort((np.arange(len(rows.tid)), rows.start_ns, rows.tid))
     out = np.full(len(tid), NOWHERE, np.int64)
     if len(order):
-        tids = np.unique(rows.tid)
-        low = min(int(rows.start_ns.min()), graph.epoch_ns)
-        span = max(int(rows.start_ns.max()), int(end_ns.max(initial=0)) + graph.epoch_ns) - low + 1
-        axis = np.searchsorted(tids, rows.tid[order]) * span + rows.start_ns[order] - low
-        asked = np.searchsorted(tids, tid) * span + end_ns + graph.epoch_ns - low
-        at = np.minimum(np.searchsorted(axis, asked, side="left"), len(axis) - 1)
-        hit = axis[at] == asked
+        axis = Axis.over(rows.tid, rows.start_ns, end_ns + graph.epoch_ns)
+        begins, asked = axis.of(rows.tid[order], rows.start_ns[order]), axis.of(tid, end_ns + graph.epoch_ns)
+        at = np.minimum(np.searchsorted(begins, asked, side="left"), len(begins) - 1)
+        hit = begins[at] == asked
         out[hit] = order[at[hit]]
     return out

@@ -227,7 +227,7 @@ def _by_name(linked: Linked, ns: I64, sample: Bool, default_ns: int, quantile: f
 
 def _streams(graph: Graph) -> _Stretches:
     """Every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
-    target = np.repeat(np.arange(len(graph.kind)), np.diff(graph.first))
+    target = graph.target
     device = (graph.kind[target] == NodeKind.DEVICE_OP) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
 
     def ready(kind: EdgeKind) -> I64:

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.graph import blocks, gains, latency, relief
+from graphlink.graph import gains, latency, order, relief
 from graphlink.graph import slack as slack_module
-from graphlink.graph.critical import Share, critical_path
+from graphlink.graph.critical import SHARES, Share, ShareNs, critical_path
 from graphlink.graph.durations import cost_ns
-from graphlink.graph.gains import Replayed, top_gains
+from graphlink.graph.gains import Gains, Replayed, top_gains
 from graphlink.graph.latency import Costs, costs
-from graphlink.graph.slack import NEVER, least_over, slack, spans
+from graphlink.graph.names import Names
+from graphlink.graph.slack import NEVER, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
 from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind
 from graphlink.replay.ideal import longest_path, replay
-from tests.pipeline.hand import N, graph
+from tests.pipeline.hand import N, graph, records
 
 K, E = NodeKind, EdgeKind
 
@@ -32,8 +33,13 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
     share[np.isin(g.kind, (K.HOST_GAP, K.DEVICE_DELAY))] = Share.IDLE
     end = replay(g, cost).end_ns
     late = slack(g, end, cost)
-    names = np.array(range(len(g.kind)) if name is None else name, np.int32)
-    return Replayed(g, late, spans(g, late), critical_path(g, end, cost, share), share, names)
+    code = np.array(range(len(g.kind)) if name is None else name, np.int32)
+    names = Names(code, tuple(map(str, range(int(code.max(initial=-1)) + 1))))
+    return Replayed(g, late, critical_path(g, end, cost, share), share, names)
+
+
+def gains_of(r: Replayed, top: int = 100) -> Gains:
+    return top_gains(r, records(), top)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -122,17 +128,17 @@ def test_the_least_interval_over_each_place(count: int, data: st.DataObject) -> 
 def test_passes_by_blocks_are_those_of_the_whole(g: Graph, block: int, data: st.DataObject) -> None:
     whole = replayed(g)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK", block)
+        patch.setattr(order, "BLOCK", block)
         parts = replayed(g)
         nodes = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(g.kind)))))), np.int32)
-        crossing = {past: parts.spans.crossing(nodes, past=past, below_ns=9) for past in (False, True)}
+        across_nodes = {past: crossing(g, parts.slack, nodes, past=past, below_ns=9) for past in (False, True)}
     for column in ("start_ns", "end_ns", "node_ns", "gap_ns", "edge_ns"):
         assert np.array_equal(getattr(parts.slack, column), getattr(whole.slack, column))
     assert parts.path.node.tolist() == whole.path.node.tolist()
     assert parts.path.dependency.tolist() == whole.path.dependency.tolist()
-    assert top_gains(parts) == top_gains(whole)
+    assert gains_of(parts) == gains_of(whole)
     target = np.repeat(np.arange(len(g.kind)), np.diff(g.first))
-    for past, found in crossing.items():
+    for past, found in across_nodes.items():
         across = {e: [i for i, v in enumerate(nodes.tolist()) if g.source[e] < v <= target[e] - past] for e in range(len(g.source))}
         lost = {e: int(whole.slack.edge_ns[e]) for e in across if across[e] and whole.slack.edge_ns[e] < 9}
         of_edge = found.edge != NOWHERE
@@ -162,7 +168,7 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
     count = len(g.kind)
     name = data.draw(st.lists(st.integers(0, 6), min_size=count, max_size=count))
     r = replayed(g, name)
-    found = top_gains(r)
+    found = gains_of(r)
     whole, work = total(g), g.duration_ns
 
     def gain(nodes: np.ndarray | list[int]) -> int:
@@ -170,7 +176,7 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
         less[nodes] = np.minimum(work, split(g).cost_ns)[nodes]
         return whole - total(g, less)
 
-    assert {f.label: f.gain_ns for f in found.families.gains} == {
+    assert {int(f.name): f.gain_ns for f in found.families} == {
         code: known for code in set(name) if (known := gain(np.array(name) == code)) > 0
     }
     ops: dict[tuple[int, int], list[int]] = {}
@@ -180,17 +186,17 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
             part = g.kind[v] in (K.HOST_OP, K.HOST_PART) and int(g.row[v]) in rows
             ops.setdefault((1, int(g.row[v])) if part else (0, v), []).append(v)
     true = sorted((known for nodes in ops.values() if (known := gain(nodes)) > 0), reverse=True)
-    assert [f.gain_ns for f in found.ops.gains] == true
-    for f in found.ops.gains:
-        assert gain(list(f.nodes)) == f.gain_ns
-    assert (found.ops.others_at_most_ns, found.families.others_at_most_ns) == (0, 0)
+    assert [f.gain_ns for f in found.ops] == true
+    for f in found.ops:
+        assert gain(f.nodes) == f.gain_ns
+    assert (found.ops_others_at_most_ns, found.families_others_at_most_ns) == (0, 0)
     for s in Share:
         own = np.minimum(work, split(g).cost_ns)
         if s == Share.IDLE:
             without_delays = longest_path(g.first, g.source, np.where(r.share == s, 0, own))
-            assert found.share_ns["idle"] == whole - int(without_delays.max(initial=0)) <= r.path.share_ns["idle"]
+            assert found.shares.idle == whole - int(without_delays.max(initial=0)) <= r.path.share_ns["idle"]
         else:
-            assert found.share_ns[s.name.lower()] == whole - total(g, np.where(r.share == s, own, 0))
+            assert getattr(found.shares, s.name.lower()) == whole - total(g, np.where(r.share == s, own, 0))
 
 
 @settings(deadline=None)
@@ -201,12 +207,12 @@ def test_what_is_not_listed_gains_no_more_than_is_said(g: Graph, data: st.DataOb
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gains, "WIDTH", 2)
         patch.setattr(gains, "ROUNDS", data.draw(st.integers(1, 3)))
-        found = top_gains(replayed(g, name), top=2).families
-    assert len(found.gains) <= 2
-    listed = {f.label: f.gain_ns for f in found.gains}
+        found = gains_of(replayed(g, name), top=2)
+    assert len(found.families) <= 2
+    listed = {int(f.name): f.gain_ns for f in found.families}
     for code in set(name):
         gain = total(g) - total(g, np.where(np.array(name) == code, np.minimum(g.duration_ns, split(g).cost_ns), 0))
-        assert gain == listed[code] if code in listed else gain <= found.others_at_most_ns
+        assert gain == listed[code] if code in listed else gain <= found.families_others_at_most_ns
 
 
 def test_of_parallel_paths_the_longer_gains_only_what_it_is_longer() -> None:
@@ -219,10 +225,10 @@ def test_of_parallel_paths_the_longer_gains_only_what_it_is_longer() -> None:
             N(K.END, NOWHERE, 3, 3, 0, ((1, E.SYNC), (2, E.SYNC)), tid=1),
         ]
     )
-    found = top_gains(replayed(g, [0, 1, 2, 3]))
-    assert [(f.label, f.path_ns, f.gain_ns) for f in found.families.gains] == [(1, 100_000, 10_000), (0, 1_000, 1_000)]
-    assert [(f.label, f.gain_ns) for f in top_gains(replayed(g, [0, 1, 1, 3])).families.gains] == [(1, 100_000), (0, 1_000)]
-    assert found.share_ns["compute"] == 100_000
+    found = gains_of(replayed(g, [0, 1, 2, 3]))
+    assert [(f.name, f.on_path_ns, f.gain_ns) for f in found.families] == [("1", 100_000, 10_000), ("0", 1_000, 1_000)]
+    assert [(f.name, f.gain_ns) for f in gains_of(replayed(g, [0, 1, 1, 3])).families] == [("1", 100_000), ("0", 1_000)]
+    assert found.shares.compute == 100_000
 
 
 def waiting() -> Graph:
@@ -243,7 +249,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
     g = waiting()
     first, second = sync_points(g)
     assert (first, second) == (SyncPoint(2, (2, 3)), SyncPoint(4, (5,)))
-    found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.spans, r.path)
+    found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.path)
     assert [(s.point, s.source, s.gain_ns) for s in found] == [(first, 1, 13)]
     assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
 
@@ -253,7 +259,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
 def test_gains_of_sync_points(g: Graph) -> None:
     points = sync_points(g)
     r = replayed(g)
-    found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.spans, r.path)}
+    found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.path)}
     assert sorted(e for p in points for e in p.edge) == np.flatnonzero(g.edge_kind == E.SYNC).tolist()
     for point in points:
         assert found.get(point, 0) == total(g) - total(g, without=point.edge)
@@ -261,9 +267,9 @@ def test_gains_of_sync_points(g: Graph) -> None:
 
 def test_an_empty_graph() -> None:
     r = replayed(graph([]))
-    found = top_gains(r)
-    assert (found.ops.gains, found.families.gains, set(found.share_ns.values())) == ((), (), {0})
-    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.spans, r.path) == ()
+    found = gains_of(r)
+    assert (found.ops, found.families, found.shares) == ([], [], ShareNs(**dict.fromkeys(SHARES, 0)))
+    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.path) == ()
 
 
 _ZERO = ("start_ns", "end_ns", "self_ns", "wait_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "tid", "device", "stream")
@@ -299,7 +305,7 @@ def test_time_grows_with_the_graph_and_no_faster() -> None:
     def seconds(g: Graph) -> float:
         def once() -> float:
             began = time.process_time()
-            top_gains(replayed(g, (np.arange(len(g.kind)) % 97).tolist()))
+            gains_of(replayed(g, (np.arange(len(g.kind)) % 97).tolist()))
             return time.process_time() - began
 
         return min(once() for _ in range(3))

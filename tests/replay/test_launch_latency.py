@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
+from graphlink.graph import latency
+from graphlink.graph.critical import critical_path as critical_path_of_graph
+from graphlink.graph.durations import cost_ns
 from graphlink.graph.latency import FEW
-from graphlink.model import EdgeKind
+from graphlink.model import EdgeKind, Graph, NodeKind
 from graphlink.replay.coupled import play_coupled
-from graphlink.replay.ideal import play_ideal
+from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.meetings import meetings
-from graphlink.replay.path import critical_path
+from graphlink.replay.path import by_work, critical_path
 from graphlink.replay.slots import play_slots
 from graphlink.replay.whatif import Changes, apply, parse_scale
 from graphlink.replay.workload import Workload
 from graphlink.testing import random_program, run
+from tests.graph.test_critical_gains import graphs
 from tests.replay.hand import CPU, GPU, N, load
 from tests.replay.test_what_if import program_shape, recorded
 
@@ -128,3 +134,29 @@ def test_what_changes_nothing_gains_nothing(tmp_path: Path) -> None:
         assert np.count_nonzero(work.files[0].launch_latency_ns)
         plain = play_ideal(work).total_ns / 1000
         assert total_us(work, "kernel=1") == pytest.approx(plain, rel=2e-4)
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_the_critical_path_of_the_file_is_that_of_the_graph(given_: Graph) -> None:
+    columns = ("start_ns", "end_ns", "duration_ns", "start_delay_ns", "launch_latency_ns")
+    graph = replace(given_, **{name: 1000 * getattr(given_, name) for name in columns})
+    cost = cost_ns(graph)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(latency, "FEW", 2)
+        expected = critical_path_of_graph(graph, replay(graph, cost).end_ns, cost, np.zeros(len(graph.kind), np.uint8))
+        work = load([as_written(given_, i) for i in range(len(given_.kind))])
+        path = critical_path(work, play_ideal(work))
+    assert (path.node.tolist(), path.own_ns.tolist()) == (expected.node.tolist(), expected.cost_ns.tolist())
+    spent = by_work(work, path)
+    assert (spent["gap"], spent["delay"]) == (expected.gap_ns, expected.delay_ns)
+
+
+def as_written(graph: Graph, i: int) -> N:
+    """A node of a graph in us as a file has it."""
+    edges = slice(int(graph.first[i]), int(graph.first[i + 1]))
+    deps = zip(graph.source[edges].tolist(), map(EdgeKind, graph.edge_kind[edges].tolist()), strict=True)
+    name = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay"}.get(NodeKind(graph.kind[i]), "op")
+    sort = GPU if graph.kind[i] in (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY) else CPU
+    delay_us, latency_us = int(graph.start_delay_ns[i]), int(graph.launch_latency_ns[i])
+    return N(i, sort, int(graph.duration_ns[i]), tuple(deps), name, int(graph.start_ns[i]), delay_us=delay_us, latency_us=latency_us)
