@@ -15,7 +15,6 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.bytime import by_time
-from graphlink.nccl.details import dump_clock, split_ops
 from graphlink.nccl.read.records import Clock, Dump
 from graphlink.nccl.records import NcclJoin, Ops
 from graphlink.nccl.shift import Shift
@@ -38,6 +37,7 @@ from graphlink.nccl.sides import (
     units,
 )
 from graphlink.nccl.summary import NcclGroup
+from graphlink.nccl.times import dump_clock, split_ops
 from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 

@@ -59,18 +59,3 @@ class NcclJoin:
     groups: list[NcclGroup]
     clocks: tuple[NcclClock, ...]  # one a dump
     split: Split
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Facts of matched ops, one entry an op in each column, ascending. Text columns hold positions in ``strings`` (entry 0 is ""),
-    ``NOWHERE`` stands for what no file records."""
-
-    strings: tuple[str, ...]
-    op: I32
-    communicator: I32  # text: its key
-    seq: I64  # NCCL's number, or PyTorch's where only a Flight Recorder has one
-    algorithm: I32  # text
-    protocol: I32  # text
-    channels: I32
-    wire_bytes: I64  # that the rank's proxies sent
