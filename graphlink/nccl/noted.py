@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Column, Graph, NodeKind
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import NcclJoin, Ops
+from graphlink.nccl.records import Ops, SideFiles
 from graphlink.read.nccl_kinds import DumpKind
-from graphlink.records import Short
 
 # Of several files with one op the first of these that tells something holds: NCCL's own before PyTorch's.
 _ORDER: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
 _TEXTS: Final = ("nccl_algorithm", "nccl_protocol", "nccl_comm")
 _NUMBERS: Final = ("nccl_seq", "nccl_channels", "nccl_wire_bytes")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SideFiles(Short):
-    """The side files of a rank, and what joining them with its communication gave."""
-
-    dumps: tuple[Dump, ...]
-    join: NcclJoin
 
 
 def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
@@ -35,15 +25,15 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
     """
     if files is None:
         return {}
-    split = files.join.split
+    split = files.split
     of_op = {
-        **details(files.join, files.dumps),
+        **details(files),
         "nccl_gpu_wait_ns": Column.of(split.op, split.gpu_ns),
         "nccl_peer_wait_ns": Column.of(split.op, split.peer_ns),
         "nccl_wire_ns": Column.of(split.op, split.wire_ns),
         "nccl_receive_ns": Column.of(split.op, split.receive_ns),
     }
-    node_of = _nodes_of(graph, files.join.ops)
+    node_of = _nodes_of(graph, files.ops)
     found = {}
     for name, column in of_op.items():
         node = node_of[column.node]
@@ -51,21 +41,21 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
     return found
 
 
-def details(joined: NcclJoin, dumps: Sequence[Dump]) -> dict[str, Column]:
+def details(files: SideFiles) -> dict[str, Column]:
     """Return what files record of matched ops, by name of the attribute, with ops in place of nodes.
 
     O(n log n) in pairs, linear in proxy ops.
     """
-    ops = np.unique(joined.op)
+    ops = np.unique(files.op)
     strings: dict[str, int] = {"": 0}
     found = {name: np.full(len(ops), 0 if name in _TEXTS else NOWHERE, np.int64) for name in (*_TEXTS, *_NUMBERS)}
 
     def codes(texts: Sequence[str]) -> I32:
         return np.array([strings.setdefault(text, len(strings)) for text in texts], np.int32)
 
-    for k, dump in sorted(enumerate(dumps), key=lambda one: _ORDER.index(one[1].kind), reverse=True):
-        mine = joined.dump == k
-        call, at = joined.call[mine], np.searchsorted(ops, joined.op[mine])
+    for k, dump in sorted(enumerate(files.dumps), key=lambda one: _ORDER.index(one[1].kind), reverse=True):
+        mine = files.dump == k
+        call, at = files.call[mine], np.searchsorted(ops, files.op[mine])
         calls, texts = dump.calls, codes(dump.strings)
         keys = codes([*(one.key for one in dump.communicators), ""])
         recorded = {

@@ -19,7 +19,7 @@ from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.model import I32, I64, NOWHERE, Column, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
-from graphlink.nccl.noted import SideFiles
+from graphlink.nccl.records import SideFiles
 from graphlink.nccl.tracks import channel_rows
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto

@@ -32,7 +32,7 @@ def run() -> ClusterRun:
 
 def test_details_are_those_of_the_calls(run: ClusterRun, tmp_path: Path) -> None:
     (one,) = join_run(run, tmp_path, NcclProfile(proxy_steps=True), ranks=(2,))
-    told = details(one.joined, one.dumps)
+    told = details(one.joined)
     assert told["nccl_comm"].node.tolist() == one.joined.op.tolist()
     of_op = {name: dict(zip(column.node.tolist(), column.value.tolist(), strict=True)) for name, column in told.items()}
     texts = told["nccl_comm"].texts
@@ -49,7 +49,7 @@ def test_details_are_those_of_the_calls(run: ClusterRun, tmp_path: Path) -> None
 
 def test_a_file_that_does_not_tell_leaves_details_open(run: ClusterRun, tmp_path: Path) -> None:
     (one,) = join_run(run, tmp_path, NcclProfile(kind="flight-json"), ranks=(2,))
-    told = details(one.joined, one.dumps)
+    told = details(one.joined)
     assert not any(len(told[name].node) for name in ("nccl_wire_bytes", "nccl_channels", "nccl_algorithm"))
     assert told["nccl_seq"].value.tolist() == one.joined.ops.seq.tolist()
 
