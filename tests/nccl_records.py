@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
-from graphlink.nccl.records import NcclJoin, Ops, Split
+from graphlink.nccl.records import Ops, SideFiles, Split
 from graphlink.nccl.summary import NcclClock, NcclGroup
 from graphlink.read.nccl_kinds import DumpKind
 from tests.build import Strings
@@ -102,7 +101,8 @@ def side_files(
     """``pairs``: op, dump, call; ``split``: op, then the five times."""
     table = np.array(list(pairs), np.int32).reshape(-1, 3)
     times = np.array(list(split), np.int64).reshape(-1, 6)
-    join = NcclJoin(
+    return SideFiles(
+        dumps=tuple(dumps),
         ops=of,
         op=table[:, 0],
         dump=table[:, 1],
@@ -111,4 +111,3 @@ def side_files(
         clocks=tuple(clocks or [CLOCK] * len(dumps)),
         split=Split(times[:, 0].astype(np.int32), *times[:, 1:].T),
     )
-    return SideFiles(tuple(dumps), join)

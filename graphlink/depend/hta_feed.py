@@ -191,12 +191,13 @@ class Choice:
 
 def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
     """Return a choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
-    near = _candidates(feed)
+    next_op = _next_op(feed)
+    near_sync, near_op = _candidates(feed, next_op)
     waits = feed.sync_kind == SyncKind.STREAM_WAIT
-    sync_ns = np.where(waits, np.append(feed.op_ns, _LATEST)[near.next_op], feed.sync_ns)
+    sync_ns = np.where(waits, np.append(feed.op_ns, _LATEST)[next_op], feed.sync_ns)
     starts = [window.start_ns for window in cut]
     sync_window = np.searchsorted(starts, sync_ns, side="right") - 1
-    sync_window[waits & (near.next_op == NOWHERE)] = len(cut)  # in none: no edge can come of it
+    sync_window[waits & (next_op == NOWHERE)] = len(cut)  # in none: no edge can come of it
 
     def split(rows: I64, window: I64) -> list[I64]:
         order = np.argsort(window, kind="stable")
@@ -204,26 +205,27 @@ def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
         return [rows[order[ends[i] : ends[i + 1]]] for i in range(len(cut))]
 
     sync = split(np.arange(len(sync_window)), sync_window)
-    op = split(near.op, sync_window[near.sync])
+    op = split(near_op, sync_window[near_sync])
     record = [np.unique(feed.sync_record[rows]) for rows in sync]
     return [Choice(np.unique(o), s, r[r >= 0]) for o, s, r in zip(op, sync, record, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Pairs (sync row, device row that HTA may find for it), and of each sync row the next launch, NOWHERE where it is no wait."""
+def _next_op(feed: DeviceFeed) -> I64:
+    """Return, for each wait of a stream, the next device row that its thread launches on that stream; ``NOWHERE`` for other sync rows."""
+    columns = (feed.op_stream, feed.sync_stream, feed.record_stream)
+    base = 1 + max((int(column.max()) for column in columns if len(column)), default=0)
+    by_thread = _Grouped.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
+    wait = np.flatnonzero(feed.sync_kind == SyncKind.STREAM_WAIT)
+    out = np.full(len(feed.sync_kind), NOWHERE, np.int64)
+    out[wait] = by_thread.following(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
+    return out
 
-    sync: I64
-    op: I64
-    next_op: I64
 
-
-def _candidates(feed: DeviceFeed) -> _Candidates:
+def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
+    """Return pairs (sync row, device row that HTA may find for it). ``next_op``: as ``_next_op`` returns it."""
     streams = np.unique(feed.op_stream)
-    base = 1 + max((int(column.max()) for column in (streams, feed.sync_stream, feed.record_stream) if len(column)), default=0)
     by_start = _Grouped.of(feed.op_stream, feed.op_rank)
     by_launch = _Grouped.of(feed.op_stream, feed.launch_rank)
-    by_thread = _Grouped.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
 
     stream_sync, device_sync, wait = (
         np.flatnonzero(feed.sync_kind == kind) for kind in (SyncKind.STREAM, SyncKind.DEVICE, SyncKind.STREAM_WAIT)
@@ -231,8 +233,6 @@ def _candidates(feed: DeviceFeed) -> _Candidates:
     of_record = np.flatnonzero(feed.sync_record >= 0)
     each = device_sync.repeat(len(streams))
     record_op = by_launch.preceding(feed.record_stream, feed.record_rank)
-    next_op = np.full(len(feed.sync_kind), NOWHERE, np.int64)
-    next_op[wait] = by_thread.following(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
 
     sync = np.concatenate([stream_sync, each, of_record, wait])
     op = np.concatenate(
@@ -243,7 +243,7 @@ def _candidates(feed: DeviceFeed) -> _Candidates:
             next_op[wait],
         ]
     )
-    return _Candidates(sync[op != NOWHERE], op[op != NOWHERE], next_op)
+    return sync[op != NOWHERE], op[op != NOWHERE]
 
 
 @dataclass(frozen=True, slots=True)

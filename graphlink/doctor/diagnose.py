@@ -19,7 +19,7 @@ from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.nccl import job as nccl
-from graphlink.nccl.noted import SideFiles
+from graphlink.nccl.records import SideFiles
 from graphlink.pipeline.stagerun import stage_run
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import read_head
@@ -124,7 +124,7 @@ def examine(inputs: Inputs) -> Examined:
     rows = None
     files = nccl.joined(read.dumps, linked, comm, rank)
     if files is not None:
-        findings += join_lacking(files.join)
+        findings += join_lacking(files)
     if len(trace.host.start_ns) or len(trace.device.start_ns):
         more, rows = _graph_lacking(read, rank, files, nsys=inputs.nsys is not None)
         findings += more

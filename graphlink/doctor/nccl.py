@@ -13,7 +13,7 @@ from graphlink.doctor.environment import ENOUGH, INSPECTOR_BYTES, POOLS, WANTED_
 from graphlink.doctor.records import Finding, Kind, Level
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
 
 _MASK: Final = f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"
@@ -141,15 +141,15 @@ def _found(dump: Dump) -> Iterator[Finding]:
         yield Finding(BROKEN, events / max(dump.events, 1), {"events": events}, damaged, dump.warnings)
 
 
-def join_lacking(join: NcclJoin) -> Iterator[Finding]:
+def join_lacking(files: SideFiles) -> Iterator[Finding]:
     """What of a rank's communication its side files do not know. The join table of ``summary.json`` has the same numbers."""
     reasons: Counter[str] = Counter()
-    for group in join.groups:
+    for group in files.groups:
         reasons.update({why: count for why, count in group.ops_left.items() if count})
-    ops = len(join.ops.row)
-    left = ops - len(np.unique(join.op))
+    ops = len(files.ops.row)
+    left = ops - len(np.unique(files.op))
     if left:
-        told = tuple(group.mismatch for group in join.groups if group.mismatch)
+        told = tuple(group.mismatch for group in files.groups if group.mismatch)
         yield Finding(UNMATCHED, left / ops, {"left": left, "ops": ops}, dict(reasons), told)
 
 

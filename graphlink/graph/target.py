@@ -58,16 +58,23 @@ class CommPlan(Short):
 
 def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
     """Decide node type, size in bytes and group of every communication node. Linear in nodes and communication ops."""
-    by_node: dict[int, WrittenComm] = {}
+    found = comm_nodes(graph, comm)
+    by_node = dict(zip(found, written_all(found.values(), comm, rank, target), strict=True))
+    named = sorted({c.group for c in by_node.values() if c.group is not None})
+    return CommPlan(by_node, tuple(comm.groups[i].key for i in named))
+
+
+def comm_nodes(graph: Graph, comm: Communication) -> dict[int, CommNode]:
+    """Return what each communication node of ``graph`` is, by its id: device ops, then host-side rows."""
+    out: dict[int, CommNode] = {}
     for kind, rows, nodes in (
         (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
         (NodeKind.HOST_COMM, comm.host_row, comm.host_node),
     ):
-        by_row = dict(zip(rows.tolist(), written_all(nodes, comm, rank, target), strict=True))
-        for i in np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows)).tolist():
-            by_node[i] = by_row[int(graph.row[i])]
-    named = sorted({c.group for c in by_node.values() if c.group is not None})
-    return CommPlan(by_node, tuple(comm.groups[i].key for i in named))
+        by_row = dict(zip(rows.tolist(), nodes, strict=True))
+        found = np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows))
+        out |= {node: by_row[row] for node, row in zip(found.tolist(), graph.row[found].tolist(), strict=True)}
+    return out
 
 
 def joined(plan: CommPlan, unmatched: Iterable[int], size_bytes: Mapping[int, int]) -> CommPlan:
@@ -93,7 +100,7 @@ def _word(written: WrittenComm) -> str:
     return str(pb.CollectiveCommType.Name(written.comm_type))
 
 
-def written_all(nodes: tuple[CommNode, ...], comm: Communication, rank: int, target: str) -> list[WrittenComm]:
+def written_all(nodes: Iterable[CommNode], comm: Communication, rank: int, target: str) -> list[WrittenComm]:
     """Return a ``WrittenComm`` a node; nodes that are equal but for what is not written (``seq``, ``uneven``) share one."""
     seen: dict[tuple[object, ...], WrittenComm] = {}
     out = []

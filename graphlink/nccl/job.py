@@ -14,11 +14,10 @@ from graphlink.errors import InputError
 from graphlink.link.communication import communication
 from graphlink.model import NOWHERE, Communication, Linked, ProcessGroup
 from graphlink.nccl.join import join
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import TIMES, Nccl, NcclFile, NcclTimes
 from graphlink.read.nccl_kinds import DumpKind
 
@@ -75,14 +74,14 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
     if not dumps:
         return None
     log.info("joining %d calls of NCCL", sum(len(dump.calls.rank) for dump in dumps))
-    return SideFiles(tuple(dumps), join(ops_of(linked, comm), dumps, rank))
+    return join(ops_of(linked, comm), dumps, rank)
 
 
 def warnings(files: SideFiles | None) -> tuple[str, ...]:
     """Return what is wrong with the files, and which are not joined at all."""
     if files is None:
         return ()
-    met = set(files.join.dump.tolist())
+    met = set(files.dump.tolist())
     alone = [dump for k, dump in enumerate(files.dumps) if k not in met and len(dump.calls.rank)]
     return (
         *(f"{dump.path}: {text}" for dump in files.dumps for text in dump.warnings),
@@ -108,15 +107,15 @@ def summarised(files: SideFiles) -> Nccl:
                 left_out=dict(sorted(dump.left_out.items())),
                 clock=clock,
             )
-            for dump, clock in zip(files.dumps, files.join.clocks, strict=True)
+            for dump, clock in zip(files.dumps, files.clocks, strict=True)
         ],
-        join=files.join.groups,
-        times=_times(files.join),
+        join=files.groups,
+        times=_times(files),
     )
 
 
-def _times(joined: NcclJoin) -> list[NcclTimes]:
-    split, ops = joined.split, joined.ops
+def _times(files: SideFiles) -> list[NcclTimes]:
+    split, ops = files.split, files.ops
     of_group = ops.group_name[split.op]
     return [
         NcclTimes(

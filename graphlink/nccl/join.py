@@ -15,9 +15,8 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.bytime import by_time
-from graphlink.nccl.details import dump_clock, split_ops
 from graphlink.nccl.read.records import Clock, Dump
-from graphlink.nccl.records import NcclJoin, Ops
+from graphlink.nccl.records import Ops, SideFiles
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.sides import (
     CROWDED,
@@ -38,6 +37,7 @@ from graphlink.nccl.sides import (
     units,
 )
 from graphlink.nccl.summary import NcclGroup
+from graphlink.nccl.times import dump_clock, split_ops
 from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 
@@ -54,14 +54,14 @@ class _Pairs(NamedTuple):
     same: Bool
 
 
-def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> NcclJoin:
+def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> SideFiles:
     """Join the calls of one rank's side files with its communication. Nothing is raised: what does not fit is counted by reason.
 
     O(n log n) in ops and calls.
     """
     if not dumps:
         nothing = np.zeros(0, np.int32)
-        return NcclJoin(ops, nothing, nothing, nothing, [], (), split_ops(ops, (), (), nothing, nothing, nothing))
+        return SideFiles((), ops, nothing, nothing, nothing, [], (), split_ops(ops, (), (), nothing, nothing, nothing))
     codes = Strings()
     side = op_side(ops, rank, codes)
     calls = call_side(dumps, side, rank, codes)
@@ -73,7 +73,7 @@ def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> NcclJoin:
     op, dump, call = outcome.op[matched][order].astype(np.int32), dump[order], calls.row[matched][order].astype(np.int32)
     clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps))
     split = split_ops(ops, dumps, clocks, op, dump, call)
-    return NcclJoin(ops, op, dump, call, _table(outcome, list(codes)), clocks, split)
+    return SideFiles(tuple(dumps), ops, op, dump, call, _table(outcome, list(codes)), clocks, split)
 
 
 def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Column, Graph, NodeKind
-from graphlink.nccl.details import details
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import NcclJoin, Ops
-from graphlink.records import Short
+from graphlink.nccl.records import Ops, SideFiles
+from graphlink.read.nccl_kinds import DumpKind
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SideFiles(Short):
-    """The side files of a rank, and what joining them with its communication gave."""
-
-    dumps: tuple[Dump, ...]
-    join: NcclJoin
+# Of several files with one op the first of these that tells something holds: NCCL's own before PyTorch's.
+_ORDER: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
+_TEXTS: Final = ("nccl_algorithm", "nccl_protocol", "nccl_comm")
+_NUMBERS: Final = ("nccl_seq", "nccl_channels", "nccl_wire_bytes")
 
 
 def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
@@ -28,31 +25,64 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
     """
     if files is None:
         return {}
-    join, told = files.join, details(files.join, files.dumps)
-    node = _nodes_of(graph, join.ops)[told.op]
-    split = np.full(len(join.ops.row), NOWHERE, np.int64)
-    split[join.split.op] = np.arange(len(join.split.op))
-    at = split[told.op]
-
-    def known(value: I64 | I32, unknown: int, texts: tuple[str, ...] = ()) -> Column:
-        return Column.of(node, value, (node != NOWHERE) & (value != unknown), texts)
-
-    def times(value: I64) -> Column:
-        has = at != NOWHERE
-        return Column.of(node[has], value[at[has]], node[has] != NOWHERE)
-
-    return {
-        "nccl_algorithm": known(told.algorithm, 0, told.strings),
-        "nccl_protocol": known(told.protocol, 0, told.strings),
-        "nccl_comm": known(told.communicator, 0, told.strings),
-        "nccl_seq": known(told.seq, NOWHERE),
-        "nccl_channels": known(told.channels, NOWHERE),
-        "nccl_wire_bytes": known(told.wire_bytes, NOWHERE),
-        "nccl_gpu_wait_ns": times(join.split.gpu_ns),
-        "nccl_peer_wait_ns": times(join.split.peer_ns),
-        "nccl_wire_ns": times(join.split.wire_ns),
-        "nccl_receive_ns": times(join.split.receive_ns),
+    split = files.split
+    of_op = {
+        **details(files),
+        "nccl_gpu_wait_ns": Column.of(split.op, split.gpu_ns),
+        "nccl_peer_wait_ns": Column.of(split.op, split.peer_ns),
+        "nccl_wire_ns": Column.of(split.op, split.wire_ns),
+        "nccl_receive_ns": Column.of(split.op, split.receive_ns),
     }
+    node_of = _nodes_of(graph, files.ops)
+    found = {}
+    for name, column in of_op.items():
+        node = node_of[column.node]
+        found[name] = Column.of(node, column.value, node != NOWHERE, column.texts)
+    return found
+
+
+def details(files: SideFiles) -> dict[str, Column]:
+    """Return what files record of matched ops, by name of the attribute, with ops in place of nodes.
+
+    O(n log n) in pairs, linear in proxy ops.
+    """
+    ops = np.unique(files.op)
+    strings: dict[str, int] = {"": 0}
+    found = {name: np.full(len(ops), 0 if name in _TEXTS else NOWHERE, np.int64) for name in (*_TEXTS, *_NUMBERS)}
+
+    def codes(texts: Sequence[str]) -> I32:
+        return np.array([strings.setdefault(text, len(strings)) for text in texts], np.int32)
+
+    for k, dump in sorted(enumerate(files.dumps), key=lambda one: _ORDER.index(one[1].kind), reverse=True):
+        mine = files.dump == k
+        call, at = files.call[mine], np.searchsorted(ops, files.op[mine])
+        calls, texts = dump.calls, codes(dump.strings)
+        keys = codes([*(one.key for one in dump.communicators), ""])
+        recorded = {
+            "nccl_algorithm": texts[calls.algorithm[call]],
+            "nccl_protocol": texts[calls.protocol[call]],
+            "nccl_comm": keys[calls.communicator[call]],
+            "nccl_seq": calls.seq[call],
+            "nccl_channels": calls.channels[call],
+            "nccl_wire_bytes": _sent(dump)[call],
+        }
+        for name, value in recorded.items():
+            known = value != (0 if name in _TEXTS else NOWHERE)
+            found[name][at[known]] = value[known]
+    return {
+        **{name: Column.of(ops, found[name], found[name] != 0, tuple(strings)) for name in _TEXTS},
+        **{name: Column.of(ops, found[name], found[name] != NOWHERE) for name in _NUMBERS},
+    }
+
+
+def _sent(dump: Dump) -> I64:
+    """Return the bytes that the proxies of each call sent; NOWHERE where none is recorded."""
+    proxies = dump.proxies
+    told = proxies.sends & (proxies.call != NOWHERE) & (proxies.bytes != NOWHERE)
+    total, count = np.zeros((2, len(dump.calls.rank)), np.int64)
+    np.add.at(total, proxies.call[told], proxies.bytes[told])
+    np.add.at(count, proxies.call[told], 1)
+    return np.where(count > 0, total, NOWHERE)
 
 
 def _nodes_of(graph: Graph, ops: Ops) -> I32:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphlink.model import I32, I64, Bool
+from graphlink.nccl.read.records import Dump
 from graphlink.nccl.summary import NcclClock, NcclGroup
+from graphlink.records import Short
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,15 @@ class Split:
     other_ns: I64  # no step was on its way
 
 
-@dataclass(frozen=True, slots=True)
-class NcclJoin:
-    """Matched pairs, sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one call a dump, and
-    a call at most one op."""
+@dataclass(frozen=True, slots=True, repr=False)
+class SideFiles(Short):
+    """The side files of a rank, ``dumps``, joined with its communication, ``ops``.
 
+    Matched pairs are sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one call a dump, and a
+    call at most one op.
+    """
+
+    dumps: tuple[Dump, ...]
     ops: Ops
     op: I32
     dump: I32
@@ -59,18 +65,3 @@ class NcclJoin:
     groups: list[NcclGroup]
     clocks: tuple[NcclClock, ...]  # one a dump
     split: Split
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Facts of matched ops, one entry an op in each column, ascending. Text columns hold positions in ``strings`` (entry 0 is ""),
-    ``NOWHERE`` stands for what no file records."""
-
-    strings: tuple[str, ...]
-    op: I32
-    communicator: I32  # text: its key
-    seq: I64  # NCCL's number, or PyTorch's where only a Flight Recorder has one
-    algorithm: I32  # text
-    protocol: I32  # text
-    channels: I32
-    wire_bytes: I64  # that the rank's proxies sent

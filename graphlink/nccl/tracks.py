@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto.packets import Arg, Texts, Track
@@ -39,8 +38,8 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     A block without an end has no length. ``first_track``: how many rows the process has before.
     """
     found, strings = Parts(), Strings()
-    for number, (dump, clock) in enumerate(zip(files.dumps, files.join.clocks, strict=True)):
-        calls = _Calls.of(dump, number, files.join, device, strings)
+    for number, (dump, clock) in enumerate(zip(files.dumps, files.clocks, strict=True)):
+        calls = _Calls.of(dump, number, files, device, strings)
         _add_kernels(found, calls, clock, epoch_ns, ended_ns)
         if clock.offset_ns is not None:
             _add_steps(found, calls, clock.offset_ns, epoch_ns, ended_ns, strings)
@@ -82,12 +81,12 @@ class _Calls:
     correlation: I64
 
     @staticmethod
-    def of(dump: Dump, number: int, join: NcclJoin, device: DeviceRows, strings: Strings) -> _Calls:
-        calls, mine = dump.calls, np.flatnonzero(join.dump == number)
+    def of(dump: Dump, number: int, files: SideFiles, device: DeviceRows, strings: Strings) -> _Calls:
+        calls, mine = dump.calls, np.flatnonzero(files.dump == number)
         correlation = np.full(len(calls.rank) + 1, NOWHERE, np.int64)
-        op, matched = join.op[mine], join.call[mine]
-        on_device = ~join.ops.on_host[op]
-        correlation[matched[on_device]] = device.correlation[join.ops.row[op[on_device]]]
+        op, matched = files.op[mine], files.call[mine]
+        on_device = ~files.ops.on_host[op]
+        correlation[matched[on_device]] = device.correlation[files.ops.row[op[on_device]]]
         callers = np.unique(np.stack([calls.communicator, calls.rank], axis=1), axis=0)[:, 0]
         alone = np.bincount(callers + 1, minlength=len(dump.communicators) + 1) == 1
         own = np.append(alone[calls.communicator + 1], bool(np.all(alone[callers + 1])))

@@ -68,11 +68,10 @@ def joined(*tables: Delays) -> Delays:
     start, end, cause, exchange = (
         np.concatenate([getattr(table, name) for table in tables]) for name in ("start_ns", "end_ns", "cause", "exchange")
     )
-    first_text = np.cumsum([0, *(len(table.texts) for table in tables)]).tolist()
-    evidence = np.concatenate([table.evidence + first for table, first in zip(tables, first_text, strict=False)])
+    texts = {text: k for k, text in enumerate(dict.fromkeys(["", *(text for table in tables for text in table.texts)]))}
+    evidence = np.concatenate([np.array([texts[text] for text in table.texts], np.int32)[table.evidence] for table in tables])
     order = np.argsort(start, kind="stable")
-    texts = tuple(text for table in tables for text in table.texts)
-    return Delays(start[order], end[order], cause[order], exchange[order], evidence[order].astype(np.int32), texts)
+    return Delays(start[order], end[order], cause[order], exchange[order], evidence[order], tuple(texts))
 
 
 def _table(start_ns: I64, end_ns: I64, cause: Cause, exchange: I32, words: list[str]) -> Delays:

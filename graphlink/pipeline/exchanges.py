@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, CommKind, CommNode, Communication, DeviceKind, Linked
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
+from graphlink.nccl.records import SideFiles
 from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import NO_TIME, Exchanges, Witness
 
@@ -77,15 +77,15 @@ def _peer(node: CommNode) -> int:
 
 def witness(files: SideFiles, found: RankExchanges) -> Witness:
     """Return what NCCL says of the exchanges whose calls have proxy steps. O(n log n) in steps."""
-    join, split = files.join, files.join.split
-    came = np.full(len(join.ops.row), NO_TIME)
-    for number, (dump, clock) in enumerate(zip(files.dumps, join.clocks, strict=True)):
+    split = files.split
+    came = np.full(len(files.ops.row), NO_TIME)
+    for number, (dump, clock) in enumerate(zip(files.dumps, files.clocks, strict=True)):
         if clock.offset_ns is None:
             continue
-        mine = np.flatnonzero(join.dump == number)
-        op, at = join.op[mine], _came_ns(dump)[join.call[mine]]
+        mine = np.flatnonzero(files.dump == number)
+        op, at = files.op[mine], _came_ns(dump)[files.call[mine]]
         came[op[at != NO_TIME]] = at[at != NO_TIME] + clock.offset_ns
-    row, on_host = join.ops.row[split.op], join.ops.on_host[split.op]
+    row, on_host = files.ops.row[split.op], files.ops.on_host[split.op]
     exchange = np.full(len(row), NOWHERE, np.int64)
     exchange[on_host] = found.of_host[row[on_host]]
     exchange[~on_host] = found.of_device[row[~on_host]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphlink.graph.waits import before_on_thread, wait_slices
 from graphlink.model import I32, NOWHERE, CommKind, Communication, Graph, Linked
-from graphlink.nccl.noted import SideFiles
+from graphlink.nccl.records import SideFiles
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
 from graphlink.pipeline.entries import named_entries

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphlink.graph.target import comm_nodes
 from graphlink.model import NOWHERE, CommKind, CommNode, Communication, Graph, Linked, NodeKind
 from graphlink.ranks.records import GroupKey, RankComms
 
 
 def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
     """Every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes."""
-    kept: list[tuple[int, CommNode, bool]] = []
-    for kind, rows, recorded in (
-        (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
-        (NodeKind.HOST_COMM, comm.host_row, comm.host_node),
-    ):
-        typed = {row: n for row, n in zip(rows.tolist(), recorded, strict=True) if n.kind != CommKind.UNKNOWN and n.group is not None}
-        found = np.flatnonzero((graph.kind == kind) & np.isin(graph.row, list(typed)))
-        kept += [
-            (node, typed[row], kind == NodeKind.HOST_COMM) for node, row in zip(found.tolist(), graph.row[found].tolist(), strict=True)
-        ]
-    kept.sort(key=lambda one: (graph.start_ns[one[0]], graph.end_ns[one[0]], one[0]))
-    node = np.array([i for i, _, _ in kept], np.int32)
-    nodes = [n for _, n, _ in kept]
+    found = comm_nodes(graph, comm)
+    kept = [i for i, n in found.items() if n.kind != CommKind.UNKNOWN and n.group is not None]
+    kept.sort(key=lambda i: (graph.start_ns[i], graph.end_ns[i], i))
+    node, nodes = np.array(kept, np.int32), [found[i] for i in kept]
     groups: dict[GroupKey, int] = {}
     group = np.array([groups.setdefault(_key(comm, n), len(groups)) for n in nodes], np.int32)
     sends = CommKind.SEND
@@ -45,7 +37,7 @@ def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, wor
         seq=np.array([_known(n.seq) for n in nodes], np.int64),
         start_ns=graph.epoch_ns + graph.start_ns[node],
         end_ns=graph.epoch_ns + graph.end_ns[node],
-        on_host=np.array([host for _, _, host in kept], np.bool_),
+        on_host=graph.kind[node] == NodeKind.HOST_COMM,
         uneven=np.array([n.uneven for n in nodes], np.bool_),
         overhead_start_ns=overhead.start_ns,
         overhead_end_ns=overhead.end_ns,

@@ -16,9 +16,10 @@ import numpy as np
 from graphlink import publish
 from graphlink.graph.critical import CriticalPath, Share
 from graphlink.graph.path_file import Explained
+from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.model import I32, I64, NOWHERE, Column, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
-from graphlink.nccl.noted import SideFiles
+from graphlink.nccl.records import SideFiles
 from graphlink.nccl.tracks import channel_rows
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
@@ -256,14 +257,8 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds,
         _where("start_delay_ns", every, graph.start_delay_ns),
         _where("overlap_ns", every, graph.overlap_ns),
     ]
-    nodes: list[int] = []
-    comms: list[CommNode] = []
-    for kind, rows, of in ((NodeKind.DEVICE_OP, comm.device_row, comm.device_node), (NodeKind.HOST_COMM, comm.host_row, comm.host_node)):
-        by_row = dict(zip(rows.tolist(), of, strict=True))
-        found = np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows))
-        nodes += found.tolist()
-        comms += [by_row[r] for r in graph.row[found].tolist()]
-    return [*args, *_comm_args(np.array(nodes, np.int64), comms, comm, ids, texts)]
+    found = comm_nodes(graph, comm)
+    return [*args, *_comm_args(np.array(list(found), np.int64), list(found.values()), comm, ids, texts)]
 
 
 def _where(name: str, slices: I64, value: I64) -> Arg:

@@ -35,9 +35,9 @@ from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
 from graphlink.model import I64, Built, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
+from graphlink.nccl.records import SideFiles
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import svg as pipeline_svg
 from graphlink.pipeline.analyse import analyse, rank_pipeline

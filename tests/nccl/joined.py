@@ -15,7 +15,7 @@ from graphlink.nccl.join import join
 from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.records import SideFiles
 from graphlink.read.kineto import read_kineto
 from graphlink.testing import ClusterRun
 from graphlink.testing.nccl import write_nccl
@@ -28,7 +28,7 @@ class Joined:
     linked: Linked
     files: tuple[TrueFile, ...]
     dumps: tuple[Dump, ...]
-    joined: NcclJoin
+    joined: SideFiles
 
     def correlation(self, op: int) -> int:
         return int(self.linked.trace.device.correlation[self.joined.ops.row[op]])

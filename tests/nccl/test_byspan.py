@@ -14,13 +14,13 @@ from graphlink.model import Comm
 from graphlink.nccl.join import join
 from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
-from graphlink.nccl.records import NcclJoin
+from graphlink.nccl.records import SideFiles
 from tests.build import Host, build_trace
 
 ASKED = (1_000, 9_000, 15_000)  # an op of 500 us each
 
 
-def joined(made: tuple[float, ...], folder: Path, elements: int = 256) -> NcclJoin:
+def joined(made: tuple[float, ...], folder: Path, elements: int = 256) -> SideFiles:
     comm = Comm("allreduce", "Float", 256, 256, pg_name="0", ranks=(0, 1), group_size=2)
     rows = []
     for k, at in enumerate(ASKED):

@@ -12,8 +12,8 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import CommKind, Linked
-from graphlink.nccl.details import details
 from graphlink.nccl.job import known_groups
+from graphlink.nccl.noted import details
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.read.kineto import read_kineto
@@ -32,23 +32,26 @@ def run() -> ClusterRun:
 
 def test_details_are_those_of_the_calls(run: ClusterRun, tmp_path: Path) -> None:
     (one,) = join_run(run, tmp_path, NcclProfile(proxy_steps=True), ranks=(2,))
-    told = details(one.joined, one.dumps)
-    assert told.op.tolist() == one.joined.op.tolist()
-    for k, (dump, call) in enumerate(zip(one.joined.dump.tolist(), one.joined.call.tolist(), strict=True)):
+    told = details(one.joined)
+    assert told["nccl_comm"].node.tolist() == one.joined.op.tolist()
+    of_op = {name: dict(zip(column.node.tolist(), column.value.tolist(), strict=True)) for name, column in told.items()}
+    texts = told["nccl_comm"].texts
+    for op, dump, call in zip(one.joined.op.tolist(), one.joined.dump.tolist(), one.joined.call.tolist(), strict=True):
         true = one.files[dump].calls[call]
-        assert told.strings[told.communicator[k]] == str(true.communicator)
-        assert told.seq[k] == true.seq
-        assert max(told.wire_bytes[k], 0) == true.wire_bytes
-        assert told.channels[k] == 2
+        assert texts[of_op["nccl_comm"][op]] == str(true.communicator)
+        assert of_op["nccl_seq"].get(op, -1) == true.seq
+        assert of_op["nccl_wire_bytes"].get(op, 0) == true.wire_bytes
+        assert of_op["nccl_channels"][op] == 2
         message = true.function in ("Send", "Recv")
-        assert (told.strings[told.algorithm[k]], told.strings[told.protocol[k]]) == (("", "") if message else ("RING", "LL"))
+        said = tuple(texts[of_op[name].get(op, 0)] for name in ("nccl_algorithm", "nccl_protocol"))
+        assert said == (("", "") if message else ("RING", "LL"))
 
 
 def test_a_file_that_does_not_tell_leaves_details_open(run: ClusterRun, tmp_path: Path) -> None:
     (one,) = join_run(run, tmp_path, NcclProfile(kind="flight-json"), ranks=(2,))
-    told = details(one.joined, one.dumps)
-    assert (told.wire_bytes == -1).all() and (told.channels == -1).all() and (told.algorithm == 0).all()
-    assert told.seq.tolist() == one.joined.ops.seq.tolist()
+    told = details(one.joined)
+    assert not any(len(told[name].node) for name in ("nccl_wire_bytes", "nccl_channels", "nccl_algorithm"))
+    assert told["nccl_seq"].value.tolist() == one.joined.ops.seq.tolist()
 
 
 @pytest.mark.parametrize("offset_ns", [0, 250_000_000])

@@ -10,8 +10,9 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import write_et as chakra
 from graphlink.graph.target import plan
-from graphlink.nccl.noted import SideFiles, columns
+from graphlink.nccl.noted import columns
 from graphlink.nccl.read.records import Communicator
+from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
 from tests.graph.test_chakra import frames
 from tests.nccl_records import Proxy, dump, ops, side_files

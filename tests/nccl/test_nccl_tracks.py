@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.read.records import Dump, State
+from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.ranks.records import Clock
 from graphlink.report.timeline import Joined, Shown

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.nccl.details import shares
 from graphlink.nccl.read.records import State
+from graphlink.nccl.times import shares
 from graphlink.testing import ClusterTraining, cluster_run
 from graphlink.testing.nccl_records import NcclProfile, TrueStep
 from tests.nccl.joined import Joined, join_run

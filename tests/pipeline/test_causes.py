@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
+from graphlink.pipeline.delays import joined
 from graphlink.pipeline.records import Cause, Delays, Exchanges, Ranges, StageRun
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import even_times, simulate
@@ -55,3 +57,22 @@ def test_steps_may_overlap_in_time() -> None:
     assert found.rates.bubble_rate_zb == 0
     assert found.theory is not None
     assert found.theory.parts_ns.rest == 0
+
+
+def test_a_short_gap_that_nothing_explains_is_from_one_kernel_to_the_next() -> None:
+    """Also where the table of delays was put together of several: its entry without a text stays the first."""
+    (run,) = runs("1F1B", 1, 2, 1, 24 * MS)
+    late = np.where(np.arange(4) > 1, 10_000, 0) + np.where(np.arange(4) > 2, 30_000, 0)
+    ranges = replace(run.ranges, start_ns=run.ranges.start_ns + late, end_ns=run.ranges.end_ns + late)
+    work = spans.union_by(ranges.step, ranges.start_ns, ranges.end_ns)
+    start, end = ranges.end_ns[1:3], ranges.start_ns[2:]
+    other = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("", "cudaLaunchKernel came late"))
+    unexplained = Delays(start, end, np.full(2, Cause.UNKNOWN, np.uint8), np.full(2, -1, np.int32), np.zeros(2, np.int32), ("",))
+    delays = joined(other, unexplained)
+    assert (delays.texts[0], delays.evidence.tolist()) == ("", [0, 0])
+    found = analyse([replace(run, ranges=ranges, work=work, delays=delays, sees_causes=True)])
+    assert found is not None
+    told = [found.idle.texts[k] for k in found.idle.evidence.tolist()]
+    assert found.idle.cause.tolist() == [Cause.LAUNCH_STARVED, Cause.UNKNOWN]
+    assert told == ["from one kernel to the next", ""]
+    assert (found.idle.end_ns - found.idle.start_ns).tolist() == [10_000, 30_000]

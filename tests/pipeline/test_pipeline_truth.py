@@ -75,7 +75,7 @@ def test_a_loss_is_told_by_its_cause(cause: str, how: str, schedule: str) -> Non
 
 
 # Without rows what a host or a stream waited for is inferred, and a wait that is short, or that several ops explain, is not.
-UNTOLD = {("profiler_artefact", "first-collective"), ("straggler_wait", "all-reduce")}
+UNTOLD = {("profiler_artefact", "first-collective")}
 
 
 @pytest.mark.parametrize(("cause", "how"), [c for c in CAUSES if c not in UNTOLD])

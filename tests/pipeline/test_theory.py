@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from graphlink.pipeline.closed_form import Pass, bubble
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import PartsNs, Phase, Ranges, Rates, StepEntry, Theory
 from graphlink.pipeline.schedules import Order, orders
 from graphlink.pipeline.simulate import Timed, Times, even_times, simulate
 from graphlink.pipeline.theory import Measured, equal_stages, measure, rates, theory
+from tests.pipeline.closed_form import Pass, bubble
 from tests.pipeline.made import joined, picked, possible, recorded, without
 
 CASES = list(possible((p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 4, 6, 8, 12)))

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace as changed
 
 from graphlink.model import NOWHERE, CommKind
-from graphlink.nccl.noted import SideFiles
 from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.records import State
+from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse

@@ -40,7 +40,7 @@ def test_what_is_wrong_with_a_side_file_is_a_warning_that_names_it(cluster: tupl
 def test_a_log_without_times_is_named_with_what_to_set(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
     found = prepared(cluster, tmp_path, NcclProfile(kind="inspector"))
     assert found.nccl is not None
-    assert not len(found.nccl.join.op)
+    assert not len(found.nccl.op)
     assert any("no times: record with NCCL_INSPECTOR_DUMP_VERBOSE=1" in text for text in found.warnings)
 
 
@@ -50,15 +50,15 @@ def test_of_some_steps_the_calls_of_the_others_are_left(cluster: tuple[ClusterRu
     assert whole is not None
     assert part is not None
     lines = nccl.summarised(part).join
-    assert 0 < sum(line.matched for line in lines) == len(part.join.ops.row) < len(whole.join.op)
-    assert sum(line.calls for line in lines) == len(whole.join.op)
-    assert sum(sum(line.calls_left.values()) for line in lines) == len(whole.join.op) - len(part.join.op)
+    assert 0 < sum(line.matched for line in lines) == len(part.ops.row) < len(whole.op)
+    assert sum(line.calls for line in lines) == len(whole.op)
+    assert sum(sum(line.calls_left.values()) for line in lines) == len(whole.op) - len(part.op)
 
 
 def test_the_times_of_groups_are_those_of_their_ops(cluster: tuple[ClusterRun, Path], tmp_path: Path) -> None:
     files = prepared(cluster, tmp_path, NcclProfile(proxy_steps=True)).nccl
     assert files is not None
-    ops, split = files.join.ops, files.join.split
+    ops, split = files.ops, files.split
     names = np.array([ops.strings[k] for k in ops.group_name.tolist()])[split.op]
     told = {row.group: row for row in nccl.summarised(files).times}
     assert set(told) == set(names.tolist())

@@ -37,6 +37,7 @@ MOST_CHUNKS: Final = 64
 MOST_SHORT: Final = 0.05  # of all microbatches and stages: what may be at odds with a pipeline before it counts as none
 MOST_FREE: Final = 4  # ranks of a mesh for each that was logged
 _MOST_NAMED: Final = 8
+_Cell = tuple[int, int]  # of ``Passages``: worker, and position of the chunk in ``chunks``
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,16 +257,6 @@ class Clocks:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Hop:
-    """Worker and chunk (as a position in ``Passages.chunks``) of a virtual stage, and those of the next."""
-
-    worker: int
-    chunk: int
-    next_worker: int
-    next_chunk: int
-
-
 def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks:
     """Return shifts onto the clock of the first machine. O(hops x microbatches + machines^3)."""
     numbers = sorted({jobs.log.machine for jobs in workers})
@@ -273,11 +264,11 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
     hops = _hops(seen, stages)
     bound = np.full((len(numbers), len(numbers)), OPEN)
     np.fill_diagonal(bound, 0)
-    for hop in hops:
-        here, there = int(machine[hop.worker]), int(machine[hop.next_worker])
+    for cell, following in hops:
+        here, there = int(machine[cell[0]]), int(machine[following[0]])
         if here != there:
-            bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, hop)))
-            bound[here, there] = min(bound[here, there], _least(_back_gap(seen, hop)))
+            bound[there, here] = min(bound[there, here], _least(_forth_gap(seen, cell, following)))
+            bound[here, there] = min(bound[here, there], _least(_back_gap(seen, cell, following)))
     slack, closed = solved(bound)
     if (closed >= OPEN // 2).any():
         slack, closed = solved(np.where(closed < OPEN // 2, bound, np.minimum(bound, _bounds_of_exchange(workers, machine, stages))))
@@ -292,28 +283,27 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
     return Clocks(shifts, int(width.max(initial=0)) // 2 + slack, tuple(warnings))
 
 
-def _hops(seen: Passages, stages: Stages) -> list[_Hop]:
-    """Return the hops from each virtual stage to the next, of every pipeline."""
-    out = []
+def _hops(seen: Passages, stages: Stages) -> list[tuple[_Cell, _Cell]]:
+    """Return each virtual stage but the last, with the next one, of every pipeline."""
+    out: list[tuple[_Cell, _Cell]] = []
     for pipeline in stages.pipelines:
-        holders = []
+        cells: list[_Cell] = []
         for at, chunk in enumerate(seen.chunks):
             row = reversed(pipeline) if chunk in stages.reversed_chunks else pipeline
-            holders += [(worker, at) for worker in row]
-        out += [_Hop(*here, *there) for here, there in pairwise(holders)]
+            cells += [(worker, at) for worker in row]
+        out += pairwise(cells)
     return out
 
 
-def _forth_gap(seen: Passages, hop: _Hop) -> I64:
+def _forth_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
     """Return the time from the end of each forward to the start of the next stage's, as the clocks say."""
-    both = seen.forth[hop.worker, hop.chunk] & seen.forth[hop.next_worker, hop.next_chunk]
-    gap: I64 = (seen.forth_start_ns[hop.next_worker, hop.next_chunk] - seen.forth_end_ns[hop.worker, hop.chunk])[both]
+    gap: I64 = (seen.forth_start_ns[there] - seen.forth_end_ns[here])[seen.forth[here] & seen.forth[there]]
     return gap
 
 
-def _back_gap(seen: Passages, hop: _Hop) -> I64:
-    both = seen.back[hop.worker, hop.chunk] & seen.back[hop.next_worker, hop.next_chunk]
-    gap: I64 = (seen.back_start_ns[hop.worker, hop.chunk] - seen.back_end_ns[hop.next_worker, hop.next_chunk])[both]
+def _back_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
+    """Return the time from the end of each backward of the next stage to the start of this one's, as the clocks say."""
+    gap: I64 = (seen.back_start_ns[here] - seen.back_end_ns[there])[seen.back[here] & seen.back[there]]
     return gap
 
 
@@ -323,32 +313,22 @@ def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -
     ends = [_ends(jobs) for jobs in workers]
     for position in range(stages.count):
         for a, b in pairwise(np.flatnonzero(stages.position == position).tolist()):
-            steps, in_a, in_b = np.intersect1d(ends[a].step, ends[b].step, assume_unique=True, return_indices=True)
-            if len(steps) and machine[a] != machine[b]:
+            count = min(ends[a].shape[1], ends[b].shape[1])
+            (work_a, optimizer_a), (work_b, optimizer_b) = ends[a][:, :count], ends[b][:, :count]
+            both = (np.minimum(ends[a][:, :count], ends[b][:, :count]) > 0).all(axis=0)
+            if both.any() and machine[a] != machine[b]:
                 here, there = int(machine[a]), int(machine[b])
-                out[here, there] = min(out[here, there], _least(ends[a].optimizer_ns[in_a] - ends[b].work_ns[in_b]))
-                out[there, here] = min(out[there, here], _least(ends[b].optimizer_ns[in_b] - ends[a].work_ns[in_a]))
+                out[here, there] = min(out[here, there], _least((optimizer_a - work_b)[both]))
+                out[there, here] = min(out[there, here], _least((optimizer_b - work_a)[both]))
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Of each step with an optimizer: the last end of its work, and of its optimizer."""
-
-    step: I64
-    work_ns: I64
-    optimizer_ns: I64
-
-
-def _ends(jobs: Jobs) -> _Ends:
-    last = []
-    for which in (jobs.work, jobs.phase == Phase.OPT):
-        ends = np.zeros(int(jobs.step[-1]) + 1, np.int64)
+def _ends(jobs: Jobs) -> I64:
+    """Return the last end of work and of the optimizer in each step, shape (2, steps); 0 where there is none."""
+    out = np.zeros((2, int(jobs.step[-1]) + 1), np.int64)
+    for ends, which in zip(out, (jobs.work, jobs.phase == Phase.OPT), strict=True):
         np.maximum.at(ends, jobs.step[which], jobs.log.end_ns[which])
-        last.append(ends)
-    work, optimizer = last
-    steps = np.flatnonzero((work > 0) & (optimizer > 0))
-    return _Ends(steps, work[steps], optimizer[steps])
+    return out
 
 
 def _least(gap: I64) -> int:
@@ -374,17 +354,17 @@ def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, li
     return shift, out
 
 
-def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[_Hop], shift_ns: I64) -> list[str]:
+def _early(workers: Sequence[Jobs], seen: Passages, hops: Sequence[tuple[_Cell, _Cell]], shift_ns: I64) -> list[str]:
     """Warn of forwards that began before those they follow had ended: waits inside a job, or stages in a wrong order."""
     count = every = worst = 0
     example = ""
-    for hop in hops:
-        gap = _forth_gap(seen, hop) + int(shift_ns[hop.next_worker] - shift_ns[hop.worker])
+    for here, there in hops:
+        gap = _forth_gap(seen, here, there) + int(shift_ns[there[0]] - shift_ns[here[0]])
         count += int(np.count_nonzero(gap < -TOLERANCE_NS))
         every += len(gap)
         if len(gap) and -gap.min() > max(worst, TOLERANCE_NS):
             worst = int(-gap.min())
-            example = f"rank {workers[hop.next_worker].log.rank} after rank {workers[hop.worker].log.rank}"
+            example = f"rank {workers[there[0]].log.rank} after rank {workers[here[0]].log.rank}"
     if not count:
         return []
     return [
