@@ -31,7 +31,7 @@ from graphlink.errors import GraphlinkError
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.write_et import Heading, write_et
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import NOWHERE, EdgeKind, NodeKind
 from graphlink.ranks.group_ids import assign
 from graphlink.read.nsys.places import number

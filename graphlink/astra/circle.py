@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.findings import Findings
 from graphlink.graph.order import Edges, Reach, cycle, topological
 from graphlink.model import I64, NOWHERE, Bool
 

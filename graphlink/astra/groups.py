@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from graphlink.astra.findings import Findings
 from graphlink.errors import InputError
-from graphlink.graph.findings import Findings
 
 HIGHEST_KEY: Final = 499
 

@@ -12,11 +12,11 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra.circle import Ordered, Waits, judge_circles, starts_first, waits_of
+from graphlink.astra.findings import Findings, Judgement
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
 from graphlink.errors import InputError
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.findings import Findings, Judgement
 from graphlink.graph.order import Edges, cycle, topological
 from graphlink.model import I32, I64
 from graphlink.replay.slots import play_slots

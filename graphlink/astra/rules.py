@@ -1,4 +1,4 @@
-"""Judges one rank's Chakra graph, whoever wrote it, against what ASTRA-sim takes (``graphlink.graph.findings``)."""
+"""Judges one rank's Chakra graph, whoever wrote it, against what ASTRA-sim takes (``graphlink.astra.findings``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 
 from graphlink.astra.circle import Ordered
 from graphlink.astra.comm import INTEGERS, CommRules
+from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.errors import InputError
 from graphlink.graph.chakra import TWICE, ChakraFile, Deps, Fault, Has, frames, read_chakra
-from graphlink.graph.findings import Findings
 from graphlink.graph.order import Edges, Reach, cycle, topological
 from graphlink.model import I64, Bool
 from graphlink.read.source import open_source

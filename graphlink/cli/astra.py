@@ -17,8 +17,8 @@ from graphlink.errors import InputError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from graphlink.astra.files import Dimension, Listing, Run
+    from graphlink.astra.findings import Verdict
     from graphlink.graph.chakra import ChakraFile
-    from graphlink.graph.findings import Verdict
 
 TOPOLOGIES: Final = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
 FILES: Final = ("README.txt", "comm_group.json", "memory.json", "network.yml", "run.sh", "summary.json", "system.json")

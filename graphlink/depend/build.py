@@ -20,7 +20,7 @@ from graphlink.depend.sleep import WAKING_NS
 from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import NOWHERE, Built, Communication, Linked, Sync, Untold, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.tables import take

@@ -29,8 +29,8 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
-from graphlink.link.roles import Role
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
 from graphlink.tables import successive
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.commevents import StreamWait, call_order
+from graphlink.link.call_roles import Role, roles
 from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
-from graphlink.link.roles import Role, roles
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
-from graphlink.link.roles import Role
+from graphlink.link.call_roles import Role
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
 from graphlink.tables import successive
 

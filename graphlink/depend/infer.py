@@ -32,8 +32,8 @@ from graphlink.depend.devicetime import EVENT_NS, LATE_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.merge import search_by_thread
 from graphlink.depend.modes import Mode, mode_of
+from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
-from graphlink.link.roles import Role
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
 
 BLOCKED_NS = 3_000

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
+from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
-from graphlink.link.roles import Role
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
 from graphlink.tables import concat, take
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 
 

@@ -58,6 +58,21 @@ class CriticalPath(Short):
     gap_ns: int  # host gaps on the path
     delay_ns: int  # device delay nodes and start delays on the path
 
+    @property
+    def gap_share(self) -> float:
+        """Share of host gaps in the path, which no op explains."""
+        return share(self.gap_ns, self.length_ns)
+
+    @property
+    def delay_share(self) -> float:
+        """Share of device delays and start delays in the path, which nothing explains."""
+        return share(self.delay_ns, self.length_ns)
+
+
+def share(part: int, total: int) -> float:
+    """Return the share of ``part`` as files have it; 0 of nothing."""
+    return round(part / total, 6) if total else 0.0
+
 
 def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
     """Walk back from the node that ends last, always to the dependency that held the node back longest: that ended last, a launch with its

@@ -12,7 +12,7 @@ import numpy as np
 from graphlink.graph.critical import CriticalPath
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
 
 _PARTS: Final = (NodeKind.HOST_PART, NodeKind.HOST_GAP)  # what opens where a wait ended

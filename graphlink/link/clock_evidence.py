@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, successive, take

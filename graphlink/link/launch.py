@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.calls import cut_calls
+from graphlink.link.cut_calls import cut_calls
 from graphlink.link.names import ASYNC_PREFIX
 from graphlink.link.nest import innermost, last_started, nest
 from graphlink.model import I32, I64, NOWHERE, Bool, HostMatch, HostTrace, Linked, Trace

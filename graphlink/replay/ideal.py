@@ -108,8 +108,3 @@ def _any_order(work: Workload) -> I64:
 def error_pct(replayed_ns: int, measured_ns: int) -> float:
     """Return the error, signed, in per cent of the measured time; 0 where nothing was measured."""
     return round(100 * (replayed_ns / measured_ns - 1), 6) if measured_ns else 0.0
-
-
-def share(part: int, whole: int) -> float:
-    """Return ``part`` of ``whole``; 0 of nothing."""
-    return round(part / whole, 6) if whole else 0.0

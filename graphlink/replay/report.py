@@ -12,10 +12,11 @@ import numpy as np
 
 from graphlink.errors import InputError, UsageError
 from graphlink.graph.chakra import ChakraFile, NodeType
+from graphlink.graph.critical import share
 from graphlink.graph.fold import FOLDED, NAMES
 from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
-from graphlink.replay.ideal import IDEAL, error_pct, play_ideal, share
+from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
 from graphlink.replay.lateness import drifts, slot_waits, stuck
 from graphlink.replay.meetings import Meetings, meetings
 from graphlink.replay.path import by_work, critical_path, families

@@ -55,7 +55,7 @@ from graphlink.read.nsys.places import number
 from graphlink.read.nsys.report import numbered, read_report
 from graphlink.read.stream import gc_paused
 from graphlink.records import Short
-from graphlink.replay.ideal import error_pct, measured_ns, replay, share
+from graphlink.replay.ideal import error_pct, measured_ns, replay
 from graphlink.report import summary, timeline
 from graphlink.report.timeline import Joined as Joined
 from graphlink.run import codec
@@ -401,8 +401,8 @@ def _entry(
             measured_ns=measured,
             replayed_ns=replayed_ns,
             error_pct=error_pct(replayed_ns, measured),
-            gap_share=share(critical.gap_ns, critical.length_ns),
-            delay_share=share(critical.delay_ns, critical.length_ns),
+            gap_share=critical.gap_share,
+            delay_share=critical.delay_share,
         ),
         critical_path=summary.CriticalPath(length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)),
         standstill=standstill,

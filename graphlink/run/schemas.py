@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from graphlink.astra.files import Prepared
-from graphlink.graph.findings import Judged
+from graphlink.astra.findings import Judged
 from graphlink.graph.linked import LinkedFile
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.read_et import NodeView

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Linked, Trace
 
 LEAST_AHEAD: Final = 512  # CUDA's queue holds 1,024 launches; full ones of real recordings held 908 to 1,140 ops

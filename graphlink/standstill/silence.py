@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Axis, behind_rows
 from graphlink.graph.durations import CHAINED
-from graphlink.link.roles import Role, roles
+from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Bool, Graph, Linked
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured

@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.graph.critical import CriticalPath
-from graphlink.link.roles import Role, role_of, roles
+from graphlink.link.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches

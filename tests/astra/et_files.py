@@ -10,8 +10,8 @@ from typing import Any
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 
+from graphlink.astra.findings import Judgement
 from graphlink.astra.ranks import judge, runs_of
-from graphlink.graph.findings import Judgement
 
 COLL = {"comm_type": 0, "comm_size": 4096, "is_cpu_op": False}
 KINDS = {"is_cpu_op": "bool_val", "pg_name": "string_val", **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32_val")}

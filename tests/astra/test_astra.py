@@ -13,9 +13,9 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphlink.astra.findings import RULES, SECTIONS
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError
-from graphlink.graph.findings import RULES, SECTIONS
 from graphlink.graph.order import Edges, Reach, cycle, topological
 from tests.astra.et_files import coll, encoded, found, framed, judged, node, recv, send, written
 

@@ -10,9 +10,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from graphlink.link.call_roles import Role, roles
 from graphlink.link.communication import communication
 from graphlink.link.launch import rounding_ns
-from graphlink.link.roles import Role, roles
 from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind, SyncKind
 from graphlink.run.job import Inputs, Options, prepare
 from graphlink.testing import (

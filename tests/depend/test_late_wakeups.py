@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphlink.depend.build import BuildOptions, find
-from graphlink.link.roles import Role
+from graphlink.link.call_roles import Role
 from graphlink.model import EdgeKind, NodeKind
 from tests.depend.programs import built, linked_of
 

@@ -7,9 +7,9 @@ import pytest
 
 from graphlink.depend.cuda import cuda_waits
 from graphlink.depend.merge import Dependencies, merge
+from graphlink.link.call_roles import Role, role_of
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.link.roles import Role, role_of
 from graphlink.model import NOWHERE, FoundBy, Linked, Trace, Waits
 from graphlink.model import SyncKind as Kind
 from tests.build import Call, Device, Host, Sync, build_trace

@@ -16,10 +16,10 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
+from graphlink.link.call_roles import Role, roles
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.link.roles import Role, roles
 from graphlink.model import Built, FrameRows, Graph, Linked, NodeKind, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.standstill.silence import silences
