@@ -1,0 +1,1 @@
+"""What each GPU spent its time on, and why it was idle."""

@@ -1,0 +1,357 @@
+"""Why a device was idle: what the op that ended an idle interval had waited for, and what its host did meanwhile.
+
+An idle interval ends as a device op begins. From the end backwards: since its launch call returned the op was launched and had not begun;
+before, the thread that launched it was late, and what that thread did counts, or where it slept, what the thread did that woke it.
+What an op of another device still did, and the launched op depends on, counts first. Of several reasons at one moment the first of
+``Cause`` holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from graphlink.depend.timeline import Axis
+from graphlink.gpu.busy import Busy, own_clock_ns
+from graphlink.gpu.records import Cause, Idle
+from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
+from graphlink.link.call_roles import Role, roles
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind
+from graphlink.pipeline import spans
+from graphlink.pipeline.delays import _LOADER, _MEMORY
+from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.records import Spans
+from graphlink.pipeline.waits import LATENCY_NS
+
+_DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
+_ROUNDS: Final = 8  # threads that wake each other in turn, at most
+_GRAPH_LAUNCH: Final = re.compile(r"(cuda|cu|hip)GraphLaunch")
+NOT_LAUNCHED: Final = "launched before the recording, or its call was not recorded"
+BEFORE_WINDOW: Final = "its stream waited for what was launched before the recording"
+BEHIND_GRAPH: Final = "behind a graph launch, which says nothing of the time between its kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Intervals with one cause, disjoint on each thread. ``text``: what each says, a position in the ``texts`` of the ``Hosts``."""
+
+    cause: Cause
+    tid: I64
+    start_ns: I64
+    end_ns: I64
+    text: I64
+
+
+class _Texts:
+    """Evidence, each text once."""
+
+    def __init__(self) -> None:
+        self.place: dict[str, int] = {"": 0}
+
+    def code(self, text: str) -> int:
+        return self.place.setdefault(text, len(self.place))
+
+    def codes(self, texts: Sequence[str]) -> I64:
+        return np.array([self.code(text) for text in texts], np.int64)
+
+    def of_names(self, names: I64, strings: Sequence[str], form: str) -> I64:
+        """Return the code of ``form`` with each name in it; O(n), and a text a name."""
+        used, which = np.unique(names, return_inverse=True)
+        return self.codes([form.format(strings[k]) for k in used.tolist()])[which.reshape(-1)]
+
+
+class Hosts:
+    """What the threads of a rank did, made ready for all its devices. Times since the epoch, on the host's clock."""
+
+    def __init__(self, graph: Graph, linked: Linked) -> None:
+        self.graph, self.linked, self.texts = graph, linked, _Texts()
+        trace, before = linked.trace, before_on_thread(graph)
+        threads = np.concatenate([trace.host.tid, trace.calls.tid])
+        self.axis = Axis.over(threads, trace.host.start_ns, trace.host.end_ns, trace.calls.start_ns, trace.calls.end_ns)
+        self.profiler = self._profiler()
+        self.sleeps, self.waker = self._sleeps(before)
+        waits = wait_slices(graph, linked, before)
+        self.tables = sorted((*self._matching(), *self._waiting(waits), self._working()), key=lambda table: table.cause)
+        self.first_ns = self._first_ns()
+        self.latency_ns = self._latency_ns()
+        self.unknown = self._unknown()
+
+    def _profiler(self) -> _Table:
+        overhead, strings = self.linked.trace.overhead, self.linked.trace.strings
+        cut = spans.disjoint(overhead.start_ns, overhead.end_ns)
+        text = self.texts.of_names(overhead.name[cut.of], strings, "profiler: {}")
+        return _Table(Cause.PROFILER_ARTEFACT, np.zeros(len(text), np.int64), cut.start_ns, cut.end_ns, text)
+
+    def _sleeps(self, before: I64) -> tuple[_Table, I64]:
+        """Return when threads slept, and the thread that woke each: the source of its ``thread`` edge that ended last."""
+        graph = self.graph
+        node = np.unique(graph.target[graph.edge_kind == EdgeKind.THREAD])
+        waker, previous = graph.tid[_last_source(graph, _groups(graph, node), len(node), (EdgeKind.THREAD,))], before[node]
+        start = np.where(previous == NOWHERE, 0, graph.start_ns[previous] + graph.duration_ns[previous])
+        other = np.flatnonzero((waker != graph.tid[node]) & (start < graph.start_ns[node]) & self.axis.has(waker) & self.axis.has(graph.tid[node]))
+        node = node[other]
+        table = self._table(Cause.PYTHON, graph.tid[node], start[other] + graph.epoch_ns, graph.start_ns[node] + graph.epoch_ns, other)
+        return table, np.searchsorted(self.axis.tids, waker)[table.text]
+
+    def _matching(self) -> list[_Table]:
+        """Return calls that manage memory, and ranges that load data."""
+        trace = self.linked.trace
+        out = []
+        for rows, pattern, cause in ((trace.calls, _MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, _LOADER, Cause.DATA_LOADING)):
+            fitting = [k for k in np.unique(rows.name).tolist() if pattern.fullmatch(trace.strings[k])]
+            mine = np.flatnonzero(np.isin(rows.name, fitting))
+            out.append(self._table(cause, rows.tid[mine], rows.start_ns[mine], rows.end_ns[mine], self._named(rows.name[mine], "{}")))
+        return out
+
+    def _waiting(self, waits: WaitSlices) -> list[_Table]:
+        """Return the waits of the graph by what was waited for, and blocking calls that none explains."""
+        graph, linked = self.graph, self.linked
+        calls, strings, device = linked.trace.calls, linked.trace.strings, linked.trace.device
+        source = _last_source(graph, _groups(graph, waits.part), len(waits.part), (EdgeKind.SYNC,))
+        some = source != NOWHERE
+        by_host = some & (graph.kind[source] == NodeKind.HOST_COMM)
+        row = np.where(some, graph.row[source], NOWHERE)
+        called, of = np.full(len(source), NOWHERE, np.int64), np.full(len(source), NOWHERE, np.int64)
+        by_call, on_device = waits.call != NOWHERE, some & ~by_host
+        called[by_call] = calls.name[waits.call[by_call]]
+        of[by_host], of[on_device] = linked.trace.host.name[row[by_host]], device.name[row[on_device]]
+        pairs, which = np.unique(np.stack([called, of]), axis=1, return_inverse=True)
+        words = [
+            (strings[c] if c != NOWHERE else "wait") + (f" waited for {strings[o]}" if o != NOWHERE else "") for c, o in pairs.T.tolist()
+        ]
+        text = self.texts.codes(words)[which.reshape(-1)]
+        start, end, tid = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns, graph.tid[waits.part]
+        out = [
+            self._table(cause, tid[mine], start[mine], end[mine], text[mine])
+            for cause, mine in ((Cause.DEPENDENCY_STALL, by_host), (Cause.HOST_BLOCKED, ~by_host))
+        ]
+        role = roles(calls, strings)
+        blocking = np.flatnonzero(np.isin(role, [r for r in Role if r.waits]))
+        name = self._named(calls.name[blocking], "{}")
+        return [*out, self._table(Cause.HOST_BLOCKED, calls.tid[blocking], calls.start_ns[blocking], calls.end_ns[blocking], name)]
+
+    def _working(self) -> _Table:
+        """Return outermost ops, and calls outside any."""
+        rows, calls, linked = self.linked.trace.host, self.linked.trace.calls, self.linked
+        ops = np.flatnonzero(~rows.annotation & ~linked.crossing)
+        tid, start, end, name = (
+            np.append(getattr(rows, column)[ops], getattr(calls, column)) for column in ("tid", "start_ns", "end_ns", "name")
+        )
+        return self._table(Cause.HOST_WORK, tid, start, end, self._named(name, "host: {}"))
+
+    def _latency_ns(self) -> I64:
+        """Return the launch latency of each device row; of one without a launch of its own the usual one."""
+        graph, out = self.graph, np.zeros(len(self.linked.device_call), np.int64)
+        ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
+        out[graph.row[ops]] = graph.launch_latency_ns[ops]
+        alone = _first_of(self.linked.device_call) & (self.linked.device_call != NOWHERE)
+        out[~alone] = int(np.median(out[alone])) if alone.any() else 0
+        return out
+
+    def _unknown(self) -> I64:
+        """Return for each device row why nothing tells when it could have begun (a text), 0 where its launch call does."""
+        linked, device, calls = self.linked, self.linked.trace.device, self.linked.trace.calls
+        call = linked.device_call
+        launched = np.where(call == NOWHERE, np.iinfo(np.int64).min, calls.start_ns[call])
+        waits = calls.start_ns[roles(calls, linked.trace.strings) == Role.STREAM_WAIT]
+        _, stream = np.unique(np.stack([device.device, device.stream]), axis=1, return_inverse=True)
+        fresh = _first_of(stream.reshape(-1)) & (launched > waits.min(initial=np.iinfo(np.int64).max))
+        out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
+        by_graph = np.array([_GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
+        behind = ~_first_of(call)
+        behind[call != NOWHERE] |= by_graph[calls.name[call[call != NOWHERE]]]
+        out[behind] = self.texts.code(BEHIND_GRAPH)
+        out[call == NOWHERE] = self.texts.code(NOT_LAUNCHED)
+        return out
+
+    def _named(self, names: I64, form: str) -> I64:
+        return self.texts.of_names(names, self.linked.trace.strings, form)
+
+    def _table(self, cause: Cause, tid: I64, start_ns: I64, end_ns: I64, text: I64) -> _Table:
+        """Make the intervals of each thread disjoint: of several at a moment the one that began first, which is the outermost, holds."""
+        known = self.axis.has(tid)
+        tid, text = tid[known], text[known]
+        start, end = self.axis.clipped(tid, start_ns[known]), self.axis.clipped(tid, end_ns[known])
+        order = np.lexsort((-end, start))
+        cut = spans.disjoint(start[order], end[order])
+        return _Table(cause, self.axis.thread(cut.start_ns), cut.start_ns, cut.end_ns, text[order][cut.of])
+
+    def _first_ns(self) -> I64:
+        """Return when each thread of the axis first did anything."""
+        out = np.full(len(self.axis.tids), np.iinfo(np.int64).max)
+        for rows in (self.linked.trace.host, self.linked.trace.calls):
+            np.minimum.at(out, np.searchsorted(self.axis.tids, rows.tid), rows.start_ns)
+        return out
+
+
+def _last_source(graph: Graph, index: I64, count: int, kinds: Sequence[EdgeKind]) -> I64:
+    """Return, for each of ``count`` groups of nodes (``index``: the group of each node), the source of its edges of ``kinds`` that ended
+    last, of device nodes the ops alone; ``NOWHERE`` without any."""
+    target = index[graph.target]
+    wanted = (target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
+    edge = np.flatnonzero(wanted)
+    order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
+    out = np.full(count, NOWHERE, np.int64)
+    out[target[order]] = graph.source[order]  # of several the last assignment holds
+    return out
+
+
+def _groups(graph: Graph, node: I64) -> I64:
+    index = np.full(len(graph.kind), NOWHERE, np.int64)
+    index[node] = np.arange(len(node))
+    return index
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """Pieces of idle time: ``of`` is the idle interval, ``tid`` the thread that was late, as a number of the axis."""
+
+    start_ns: I64
+    end_ns: I64
+    of: I64
+    tid: I64
+
+    @staticmethod
+    def of_spans(start_ns: I64, end_ns: I64, of: I64, tid: I64 | int = 0) -> _Some:
+        """Return those that are not empty."""
+        some = start_ns < end_ns
+        return _Some(start_ns[some], end_ns[some], of[some], np.broadcast_to(np.asarray(tid, np.int64), some.shape)[some])
+
+    def cut(self, start_ns: I64, end_ns: I64) -> tuple[_Some, I64]:
+        """Cut by disjoint intervals; the second column is the interval that covers each piece, ``NOWHERE`` for none."""
+        order = np.argsort(self.start_ns, kind="stable")
+        pieces = spans.cut(Spans(self.start_ns[order], self.end_ns[order]), start_ns, end_ns)
+        of = order[pieces.of]
+        return _Some(pieces.start_ns, pieces.end_ns, self.of[of], self.tid[of]), pieces.by
+
+    def on(self, axis: Axis) -> _Some:
+        """Return the same as positions on the axis of all threads."""
+        shift = axis.of(axis.tids[self.tid], np.zeros_like(self.tid)) if len(self.tid) else self.tid
+        return _Some(self.start_ns + shift, self.end_ns + shift, self.of, self.tid)
+
+    def in_time(self, axis: Axis) -> _Some:
+        shift = axis.of(axis.tids[self.tid], np.zeros_like(self.tid)) if len(self.tid) else self.tid
+        return _Some(self.start_ns - shift, self.end_ns - shift, self.of, self.tid)
+
+
+class _Found:
+    """Pieces of idle time with cause and evidence, as they are found."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[I64, I64, I64, I64, I64]] = []
+
+    def add(self, some: _Some, cause: Cause | I64, text: I64 | int) -> None:
+        columns = (np.broadcast_to(np.asarray(value, np.int64), some.of.shape) for value in (cause, text))
+        self.parts.append((some.start_ns, some.end_ns, some.of, *columns))
+
+
+def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
+    """Give every ns in which a device was idle from ``from_ns`` to ``to_ns`` a cause, on the device's own clock. O(n log n) in rows."""
+    linked, idle = hosts.linked, _up_to_ops(busy, spans.complement(busy.any, from_ns, to_ns))
+    at = np.searchsorted(busy.start_ns, idle.end_ns, side="left")
+    ended = at < len(busy.rows)
+    row = busy.rows[np.minimum(at, len(busy.rows) - 1)]
+    shift = own_clock_ns(linked)[row]
+    whole = _Some(idle.start_ns - shift, idle.end_ns - shift, np.arange(len(row)), np.zeros(len(row), np.int64))
+    found = _Found()
+    found.add(taken(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))
+    _by_launch(hosts, found, taken(whole, ended), row[ended])
+    start, end, of, cause, text = (np.concatenate(column) for column in zip(*found.parts, strict=True))
+    order = np.argsort(start, kind="stable")
+    start, end, of = start[order], end[order], of[order]
+    return Idle(start + shift[of], end + shift[of], cause[order].astype(np.uint8), text[order], tuple(hosts.texts.place))
+
+
+def _up_to_ops(busy: Busy, idle: Spans) -> Spans:
+    """Cut idle time where ops of no length ran: each interval ends with an op."""
+    at_ns = np.unique(busy.start_ns[busy.start_ns == busy.end_ns])
+    k = np.searchsorted(idle.start_ns, at_ns) - 1
+    inside = at_ns[(k >= 0) & (at_ns < idle.end_ns[k])] if len(idle.start_ns) else at_ns[:0]
+    return Spans(np.sort(np.append(idle.start_ns, inside)), np.sort(np.append(idle.end_ns, inside)))
+
+
+def _by_launch(hosts: Hosts, found: _Found, idle: _Some, row: I64) -> None:
+    """Split idle intervals, each ended by device row ``row``: what the op depended on, its late host, and what it took to begin."""
+    linked, calls, texts = hosts.linked, hosts.linked.trace.calls, hosts.texts
+    strings, call = linked.trace.strings, linked.device_call[row]
+    source, done = _before(hosts.graph, row, idle)
+    stalled = source[done > idle.start_ns]
+    on_device = texts.of_names(linked.trace.device.name[hosts.graph.row[stalled]], strings, "waited for {}")
+    found.add(_Some.of_spans(idle.start_ns, done, idle.of), Cause.DEPENDENCY_STALL, on_device)
+    launched = call != NOWHERE
+    returned, thread = done.copy(), np.zeros(len(row), np.int64)
+    returned[launched] = np.clip(calls.end_ns[call[launched]], done[launched], idle.end_ns[launched])
+    thread[launched] = np.searchsorted(hosts.axis.tids, calls.tid[call[launched]])
+    _late(hosts, found, _Some.of_spans(done, returned, idle.of, thread))
+    why = hosts.unknown[row]
+    in_time = (source != NOWHERE) | (idle.end_ns - returned <= LATENCY_NS)
+    why = np.where((why == texts.code(BEFORE_WINDOW)) & in_time, 0, why)
+    begins = np.where(why > 0, np.minimum(returned + hosts.latency_ns[row], idle.end_ns), idle.end_ns)
+    index = np.arange(len(row))
+    for start, end, cause in ((returned, begins, Cause.START_DELAY), (begins, idle.end_ns, Cause.UNKNOWN)):
+        left = _unprofiled(hosts, found, _Some.of_spans(start, end, idle.of, index))
+        of = left.tid
+        named = why[of]
+        plain = named == 0
+        named[plain] = texts.of_names(calls.name[call[of[plain]]], strings, "{} had returned")
+        found.add(left, cause, named)
+
+
+def _before(graph: Graph, row: I64, idle: _Some) -> tuple[I64, I64]:
+    """Return the op that each device row, or the delay before it, depends on and that ended last, and when, within its interval."""
+    of_row = np.full(int(row.max(initial=0)) + 1, NOWHERE)
+    of_row[row] = np.arange(len(row))
+    mine = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
+    mine = mine[graph.row[mine] < len(of_row)]
+    index = np.full(len(graph.kind), NOWHERE, np.int64)
+    index[mine] = of_row[graph.row[mine]]
+    source = _last_source(graph, index, len(row), _DEVICE)
+    done = np.where(source == NOWHERE, idle.start_ns, graph.end_ns[source] + graph.epoch_ns)
+    return source, np.clip(done, idle.start_ns, idle.end_ns)
+
+
+def _unprofiled(hosts: Hosts, found: _Found, some: _Some) -> _Some:
+    """Add what of ``some`` the profiler took, and return the rest."""
+    pieces, by = some.cut(hosts.profiler.start_ns, hosts.profiler.end_ns)
+    hit = by != NOWHERE
+    found.add(taken(pieces, hit), Cause.PROFILER_ARTEFACT, hosts.profiler.text[by[hit]])
+    return taken(pieces, ~hit)
+
+
+def _late(hosts: Hosts, found: _Found, some: _Some) -> None:
+    """Say what the thread that was late did, or the one that it waited for."""
+    axis = hosts.axis
+    left = _awake(hosts, _unprofiled(hosts, found, some)).on(axis)
+    for table in hosts.tables:
+        left, by = left.cut(table.start_ns, table.end_ns)
+        hit = by != NOWHERE
+        found.add(taken(left, hit).in_time(axis), table.cause, table.text[by[hit]])
+        left = taken(left, ~hit)
+    left = left.in_time(axis)
+    begun = left.end_ns > hosts.first_ns[left.tid]
+    found.add(taken(left, begun), Cause.PYTHON, hosts.texts.code("between ops"))
+    found.add(taken(left, ~begun), Cause.NO_WORK, hosts.texts.code("before the first op of its thread"))
+
+
+def _awake(hosts: Hosts, some: _Some) -> _Some:
+    """Put the thread that woke it in the place of a thread that slept."""
+    sleeps, axis, done = hosts.sleeps, hosts.axis, []
+    for _ in range(_ROUNDS):
+        pieces, by = some.on(axis).cut(sleeps.start_ns, sleeps.end_ns)
+        pieces, slept = pieces.in_time(axis), by != NOWHERE
+        done.append(taken(pieces, ~slept))
+        some = replace(taken(pieces, slept), tid=hosts.waker[by[slept]])
+        if not len(some.of):
+            break
+    return _Some(*(np.concatenate([getattr(one, name) for one in (*done, some)]) for name in _Some.__slots__))
+
+
+def _first_of(group: I64) -> Bool:
+    """Tell which rows are the first of their group."""
+    out = np.zeros(len(group), np.bool_)
+    out[np.unique(group, return_index=True)[1]] = True
+    return out

@@ -1,0 +1,78 @@
+"""``idle.<rank>.json``: every interval in which a device was idle, with its cause and evidence, and the time of devices and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from graphlink.gpu.records import CAUSES, DeviceTime, StepTime
+from graphlink.gpu.time import GpuTime
+from graphlink.read import document
+from graphlink.records import Short
+from graphlink.version import __version__
+
+FORMAT: Final = 1
+CauseName = Literal[
+    "profiler_artefact",
+    "straggler_wait",
+    "dependency_stall",
+    "memory_management",
+    "data_loading",
+    "host_blocked",
+    "start_delay",
+    "host_work",
+    "python",
+    "no_work",
+    "unknown",
+]
+assert get_args(CauseName) == CAUSES
+
+
+class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An interval of one cause, since the start of the graph, on the device's own clock."""
+
+    device: int
+    start_ns: int
+    end_ns: int
+    cause: CauseName
+    evidence: str
+
+
+class IdleFile(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """The file. ``gpu`` and ``steps`` as in ``summary.json``; ``idle`` by device, then time."""
+
+    graphlink: str = __version__
+    format: int = FORMAT
+    rank: int
+    gpu: list[DeviceTime]
+    steps: list[StepTime]
+    idle: list[IdleEntry]
+
+
+def name_of(rank: int) -> str:
+    """Return the name of a rank's file."""
+    return f"idle.{rank}.json"
+
+
+def blocks(rank: int, found: GpuTime) -> Iterator[bytes]:
+    """Yield the file, an interval a line."""
+    head = msgspec.json.encode(IdleFile(rank=rank, gpu=list(found.gpu), steps=list(found.steps), idle=[]))
+    yield head.removesuffix(b"]}")
+    encode, before = msgspec.json.Encoder().encode, b"\n"
+    for device, idle in found.idle:
+        for start, end, cause, text in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), idle.cause.tolist(), idle.evidence.tolist(), strict=True):
+            yield before + encode(IdleEntry(device=device, start_ns=start, end_ns=end, cause=CAUSES[cause], evidence=idle.texts[text]))
+            before = b",\n"
+    yield b"]}\n"
+
+
+def load(path: Path) -> IdleFile:
+    """Read a file of an earlier run.
+
+    Raises:
+        InputError: it is none.
+    """
+    return document.load(path, IdleFile, "idle time of this version of graphlink")

@@ -1,0 +1,71 @@
+"""What each device spent its time on, as ``summary.json`` and ``idle.<rank>.json`` have it (docs/idle.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from graphlink.model import I64, U8
+from graphlink.records import Short
+
+
+class Cause(IntEnum):
+    """Why a device was idle. Of several that hold at one moment the first counts."""
+
+    PROFILER_ARTEFACT = 0
+    STRAGGLER_WAIT = 1  # the host waited for a collective that another rank came late to
+    DEPENDENCY_STALL = 2  # what was to run waited for work of another device or rank
+    MEMORY_MANAGEMENT = 3
+    DATA_LOADING = 4
+    HOST_BLOCKED = 5  # in a call that waits
+    START_DELAY = 6  # launched, not begun
+    HOST_WORK = 7  # the host was busy with ops
+    PYTHON = 8  # between ops
+    NO_WORK = 9  # before the first op of the thread that launched, and after the last launch
+    UNKNOWN = 10
+
+
+CAUSES: Final = tuple(cause.name.lower() for cause in Cause)
+
+
+class DeviceTime(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """Time of one device, on its own clock: compute + exposed communication + exposed copies + idle = ``to_ns`` - ``from_ns`` exactly.
+
+    ``compute_ns``: union of kernels that are no communication, and of memsets; ``exposed_comm_ns``: union of communication outside it;
+    ``exposed_copy_ns``: union of copies outside both. ``comm_ns``, ``copy_ns``: the unions, hidden or not. ``idle_by_cause_ns`` adds up to
+    ``idle_ns`` exactly. Times are since the start of the graph.
+    """
+
+    device: int
+    from_ns: int  # first start of a device op; of a step, its mark
+    to_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    comm_ns: int
+    copy_ns: int
+    idle_by_cause_ns: dict[str, int]
+
+
+class StepTime(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A step that the recording marks, and the time of each device in it, cut at the marks."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    gpu: list[DeviceTime]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Idle(Short):
+    """Idle time of one device, disjoint and ascending, times since the epoch. ``evidence``: a position in ``texts`` (entry 0 is "")."""
+
+    start_ns: I64
+    end_ns: I64
+    cause: U8
+    evidence: I64
+    texts: tuple[str, ...]

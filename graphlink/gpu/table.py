@@ -1,0 +1,135 @@
+"""What ``graphlink idle`` prints and its ``--json`` holds: time of each device, why it was idle, and the longest idle intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
+from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.records import Short, Table, ms, percent, shortened
+
+MEANING: dict[CauseName, str] = {
+    "profiler_artefact": "the profiler worked",
+    "straggler_wait": "the host waited for a rank that came late",
+    "dependency_stall": "waited for work of another device or rank",
+    "memory_management": "the host allocated or freed memory",
+    "data_loading": "the host loaded data",
+    "host_blocked": "the host was in a call that waits",
+    "start_delay": "launched, not begun",
+    "host_work": "the host was busy with ops",
+    "python": "the host was between ops",
+    "no_work": "nothing was asked for",
+    "unknown": "the recording does not tell",
+}
+
+
+class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One cause of a device: its time, how many intervals, and what says so most often by time, with how long."""
+
+    cause: CauseName
+    ns: int
+    intervals: int
+    evidence: dict[str, int]
+
+
+class RankIdle(Short, msgspec.Struct, frozen=True, kw_only=True):
+    """A rank. ``causes``: by device (in the order of ``gpu``), the longest first; ``longest``: idle intervals, the longest first."""
+
+    rank: int
+    gpu: list[DeviceTime]
+    steps: list[StepTime]
+    causes: list[list[CauseTime]]
+    longest: list[IdleEntry]
+
+
+class IdleReport(Short, msgspec.Struct, frozen=True, kw_only=True):
+    ranks: list[RankIdle]
+
+
+def rank_idle(file: IdleFile, top: int) -> RankIdle:
+    """Sum up the file of a rank. O(n log n) in its intervals."""
+    causes = []
+    for one in file.gpu:
+        mine = [entry for entry in file.idle if entry.device == one.device]
+        by_cause: dict[CauseName, list[IdleEntry]] = {}
+        for entry in mine:
+            by_cause.setdefault(entry.cause, []).append(entry)
+        found = [_cause(cause, entries, top) for cause, entries in by_cause.items()]
+        causes.append(sorted(found, key=lambda one: -one.ns))
+    longest = sorted(file.idle, key=lambda entry: (entry.start_ns - entry.end_ns, entry.start_ns))[:top]
+    return RankIdle(rank=file.rank, gpu=file.gpu, steps=file.steps, causes=causes, longest=longest)
+
+
+def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTime:
+    spent: dict[str, int] = {}
+    for entry in entries:
+        spent[entry.evidence] = spent.get(entry.evidence, 0) + entry.end_ns - entry.start_ns
+    first = sorted(spent.items(), key=lambda item: -item[1])[:top]
+    return CauseTime(cause=cause, ns=sum(spent.values()), intervals=len(entries), evidence=dict(first))
+
+
+def idle_table(report: IdleReport, most_ranks: int = 2) -> list[str | Table]:
+    """Return the report for people: of few ranks all, of many a line each, the most idle first, and the causes of the most idle."""
+    ranks = sorted(report.ranks, key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
+    out: list[str | Table] = []
+    if len(ranks) > most_ranks:
+        out += [_devices(ranks), ""]
+        ranks = ranks[:1]
+    return [*out, *(part for rank in ranks for part in _rank(rank))]
+
+
+def _share(one: DeviceTime) -> float:
+    return one.idle_ns / (one.to_ns - one.from_ns or 1)
+
+
+def _devices(ranks: Sequence[RankIdle]) -> Table:
+    head = ("rank", "device", "ms", "compute", "communication", "copies", "idle", "most by")
+    rows = [
+        (
+            str(rank.rank),
+            str(one.device),
+            ms(one.to_ns - one.from_ns),
+            *(percent(ns, one.to_ns - one.from_ns) for ns in (one.compute_ns, one.exposed_comm_ns, one.exposed_copy_ns, one.idle_ns)),
+            f"{causes[0].cause} {percent(causes[0].ns, one.idle_ns)}" if causes else "",
+        )
+        for rank in ranks
+        for one, causes in zip(rank.gpu, rank.causes, strict=True)
+    ]
+    return Table(rows, head, ">>>>>>><", indent=0)
+
+
+def _rank(rank: RankIdle) -> list[str | Table]:
+    out: list[str | Table] = []
+    for one, causes in zip(rank.gpu, rank.causes, strict=True):
+        whole = one.to_ns - one.from_ns
+        parts = {"compute": one.compute_ns, "exposed communication": one.exposed_comm_ns, "exposed copies": one.exposed_copy_ns}
+        said = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in parts.items() if ns)
+        out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {said or 'no work'}")
+        if one.comm_ns:
+            out.append(f"  communication {ms(one.comm_ns)} ms, {percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)} of it hidden")
+        rows = [
+            (ms(cause.ns), percent(cause.ns, one.idle_ns), cause.cause, MEANING[cause.cause], _first(cause.evidence)) for cause in causes
+        ]
+        out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), ""]
+    if rank.steps:
+        out += ["steps", _steps(rank.steps), ""]
+    rows = [(ms(entry.end_ns - entry.start_ns), ms(entry.start_ns), entry.cause, shortened(entry.evidence, 80)) for entry in rank.longest]
+    return [*out, "longest", Table(rows, ("ms", "at ms", "cause", ""), ">><<"), ""] if rows else out
+
+
+def _first(evidence: dict[str, int]) -> str:
+    """Return what most of the time goes to."""
+    text, ns = next(iter(evidence.items()), ("", 0))
+    return f"{shortened(text)} ({ms(ns)} ms)" if text else ""
+
+
+def _steps(steps: Sequence[StepTime]) -> Table:
+    rows = []
+    for step in steps:
+        for one in step.gpu:
+            cause, ns = max(one.idle_by_cause_ns.items(), key=lambda item: item[1], default=("", 0))
+            whole = one.to_ns - one.from_ns
+            rows.append((step.name, str(one.device), ms(whole), percent(whole - one.idle_ns, whole), cause, ms(ns)))
+    return Table(rows, ("", "device", "ms", "busy", "idle most by", "ms"), "<>>><>")

@@ -1,0 +1,186 @@
+"""Whether the parts of a device's time add up and are right: a plain reference, planted losses, published figures."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu.time import GpuTime, gpu_time
+from graphlink.link.communication import communication
+from graphlink.link.launch import link
+from graphlink.link.match import match_hosts
+from graphlink.model import Communication, DeviceKind, Linked, OverheadRows, SyncKind, Trace
+from graphlink.run.job import Inputs, link_rank
+from graphlink.testing import random_program, run, write_kineto
+from tests.build import Call, Device, Event, Host, Sync, build_trace
+from tests.depend.programs import linked_of
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+PLANTED_US = 300
+WORKS = 6
+
+
+def time_of(linked: Linked) -> GpuTime:
+    comm = communication(linked)
+    return gpu_time(build(linked, comm, BuildOptions(sync="cuda")).graph, linked, comm)
+
+
+def linked(trace: Trace) -> Linked:
+    return link(trace, None, match_hosts(trace, None))
+
+
+def check_sums(found: GpuTime) -> None:
+    """Both sums of the contract, exactly, and idle intervals that are disjoint and as long as they say."""
+    for one in (*found.gpu, *(one for step in found.steps for one in step.gpu)):
+        assert one.compute_ns + one.exposed_comm_ns + one.exposed_copy_ns + one.idle_ns == one.to_ns - one.from_ns
+        assert sum(one.idle_by_cause_ns.values()) == one.idle_ns
+        assert one.exposed_comm_ns <= one.comm_ns
+        assert one.exposed_copy_ns <= one.copy_ns
+    for one, (device, idle) in zip(found.gpu, found.idle, strict=True):
+        assert one.device == device
+        assert (idle.start_ns < idle.end_ns).all()
+        assert (idle.end_ns[:-1] <= idle.start_ns[1:]).all()
+        assert int((idle.end_ns - idle.start_ns).sum()) == one.idle_ns
+
+
+def plain_parts(linked: Linked, comm: Communication, device: int) -> tuple[int, int, int, int, int, int]:
+    """Compute, exposed communication, exposed copies, idle, communication, copies: moment by moment."""
+    rows = linked.trace.device
+    mine = [k for k in range(len(rows.start_ns)) if rows.device[k] == device]
+    talks = {*comm.device_row.tolist()}
+    spans = [
+        (int(rows.start_ns[k]), int(rows.end_ns[k]), "comm" if k in talks else "copy" if rows.kind[k] == DeviceKind.MEMCPY else "compute")
+        for k in mine
+    ]
+    out = dict.fromkeys(("compute", "comm only", "copy only", "idle", "comm", "copy"), 0)
+    marks = sorted({t for low, high, _ in spans for t in (low, high)})
+    for low, high in pairwise(marks):
+        running = {what for start, end, what in spans if start <= low and high <= end}
+        out["compute"] += (high - low) * ("compute" in running)
+        out["comm"] += (high - low) * ("comm" in running)
+        out["copy"] += (high - low) * ("copy" in running)
+        out["comm only"] += (high - low) * ("comm" in running and "compute" not in running)
+        out["copy only"] += (high - low) * (running == {"copy"})
+        out["idle"] += (high - low) * (not running)
+    return out["compute"], out["comm only"], out["copy only"], out["idle"], out["comm"], out["copy"]
+
+
+@given(st.integers(0, 10**6))
+def test_parts_of_random_programs_add_up_and_are_those_of_every_moment(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_kineto(run(random_program(seed)), Path(folder) / "kineto.json")
+        x = linked_of(Path(folder) / "kineto.json")
+    found = time_of(x)
+    check_sums(found)
+    for one in found.gpu:
+        parts = (one.compute_ns, one.exposed_comm_ns, one.exposed_copy_ns, one.idle_ns, one.comm_ns, one.copy_ns)
+        assert parts == plain_parts(x, communication(x), one.device)
+
+
+def program(cause: str | None = None, at: int = 0, streams: int = 1) -> Trace:
+    """``WORKS`` kernels, each launched by an op of its own; before kernel ``at`` the GPU loses ``PLANTED_US`` by ``cause``."""
+    host, calls, device, syncs, events, overhead = [], [], [], [], [], []
+    now = 100.0
+    for k in range(WORKS):
+        lost = PLANTED_US if k == at else 0
+        tid, stream, late = 1, 7 + k % streams, 0
+        if lost and cause == "host_work":
+            host.append(Host("aten::nonzero", now - 5, now - 5 + lost))
+        elif lost and cause == "memory_management":
+            host.append(Host("aten::empty", now - 5, now - 5 + lost))
+            calls.append(Call("cudaMalloc", now - 5, now - 5 + lost, 900))
+        elif lost and cause == "data_loading":
+            host.append(Host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", now - 5, now - 5 + lost, annotation=True))
+        elif lost and cause == "profiler_artefact":
+            overhead.append((now - 5, now - 5 + lost))
+        elif lost and cause in ("host_blocked", "dependency_stall"):
+            # a kernel of the other GPU that lasts until the loss is over
+            calls.append(Call("cudaLaunchKernel", 50, 53, 901))
+            until = now + 6 + lost if cause == "dependency_stall" else now - 5 + lost
+            device.append(Device("other", 60, until, 901, stream=7, device=1))
+            if cause == "host_blocked":
+                calls.append(Call("cudaStreamSynchronize", now - 5, now - 5 + lost, 902))
+                syncs.append(Sync(SyncKind.STREAM, now - 5, now - 5 + lost, 902, stream=7, device=1))
+        if lost and cause in ("start_delay", "unknown"):
+            late = lost
+        elif lost and cause == "dependency_stall":
+            late = lost
+            calls += [Call("cudaEventRecord", 54, 55, 903), Call("cudaStreamWaitEvent", now - 5, now - 4, 904)]
+            syncs.append(Sync(SyncKind.STREAM_WAIT, now - 5, now - 4, 904, stream=stream, record=903, record_stream=7, event=1))
+            events.append(Event(903, 7, device=1))
+        else:
+            now += lost
+        if lost and cause == "no_work":
+            tid = 2
+        host.append(Host(f"aten::mm{k}", now, now + 10, tid=tid))
+        if not (lost and cause == "unknown"):
+            calls.append(Call("cudaLaunchKernel", now + 2, now + 6, k + 1, tid=tid))
+        device.append(Device(f"gemm{k}", now + 10 + late, now + 30 + late, k + 1, stream=stream))
+        now += 60 + late
+    out = build_trace(host=host, calls=calls, device=device, syncs=syncs, events=events)
+    if overhead:
+        start, end = (np.array([round(us * 1000) for us in column], np.int64) for column in zip(*overhead, strict=True))
+        strings = (*out.strings, "Buffer Flush")
+        out = replace(out, strings=strings, overhead=OverheadRows(start, end, np.full(len(start), len(out.strings), np.int32)))
+    return out
+
+
+def spent_ns(found: GpuTime) -> dict[str, int]:
+    (one,) = (one for one in found.gpu if one.device == 0)
+    return one.idle_by_cause_ns
+
+
+CAUSES = ("host_work", "python", "memory_management", "data_loading", "profiler_artefact", "host_blocked", "dependency_stall")
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("at", [1, 3, 5])
+@pytest.mark.parametrize("cause", [*CAUSES, "start_delay", "no_work", "unknown"])
+def test_a_planted_loss_is_found_with_its_cause_and_nowhere_else(cause: str, at: int, streams: int) -> None:
+    found, without = time_of(linked(program(cause, at, streams))), time_of(linked(program(streams=streams, at=-1)))
+    check_sums(found)
+    here, before = spent_ns(found), spent_ns(without)
+    more = {name: here.get(name, 0) - before.get(name, 0) for name in {*here, *before}}
+    assert sum(more.values()) == PLANTED_US * 1000
+    assert more.pop(cause) >= PLANTED_US * 1000 - 1000
+    assert max(more.values()) <= 1000, more  # what such a loss takes beside its own time, it takes from the other causes
+    if cause not in ("dependency_stall", "no_work", "unknown"):  # which hold for the whole of an idle interval
+        assert min(more.values()) >= -1000, more
+
+
+@pytest.mark.parametrize(
+    ("name", "compute_ms", "copies_ms", "idle_ms"),
+    [
+        ("inference/h100_vit", 1.225309, 0, 6.334535),
+        ("inference/mi300_vit", 1.716299, 0, 5.152550),
+        ("inference/sglang_decode_graph", 9.759752, 0.013177, 463.977014),
+        ("rocm/mi300_owlv2_skewed", 327.416988, 4.399351, 576.521816),
+    ],
+)
+def test_the_parts_are_those_that_tracelens_published(name: str, compute_ms: float, copies_ms: float, idle_ms: float) -> None:
+    path = TRACES / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip("needs the public traces")
+    (one,) = time_of(link_rank(Inputs(kineto=path)).linked).gpu
+    for ours_ns, theirs_ms in ((one.compute_ns, compute_ms), (one.exposed_copy_ns, copies_ms), (one.idle_ns, idle_ms)):
+        assert abs(ours_ns - theirs_ms * 1e6) <= 10  # both are whole ns; theirs went through floats of us
+
+
+def test_steps_are_cut_at_their_marks() -> None:
+    trace = program()
+    marks = [Host("ProfilerStep#1", 90, 290, annotation=True), Host("ProfilerStep#2", 290, 1200, annotation=True)]
+    found = time_of(linked(replace(trace, host=build_trace(host=marks).host, strings=("", "ProfilerStep#1", "ProfilerStep#2", *trace.strings))))
+    assert [step.name for step in found.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    check_sums(found)
+
+
+def test_a_rank_without_device_ops_has_none() -> None:
+    assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)]))) == GpuTime((), (), ())
