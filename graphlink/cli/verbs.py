@@ -12,6 +12,7 @@ from graphlink.cli.bubbles import bubbles, bubbles_options
 from graphlink.cli.check import check, check_options
 from graphlink.cli.critical import critical, critical_options
 from graphlink.cli.doctor import doctor, doctor_options
+from graphlink.cli.idle import idle, idle_options
 from graphlink.cli.link import join, join_options, link, link_options
 from graphlink.cli.replay import replay, replay_options
 from graphlink.cli.show import show, show_options
@@ -45,6 +46,7 @@ _ALL: Final = (
     Verb("show", "DIR|FILE.et", "print the summary of an earlier run, or a node of a graph with its edges", show_options, show),
     Verb("replay", "DIR|FILE.et", "replay graphs, compare with the recording, ask what if", replay_options, replay),
     Verb("critical-path", "DIR", "print what holds a rank or the run up, and what would be gained from whom", critical_options, critical),
+    Verb("idle", "DIR", "print what each GPU was busy with, and why it was idle", idle_options, idle),
     Verb(
         "bubbles", "DIR", "print where the bubbles of a pipeline come from, and what another schedule would give", bubbles_options, bubbles
     ),

@@ -20,7 +20,7 @@ from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Cause, Idle
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Column, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import _LOADER, _MEMORY
 from graphlink.pipeline.grouped import taken
@@ -58,7 +58,7 @@ class _Texts:
     def codes(self, texts: Sequence[str]) -> I64:
         return np.array([self.code(text) for text in texts], np.int64)
 
-    def of_names(self, names: I64, strings: Sequence[str], form: str) -> I64:
+    def of_names(self, names: I32 | I64, strings: Sequence[str], form: str) -> I64:
         """Return the code of ``form`` with each name in it; O(n), and a text a name."""
         used, which = np.unique(names, return_inverse=True)
         return self.codes([form.format(strings[k]) for k in used.tolist()])[which.reshape(-1)]
@@ -67,8 +67,8 @@ class _Texts:
 class Hosts:
     """What the threads of a rank did, made ready for all its devices. Times since the epoch, on the host's clock."""
 
-    def __init__(self, graph: Graph, linked: Linked) -> None:
-        self.graph, self.linked, self.texts = graph, linked, _Texts()
+    def __init__(self, graph: Graph, linked: Linked, late: Column | None = None) -> None:
+        self.graph, self.linked, self.late, self.texts = graph, linked, late, _Texts()
         trace, before = linked.trace, before_on_thread(graph)
         threads = np.concatenate([trace.host.tid, trace.calls.tid])
         self.axis = Axis.over(threads, trace.host.start_ns, trace.host.end_ns, trace.calls.start_ns, trace.calls.end_ns)
@@ -86,13 +86,15 @@ class Hosts:
         text = self.texts.of_names(overhead.name[cut.of], strings, "profiler: {}")
         return _Table(Cause.PROFILER_ARTEFACT, np.zeros(len(text), np.int64), cut.start_ns, cut.end_ns, text)
 
-    def _sleeps(self, before: I64) -> tuple[_Table, I64]:
+    def _sleeps(self, before: I32) -> tuple[_Table, I64]:
         """Return when threads slept, and the thread that woke each: the source of its ``thread`` edge that ended last."""
         graph = self.graph
         node = np.unique(graph.target[graph.edge_kind == EdgeKind.THREAD])
         waker, previous = graph.tid[_last_source(graph, _groups(graph, node), len(node), (EdgeKind.THREAD,))], before[node]
         start = np.where(previous == NOWHERE, 0, graph.start_ns[previous] + graph.duration_ns[previous])
-        other = np.flatnonzero((waker != graph.tid[node]) & (start < graph.start_ns[node]) & self.axis.has(waker) & self.axis.has(graph.tid[node]))
+        other = np.flatnonzero(
+            (waker != graph.tid[node]) & (start < graph.start_ns[node]) & self.axis.has(waker) & self.axis.has(graph.tid[node])
+        )
         node = node[other]
         table = self._table(Cause.PYTHON, graph.tid[node], start[other] + graph.epoch_ns, graph.start_ns[node] + graph.epoch_ns, other)
         return table, np.searchsorted(self.axis.tids, waker)[table.text]
@@ -125,14 +127,28 @@ class Hosts:
         ]
         text = self.texts.codes(words)[which.reshape(-1)]
         start, end, tid = waits.start_ns + graph.epoch_ns, waits.end_ns + graph.epoch_ns, graph.tid[waits.part]
+        came = np.where(by_host, np.clip(self._came_ns(source), start, end), start)  # the last rank
         out = [
-            self._table(cause, tid[mine], start[mine], end[mine], text[mine])
-            for cause, mine in ((Cause.DEPENDENCY_STALL, by_host), (Cause.HOST_BLOCKED, ~by_host))
+            self._table(cause, tid[mine], low[mine], high[mine], text[mine])
+            for cause, mine, low, high in (
+                (Cause.STRAGGLER_WAIT, by_host, start, came),
+                (Cause.DEPENDENCY_STALL, by_host, came, end),
+                (Cause.HOST_BLOCKED, ~by_host, start, end),
+            )
         ]
         role = roles(calls, strings)
         blocking = np.flatnonzero(np.isin(role, [r for r in Role if r.waits]))
         name = self._named(calls.name[blocking], "{}")
         return [*out, self._table(Cause.HOST_BLOCKED, calls.tid[blocking], calls.start_ns[blocking], calls.end_ns[blocking], name)]
+
+    def _came_ns(self, node: I64) -> I64:
+        """Return when the last rank came to each communication node."""
+        if self.late is None or not len(self.late.node):
+            return np.full(len(node), np.iinfo(np.int64).min)
+        late_ns = np.zeros(len(self.graph.kind), np.int64)
+        late_ns[self.late.node] = self.late.value
+        out: I64 = self.graph.start_ns[node] + self.graph.epoch_ns + late_ns[node]
+        return out
 
     def _working(self) -> _Table:
         """Return outermost ops, and calls outside any."""
@@ -168,7 +184,7 @@ class Hosts:
         out[call == NOWHERE] = self.texts.code(NOT_LAUNCHED)
         return out
 
-    def _named(self, names: I64, form: str) -> I64:
+    def _named(self, names: I32 | I64, form: str) -> I64:
         return self.texts.of_names(names, self.linked.trace.strings, form)
 
     def _table(self, cause: Cause, tid: I64, start_ns: I64, end_ns: I64, text: I64) -> _Table:
@@ -200,7 +216,7 @@ def _last_source(graph: Graph, index: I64, count: int, kinds: Sequence[EdgeKind]
     return out
 
 
-def _groups(graph: Graph, node: I64) -> I64:
+def _groups(graph: Graph, node: I32 | I64) -> I64:
     index = np.full(len(graph.kind), NOWHERE, np.int64)
     index[node] = np.arange(len(node))
     return index
@@ -245,8 +261,8 @@ class _Found:
         self.parts: list[tuple[I64, I64, I64, I64, I64]] = []
 
     def add(self, some: _Some, cause: Cause | I64, text: I64 | int) -> None:
-        columns = (np.broadcast_to(np.asarray(value, np.int64), some.of.shape) for value in (cause, text))
-        self.parts.append((some.start_ns, some.end_ns, some.of, *columns))
+        whole = np.zeros_like(some.of)
+        self.parts.append((some.start_ns, some.end_ns, some.of, whole + cause, whole + text))
 
 
 def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
@@ -350,7 +366,7 @@ def _awake(hosts: Hosts, some: _Some) -> _Some:
     return _Some(*(np.concatenate([getattr(one, name) for one in (*done, some)]) for name in _Some.__slots__))
 
 
-def _first_of(group: I64) -> Bool:
+def _first_of(group: I32 | I64) -> Bool:
     """Tell which rows are the first of their group."""
     out = np.zeros(len(group), np.bool_)
     out[np.unique(group, return_index=True)[1]] = True

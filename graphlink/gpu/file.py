@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from graphlink.gpu.records import CAUSES, DeviceTime, StepTime
+from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.time import GpuTime
 from graphlink.read import document
 from graphlink.records import Short
@@ -28,7 +28,7 @@ CauseName = Literal[
     "no_work",
     "unknown",
 ]
-assert get_args(CauseName) == CAUSES
+CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 
 
 class IdleEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,8 @@ def blocks(rank: int, found: GpuTime) -> Iterator[bytes]:
     yield head.removesuffix(b"]}")
     encode, before = msgspec.json.Encoder().encode, b"\n"
     for device, idle in found.idle:
-        for start, end, cause, text in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), idle.cause.tolist(), idle.evidence.tolist(), strict=True):
+        columns = (column.tolist() for column in (idle.start_ns, idle.end_ns, idle.cause, idle.evidence))
+        for start, end, cause, text in zip(*columns, strict=True):
             yield before + encode(IdleEntry(device=device, start_ns=start, end_ns=end, cause=CAUSES[cause], evidence=idle.texts[text]))
             before = b",\n"
     yield b"]}\n"

@@ -72,12 +72,14 @@ def _cause(cause: CauseName, entries: Sequence[IdleEntry], top: int) -> CauseTim
 
 def idle_table(report: IdleReport, most_ranks: int = 2) -> list[str | Table]:
     """Return the report for people: of few ranks all, of many a line each, the most idle first, and the causes of the most idle."""
-    ranks = sorted(report.ranks, key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
+    bare = [rank.rank for rank in report.ranks if not rank.gpu]
+    ranks = sorted((rank for rank in report.ranks if rank.gpu), key=lambda rank: -max((_share(one) for one in rank.gpu), default=0.0))
     out: list[str | Table] = []
     if len(ranks) > most_ranks:
         out += [_devices(ranks), ""]
         ranks = ranks[:1]
-    return [*out, *(part for rank in ranks for part in _rank(rank))]
+    out += [part for rank in ranks for part in _rank(rank)]
+    return [*out, *(f"rank {rank}: no device ops were recorded" for rank in bare)]
 
 
 def _share(one: DeviceTime) -> float:
@@ -115,8 +117,10 @@ def _rank(rank: RankIdle) -> list[str | Table]:
         out += [Table(rows, ("ms", "of idle", "cause", "", "most by"), ">><<<"), ""]
     if rank.steps:
         out += ["steps", _steps(rank.steps), ""]
-    rows = [(ms(entry.end_ns - entry.start_ns), ms(entry.start_ns), entry.cause, shortened(entry.evidence, 80)) for entry in rank.longest]
-    return [*out, "longest", Table(rows, ("ms", "at ms", "cause", ""), ">><<"), ""] if rows else out
+    longest = [
+        (ms(entry.end_ns - entry.start_ns), ms(entry.start_ns), entry.cause, shortened(entry.evidence, 80)) for entry in rank.longest
+    ]
+    return [*out, "longest", Table(longest, ("ms", "at ms", "cause", ""), ">><<"), ""] if longest else out
 
 
 def _first(evidence: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from graphlink.gpu.busy import Busy, busy, length_ns, own_clock_ns
 from graphlink.gpu.causes import Hosts, explain
 from graphlink.gpu.records import CAUSES, DeviceTime, Idle, StepTime
-from graphlink.model import I64, Communication, Graph, Linked
+from graphlink.model import I64, Column, Communication, Graph, Linked
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.records import Short
 
@@ -23,13 +23,16 @@ class GpuTime(Short):
     idle: tuple[tuple[int, Idle], ...]
 
 
-def gpu_time(graph: Graph, linked: Linked, comm: Communication) -> GpuTime:
-    """Say what each device of a rank was busy with, and why it was idle. O(n log n) in rows."""
+def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | None = None) -> GpuTime:
+    """Say what each device of a rank was busy with, and why it was idle. O(n log n) in rows.
+
+    ``late``: for how long communication nodes ran until the last rank came.
+    """
     devices = busy(linked, comm)
     if not devices:
         return GpuTime((), (), ())
     marks = _step_marks(linked)
-    hosts = Hosts(graph, linked)
+    hosts = Hosts(graph, linked, late)
     rows = [(one, _marks_on(one, linked, marks)) for one in devices]
     gpu, idle = [], []
     by_step: list[list[DeviceTime]] = [[] for _ in range(len(marks))]
@@ -64,7 +67,8 @@ def _step_marks(linked: Linked) -> I64:
     rows = rows[host.tid[rows] == tids[np.argmax(counts)]]
     rows = rows[np.lexsort((-host.end_ns[rows], host.start_ns[rows]))]
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, host.end_ns[rows]))[:-1]
-    return rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
+    out: I64 = rows[(host.start_ns[rows] >= reach) & (host.start_ns[rows] < host.end_ns[rows])]
+    return out
 
 
 def _marks_on(one: Busy, linked: Linked, marks: I64) -> tuple[I64, I64]:

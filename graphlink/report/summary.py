@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.errors import InputError
+from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.graph.critical import ShareNs
 from graphlink.model import DeviceClock, Sync
 from graphlink.nccl import summary as summary_nccl
@@ -102,6 +103,8 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay
     critical_path: CriticalPath
     standstill: Standstill
+    gpu: list[DeviceTime]
+    steps: list[StepTime]
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
     warnings: list[str]
 

@@ -19,6 +19,8 @@ from msgspec import UNSET
 from graphlink import publish
 from graphlink.depend.build import build
 from graphlink.errors import GraphlinkError, InputError
+from graphlink.gpu import file as idle_file
+from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
@@ -258,9 +260,14 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
+    log.info("finding out why devices were idle")
+    gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
+    files.append(idle_file.name_of(rank))
+    with publish.writing(folder / files[-1]) as out:
+        out.writelines(idle_file.blocks(rank, gpu))
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += stood.warnings
-    entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, joined.world_size, extra)
+    entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return entry, tuple(files)
 
 
@@ -352,7 +359,13 @@ def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]
 
 
 def _entry(
-    prepared: Prepared, critical: CriticalPath, replayed_ns: int, standstill: Standstill, world_size: int, extra: tuple[str, ...]
+    prepared: Prepared,
+    critical: CriticalPath,
+    replayed_ns: int,
+    standstill: Standstill,
+    gpu: GpuTime,
+    world_size: int,
+    extra: tuple[str, ...],
 ) -> summary.Rank:
     graph, linked = prepared.built.graph, prepared.linked
     trace, et, match = linked.trace, linked.et, linked.match
@@ -406,6 +419,8 @@ def _entry(
         ),
         critical_path=summary.CriticalPath(length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)),
         standstill=standstill,
+        gpu=list(gpu.gpu),
+        steps=list(gpu.steps),
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},
         warnings=[*prepared.warnings, *extra],
     )

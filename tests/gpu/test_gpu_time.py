@@ -177,7 +177,8 @@ def test_the_parts_are_those_that_tracelens_published(name: str, compute_ms: flo
 def test_steps_are_cut_at_their_marks() -> None:
     trace = program()
     marks = [Host("ProfilerStep#1", 90, 290, annotation=True), Host("ProfilerStep#2", 290, 1200, annotation=True)]
-    found = time_of(linked(replace(trace, host=build_trace(host=marks).host, strings=("", "ProfilerStep#1", "ProfilerStep#2", *trace.strings))))
+    strings = ("", "ProfilerStep#1", "ProfilerStep#2", *trace.strings)
+    found = time_of(linked(replace(trace, host=build_trace(host=marks).host, strings=strings)))
     assert [step.name for step in found.steps] == ["ProfilerStep#1", "ProfilerStep#2"]
     check_sums(found)
 
