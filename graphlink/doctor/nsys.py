@@ -93,7 +93,7 @@ def export_lacking(path: Path, linked: Linked, comm: Communication, numbering: N
     graphs = _graph_rows(linked)
     if graphs:
         yield Finding(GRAPHS, graphs / ops, {"ops": graphs})
-    if numbering is not None and not numbering.told and (len(numbering.ranks) > 1 or comms):
+    if numbering is not None and numbering.world_size is None and (len(numbering.ranks) > 1 or comms):
         yield Finding(BY_ORDER, 0.0)
     odd = tuple(text for text in trace.warnings if text not in cut)
     if odd:
@@ -101,7 +101,7 @@ def export_lacking(path: Path, linked: Linked, comm: Communication, numbering: N
 
 
 def _has_payloads(export: Export) -> bool:
-    return any(data is not None for page in export.texts(NVTX, "binaryData", kind="blob") for data in page)
+    return any(blobs for _, blobs in export.texts(NVTX, "binaryData", kind="blob"))
 
 
 def _graph_rows(linked: Linked) -> int:

@@ -78,13 +78,11 @@ class Launches:
 
     def roughly(self, _: I64) -> Bool:
         """Return launches on a stream that may have been idle, wherever the clock is within its steps."""
-        out: Bool = self.before_ns <= self.call_ns + self.first_ns + STEPS_NS
-        return out
+        return self.before_ns <= self.call_ns + self.first_ns + STEPS_NS
 
     def by(self, offset_ns: I64) -> Bool:
         """Return launches on an idle stream by a known offset of each device row."""
-        out: Bool = self.before_ns - offset_ns[self.row] <= self.call_ns + NOISE_NS
-        return out
+        return self.before_ns - offset_ns[self.row] <= self.call_ns + NOISE_NS
 
     def of(self, idle: Bool) -> I64:
         """Return positions of those that tell: kernels, where there are enough of them."""
@@ -145,8 +143,7 @@ def _brief(trace: Trace) -> Bool:
     median_ns = np.zeros(len(trace.strings) or 1, np.int64)
     if len(names):
         median_ns[names] = took_ns[order][first + count // 2]
-    out: Bool = took_ns <= 4 * median_ns[calls.name]
-    return out
+    return took_ns <= 4 * median_ns[calls.name]
 
 
 def _behind_waits(trace: Trace, call: I32) -> Bool:

@@ -76,8 +76,7 @@ def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
 def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
     """The rows of some devices in order of start."""
     row = np.flatnonzero(np.isin(trace.device.device, devices))
-    out: I64 = row[np.argsort(trace.device.start_ns[row], kind="stable")]
-    return out
+    return row[np.argsort(trace.device.start_ns[row], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,7 @@ def _offsets(windows: Windows, rows: _ClockRows) -> I64:
     least, most = np.full(len(windows.offset_ns), _NEVER), np.full(len(windows.offset_ns), _EVER)
     np.maximum.at(least, window, least_ns)
     np.minimum.at(most, window, most_ns)
-    out: I64 = np.minimum(np.maximum(offset_ns, least[window]), most[window])  # where they still contradict each other, the launch's
-    return out
+    return np.clip(offset_ns, least[window], most[window])  # where they still contradict each other, the launch's
 
 
 def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:
@@ -161,8 +159,7 @@ def _placed(windows: Windows, rows: _ClockRows) -> I64:
         best = np.flatnonzero(cost == cost.min())[::-1]
         idle_ns = rows.idle_ns[np.minimum(low + best, len(rows.idle_ns) - 1)]
         begins[k] = low + best[int(idle_ns.argmax())]
-    out: I64 = np.searchsorted(np.maximum.accumulate(begins), np.arange(len(rows.start_ns)), side="right") - 1
-    return out
+    return np.searchsorted(np.maximum.accumulate(begins), np.arange(len(rows.start_ns)), side="right") - 1
 
 
 def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
@@ -173,15 +170,13 @@ def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_
     change_ns = np.zeros(high - low + 2, np.int64)
     np.add.at(change_ns, np.clip(before + 1 - low, 0, high + 1 - low), apart_ns)
     np.subtract.at(change_ns, np.minimum(after, high) + 1 - low, apart_ns)
-    out: I64 = np.cumsum(change_ns)[:-1]
-    return out
+    return np.cumsum(change_ns)[:-1]
 
 
 def _off_ns(rows: _ClockRows, part: slice, offset_ns: int) -> I64:
     """By how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
     off = np.maximum(np.maximum(rows.least_ns[part] - offset_ns, offset_ns - rows.most_ns[part]), 0)
-    out: I64 = np.where(off > MOST_NS, 0, off)
-    return out
+    return np.where(off > MOST_NS, 0, off)
 
 
 def _split(windows: Windows, window: I64, rows: _ClockRows) -> Windows:

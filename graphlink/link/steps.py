@@ -62,16 +62,14 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     low, high = _span(trace, steps)
 
     def within(start_ns: I64) -> Bool:
-        inside: Bool = (start_ns >= low) & (start_ns < high)
-        return inside
+        return (start_ns >= low) & (start_ns < high)
 
     host, calls = within(trace.host.start_ns), within(trace.calls.start_ns)
     kept_calls, all_calls = trace.calls.correlation[calls], trace.calls.correlation
 
     def of_kept_call(correlation: I64, start_ns: I64) -> Bool:
         has_call = (correlation != 0) & np.isin(correlation, all_calls)
-        kept: Bool = np.where(has_call, np.isin(correlation, kept_calls), within(start_ns))
-        return kept
+        return np.where(has_call, np.isin(correlation, kept_calls), within(start_ns))
 
     device = of_kept_call(trace.device.correlation, trace.device.start_ns)
     syncs = of_kept_call(trace.syncs.correlation, trace.syncs.start_ns)

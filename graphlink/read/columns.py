@@ -92,18 +92,18 @@ class Strings(dict[str, int]):
         return np.fromiter(map(self.__getitem__, texts), np.int32, len(texts))
 
 
-class JsonTexts(dict[bytes, int]):
-    """Numbers pieces of JSON text in the same table as ``strings``; no text is ""."""
+class ByteTexts(dict[bytes, int]):
+    """Numbers texts that come as bytes (JSON, names of an export) in the same table as ``strings``; no text is ""."""
 
     def __init__(self, strings: Strings):
         super().__init__({b"": 0})
-        self._strings = strings
+        self.strings = strings
 
     def __missing__(self, text: bytes) -> int:
-        number = self[text] = self._strings[text.decode("utf-8", "replace")]
+        number = self[text] = self.strings[text.decode("utf-8", "replace")]
         return number
 
-    def column(self, texts: Sequence[msgspec.Raw]) -> I32:
+    def column(self, texts: Sequence[msgspec.Raw | bytes]) -> I32:
         return np.fromiter(map(self.__getitem__, map(bytes, texts)), np.int32, len(texts))
 
 

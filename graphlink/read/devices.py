@@ -98,8 +98,7 @@ def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64
     launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (rows["correlation"] > 0)
     around = np.zeros(len(rows["start_ns"]), np.bool_)
     around[calls] = around_others(start, end, tid)[:count]
-    out: Bool = np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
-    return out
+    return np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
 
 
 def _around_ends(start: I64, tid: I64, host: Parts) -> I64:

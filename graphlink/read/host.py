@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.read import kinds
-from graphlink.read.columns import MISSING, JsonTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
+from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
 from graphlink.read.comms import P2P_OPS, backend_ids, process_groups, text_or_none
 from graphlink.read.host_comms import RecordedOp, collective, peer
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
@@ -94,7 +94,7 @@ class _EtNodes:
     def __init__(self, path: str):
         self.path = path
         self.strings = Strings()
-        self.json_texts = JsonTexts(self.strings)
+        self.json_texts = ByteTexts(self.strings)
         self.parts = Parts()
         self.comms: dict[int, Comm] = {}
         self.groups: dict[str, ProcessGroup] = {}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, Trace
 from graphlink.read import kinds
-from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
+from graphlink.read.columns import MAX_NS, MISSING, ByteTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.devices import device_processes, is_call, place
 from graphlink.read.kineto_rows import (
@@ -81,7 +81,7 @@ class _KinetoRows:
     def __init__(self, path: str):
         self.path = path
         self.strings = Strings()
-        self.json_texts = JsonTexts(self.strings)
+        self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
         self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
         self.process_labels: dict[int, str] = {}

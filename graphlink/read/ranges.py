@@ -26,8 +26,7 @@ _NO_INPUTS: Final = ("", "[]")
 
 def named_ranges(name: I32, strings: Sequence[str]) -> Bool:
     """Return which rows have the name of a range of PyTorch's own, which is one in any recording."""
-    out: Bool = _fits(_RANGE, strings)[name]
-    return out
+    return _fits(_RANGE, strings)[name]
 
 
 def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Bool, around: Bool) -> Bool:
@@ -38,8 +37,7 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
     """
     nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
     bare = nothing[shapes] & ~numbered & ~_fits(_OP, strings)[name]
-    out: Bool = bare & (~_fits(_IDENTIFIER, strings)[name] | around)
-    return out
+    return bare & (~_fits(_IDENTIFIER, strings)[name] | around)
 
 
 def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:

@@ -310,9 +310,9 @@ def trace_of(inputs: Inputs) -> Trace:
             trace = codec.load(stored, Trace, inputs.stored, "run the command again")
     else:
         log.info("reading %s", inputs.recording)
-        report = read_report(inputs.recording)
-        trace = report.traces[inputs.place]
-        numbering = numbering or number([report.contents])[0]
+        contents, traces = read_report(inputs.recording)
+        trace = traces[inputs.place]
+        numbering = numbering or number([contents])[0]
     return trace if numbering is None else numbered(trace, numbering, inputs.place)
 
 

@@ -5,6 +5,7 @@ A damaged, cut or foreign file is an ``InputError`` that names file, table and r
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import sys
 import tempfile
@@ -67,23 +68,19 @@ class Export:
 
         sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
         """
-        there = [name for name in names if name in self._columns.get(table, ())]
-        if not there:
-            count = self.count(table) if table in self._columns else 0
-            return {name: np.full(count, MISSING) for name in names}
+        there = [name for name in names if self.has(table, name)]
+        count = 0 if there or table not in self._columns else self.count(table)
         joined = (f"group_concat(CASE typeof({c}) WHEN 'integer' THEN {c} ELSE {MISSING} END)" for c in map(_quoted, there))
-        parts: dict[str, list[I64]] = {name: [] for name in there}
-        count = 0
-        for _, rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))):
+        parts = {name: [np.zeros(0, np.int64)] for name in there}
+        for rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))) if there else ():
             count += rows
             for name, text in zip(there, texts, strict=True):
                 parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
-        out = {name: np.concatenate(part) if part else np.zeros(0, np.int64) for name, part in parts.items()}
+        out = {name: np.concatenate(parts[name]) if name in parts else np.full(count, MISSING) for name in names}
         assert all(len(column) == count for column in out.values()), "sqlite joins one number a row"
-        out |= {name: np.full(count, MISSING) for name in names if name not in out}
-        if _PROCESS in names and not self.has(table, _PROCESS) and count:
+        if _PROCESS in names and _PROCESS not in there and count:
             out[_PROCESS] = self._processes(table, out)
-        return {name: out[name] for name in names}
+        return out
 
     def _processes(self, table: str, rows: Columns) -> I64:
         """globalPid of the ``rows`` of a table without that column, as early versions of nsys and other tools leave it out.
@@ -91,7 +88,7 @@ class Export:
         Of the only process there is. Of several: of the one that made the calls of the same ids, where nine in ten such rows of the
         device and context agree (ids of two processes meet by chance); else MISSING.
         """
-        count = len(rows["deviceId"]) if "deviceId" in rows else len(next(iter(rows.values())))
+        count = len(rows[_PROCESS])
         if self._calls is None:
             calls = self.integers(_CALLS, ("globalTid", "correlationId"))
             if not self.has(_CALLS, "globalTid"):
@@ -119,8 +116,8 @@ class Export:
         )
         return out
 
-    def texts(self, table: str, column: str, kind: str = "text") -> Iterator[list[bytes | None]]:
-        """Return a column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
+    def texts(self, table: str, column: str, kind: str = "text") -> Iterator[tuple[I64, list[bytes]]]:
+        """Yield (rows, texts) of a column page by page: rows by row id that are of ``kind``, their text as bytes, cut after 64 KiB."""
         if not self.has(table, column):
             return
         value, row_id = _quoted(column), self._row_id(table)
@@ -128,12 +125,13 @@ class Export:
         shown = f"substr({value if kind == 'text' else f'CAST({value} AS BLOB)'}, 1, {MAX_TEXT_BYTES})"
         with self._reading(table):
             cursor = self._connection.execute(f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}")
-        while True:
+        for first in itertools.count(0, TEXT_ROWS):
             with self._reading(table):
                 page = cursor.fetchmany(TEXT_ROWS)
             if not page:
                 return
-            yield [text for (text,) in page]
+            there = [row for row, (text,) in enumerate(page, first) if text is not None]
+            yield np.array(there, np.int64), [text for (text,) in page if text is not None]
 
     def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return all rows of a small table; None for absent columns. Text comes as bytes."""
@@ -143,9 +141,9 @@ class Export:
         with self._reading(table):
             return self._connection.execute(f"SELECT {', '.join(there)} FROM {_quoted(table)}").fetchall()
 
-    def strings(self, ids: I64) -> list[bytes | None]:
-        """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); None where there is none."""
-        out: list[bytes | None] = [None] * len(ids)
+    def strings(self, ids: I64) -> list[bytes]:
+        """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); nothing where there is none."""
+        out = [b""] * len(ids)
         if not len(ids) or not self.has("StringIds", "id", "value"):
             return out
         value = f"CASE typeof(value) WHEN 'text' THEN substr(value, 1, {MAX_TEXT_BYTES}) END"
@@ -156,7 +154,7 @@ class Export:
                 found = np.array([row[0] if isinstance(row[0], int) else MISSING for row in page], np.int64)
                 at = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
                 for k in np.flatnonzero(ids[at] == found).tolist():
-                    out[at[k]] = page[k][1]
+                    out[at[k]] = page[k][1] or b""
         return out
 
     def count(self, table: str) -> int:
@@ -243,17 +241,17 @@ class Export:
         taken = {column.lower() for column in self._columns[table]}
         return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
 
-    def _pages(self, table: str, select: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """Pages of rows after each other by row id, each aggregated into one row: its last row id, how many rows it has, ``select``."""
+    def _pages(self, table: str, select: str, columns: str) -> Iterator[list[Any]]:
+        """Pages of rows after each other by row id, each aggregated into one row: how many rows it has, ``select``."""
         row_id, last = self._row_id(table), MISSING
         page = f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} LIMIT {PAGE_ROWS}"
         while True:
             with self._reading(table):
-                row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
-            if row[1]:
+                highest, *row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
+            if row[0]:
                 yield row
-                last = row[0]
-            if row[1] < PAGE_ROWS:
+                last = highest
+            if row[0] < PAGE_ROWS:
                 return
 
     @contextmanager

@@ -126,7 +126,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
     for k, (export, contents, numbering) in enumerate(
         zip(exports, files, number(files, [_named_rank(path) for path in exports]), strict=True)
     ):
-        if rank is not None and not numbering.told:
+        if rank is not None and numbering.world_size is None:
             numbering = replace(numbering, ranks=(rank,))
         out += [
             Inputs(nsys=export, place=place, stored=_stored(tasks[k][1], place), numbering=numbering, rank=rank)
@@ -151,10 +151,10 @@ def _read(task: tuple[Path, Path]) -> Contents | Failed:
 
 def _store(export: Path, prefix: Path) -> Contents:
     job.log.info("reading %s", export)
-    report = read_report(export)
-    for place, trace in enumerate(report.traces):
+    contents, traces = read_report(export)
+    for place, trace in enumerate(traces):
         job.store(trace, _stored(prefix, place))
-    return report.contents
+    return contents
 
 
 def _stored(prefix: Path, place: int) -> Path:
