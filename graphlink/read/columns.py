@@ -53,7 +53,7 @@ def loose(raw: msgspec.Raw | str) -> Any:
     """Decode whatever the text says; None where it is empty or not to be decoded."""
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
