@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from graphlink.graph.order import Edges
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.records import Short
 
@@ -74,21 +75,14 @@ class Fault(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Deps(Short):
-    """Dependencies of one sort as CSR by target: those of node n (position in the file) are ``source[first[n]:first[n + 1]]``.
+class Deps(Short, Edges):
+    """Dependencies of one sort: of positions in the file on positions in it, in the order of the file.
 
-    ``source`` holds positions in the file, in the order of the file; ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry
-    resolves, none stands twice at a node, none leads to its own node; cycles are possible.
+    ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry resolves, none stands twice at a node, none leads to its own node; cycles
+    are possible.
     """
 
-    first: I64
-    source: I32
     kind: U8
-
-    @property
-    def target(self) -> I64:
-        """The node that waits, of every edge."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
