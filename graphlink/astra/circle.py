@@ -18,7 +18,7 @@ from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
 from graphlink.graph.order import Edges, Reach
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -101,7 +101,7 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
     return out
 
 
-def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *, deeper: bool = True) -> Bool:
+def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
     """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.

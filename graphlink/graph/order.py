@@ -68,7 +68,7 @@ class Reach:
                 chain[i], place[i] = chain[follows], place[follows] + 1
         self._chain, self._place = np.array(chain, np.int64), np.array(place, np.int64)
 
-    def __call__(self, before: I64, after: I64) -> Before:
+    def __call__(self, before: I64 | I32, after: I64 | I32) -> Before:
         """One answer a pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
         yes = self._along(before, after) & (before != after)
         undecided = np.zeros(len(before), np.bool_)
@@ -84,7 +84,7 @@ class Reach:
             yes[i], undecided[i] = found is True, found is None
         return Before(yes, undecided)
 
-    def _along(self, before: I64, after: I64) -> Bool:
+    def _along(self, before: I64 | I32, after: I64 | I32) -> Bool:
         out: Bool = (self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after])
         return out
 
