@@ -15,9 +15,10 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
+from graphlink.depend.edges import cycle, topological
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.order import Edges, Reach, cycle, topological
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.graph.order import Edges, Reach
+from graphlink.model import I32, I64, NOWHERE, Bool
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -100,7 +101,7 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
     return out
 
 
-def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *, deeper: bool = True) -> Bool:
+def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
     """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
@@ -177,15 +178,15 @@ def judge_circles(ranks: Sequence[Waits], findings: Findings) -> set[tuple[int, 
     """Finds what can never end; returns (rank, node id) of it. Linear in points and edges; those of all ranks are in memory."""
     joined = _join(ranks)
     merged = joined.merged
-    edges = Edges.of(len(merged), merged[joined.source], merged[joined.target])
-    order = topological(edges, np.arange(len(merged)))
+    source, target = merged[joined.source], merged[joined.target]
+    order = topological(source, target, np.arange(len(merged)))
     if len(order) == len(merged):
         return set()
     never = np.ones(len(merged), np.bool_)
     never[order] = False
     whose = [(of.rank, i) for of in ranks for i in of.id]
     out = {whose[p] for p in np.flatnonzero(never[merged]).tolist() if whose[p][1] != NOWHERE}
-    findings.add("rank-circle", len(out), [_circle(joined, cycle(edges, order))])
+    findings.add("rank-circle", len(out), [_circle(joined, cycle(source, target, order, len(merged)))])
     return out
 
 

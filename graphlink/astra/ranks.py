@@ -15,9 +15,9 @@ from graphlink.astra.circle import Ordered, Waits, judge_circles, starts_first, 
 from graphlink.astra.findings import Findings, Judgement
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
+from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.order import Edges, cycle, topological
 from graphlink.model import I32, I64
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
@@ -240,12 +240,12 @@ def _slot_circle(
                 before = now
             if sure and not ops[rank].sure[k]:
                 before = None
-    edges = Edges.of(len(number), np.array(source, np.int64), np.array(target, np.int64))
-    order_found = topological(edges, np.arange(len(number)))
+    edges = np.array(source, np.int64), np.array(target, np.int64)
+    order_found = topological(*edges, np.arange(len(number)))
     if len(order_found) == len(number):
         return False
     names = list(number)
-    circle = [names[i] for i in cycle(edges, order_found)][::-1]
+    circle = [names[i] for i in cycle(*edges, order_found, len(number))][::-1]
     shown = [f"collective {k} of {f'group {group}' if group else 'all ranks'}" for group, k in circle[:SHOWN_CYCLE]]
     findings.add(rule, len(number) - len(order_found), [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])])
     return True

@@ -15,9 +15,10 @@ from graphlink.astra.circle import Ordered
 from graphlink.astra.comm import INTEGERS, CommRules
 from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
+from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph.chakra import TWICE, ChakraFile, Deps, Fault, Has, frames, read_chakra
-from graphlink.graph.order import Edges, Reach, cycle, topological
+from graphlink.graph.order import Edges, Reach
 from graphlink.model import I64, Bool
 from graphlink.read.source import open_source
 
@@ -116,7 +117,6 @@ class RankRules:
         graph = self.graph
         n = len(graph.id)
         wish = np.argsort(graph.id, kind="stable")
-        data = Edges(graph.data.first, graph.data.source.astype(np.int64))
         both = Edges.of(
             n,
             np.concatenate([graph.data.source, graph.ctrl.source]).astype(np.int64),
@@ -124,21 +124,21 @@ class RankRules:
         )
         if not np.any(np.diff(both.first) == 0):
             self._out.add("no-start", 1, [f"rank {self.rank}"])
-        order = topological(data, wish)
+        order = topological(graph.data.source, graph.data.target, wish)
         if len(order) < n:
-            self._out.add("cycle", n - len(order), [self._circle(data, order, "data")])
+            self._out.add("cycle", n - len(order), [self._circle(graph.data, order, "data")])
             return
-        mixed = topological(both, wish)
+        mixed = topological(both.source, both.target, wish)
         if len(mixed) < n:
             self._out.add("cycle-mixed", n - len(mixed), [self._circle(both, mixed, "mixed")])
-        reach = Reach(data, order, _lanes(graph))
-        self.ordered = Ordered(both, mixed, reach) if len(mixed) == n else Ordered(data, order, reach)
+        reach = Reach(graph.data, order, _lanes(graph))
+        self.ordered = Ordered(both, mixed, reach) if len(mixed) == n else Ordered(graph.data, order, reach)
         self._implied(reach)
         self._chained(reach)
 
     def _circle(self, edges: Edges, order: I64, sort: str) -> str:
-        nodes = cycle(edges, order)
         graph = self.graph
+        nodes = cycle(edges.source, edges.target, order, len(graph.id))
 
         def step(a: int, b: int) -> str:
             kind = "data" if sort == "data" or b in graph.data.source[graph.data.first[a] : graph.data.first[a + 1]] else "ctrl"

@@ -128,10 +128,9 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
     if cuda.rows_without_call:
         warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")
     if options.sync != "cuda" and len(trace.device.start_ns):
-        hta = hta_waits(trace, linked.device_call, options.hta_limit)
-        others.append(hta.waits)
-        warnings += hta.warnings
-        warnings += [f"HTA was not given {n} rows: {reason}" for reason, n in hta.left_out.items()]
+        hta, said = hta_waits(trace, linked.device_call, options.hta_limit)
+        others.append(hta)
+        warnings += said
     return FoundWaits(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), unexplained_calls, unexplained_ns)
 
 

@@ -29,6 +29,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
@@ -129,15 +130,13 @@ class _Works:
         return (mine, False) if mine and last in mine else None
 
 
-def _around(call: I64, asked: I64, place: I64, tid: I64) -> tuple[I64, I64]:
+def _around(call: I64, asked: I64, tid: I64, rank: I64) -> tuple[I64, I64]:
     """Return (before, after): of the rows ``call`` those that come next to each of ``asked`` on its thread, NOWHERE where there is none.
 
-    ``place``: of each call, by thread, then by its place in the order in which they began.
+    ``rank``: of each call, its place in the order in which they began.
     """
-    call = call[np.argsort(place[call], kind="stable")]
-    at = np.searchsorted(place[call], place[asked])
-    padded, tids = np.append(call, NOWHERE), np.append(tid[call], NOWHERE)
-    return np.where(tids[at - 1] == tid[asked], padded[at - 1], NOWHERE), np.where(tids[at] == tid[asked], padded[at], NOWHERE)
+    near, padded = Neighbours.of(tid[call], rank[call]), np.append(call, NOWHERE)
+    return padded[near.before(tid[asked], rank[asked])], padded[near.since(tid[asked], rank[asked])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +177,9 @@ class _CallReader:
         by = linked.device_call[comm.device_row]
         self.communicates[by[by != NOWHERE]] = True
         launch_rank = np.where(linked.device_call == NOWHERE, -1, self.rank[linked.device_call])
-        self.by_stream = np.lexsort((device.start_ns, launch_rank, self.stream))
-        self.key = self.stream[self.by_stream] * (len(calls.start_ns) + 1) + launch_rank[self.by_stream]
+        self.on_stream = Neighbours.of(self.stream, launch_rank)
         self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
-        earlier, later = successive(self.by_stream, self.stream)
+        earlier, later = successive(self.on_stream.row, self.stream)
         self.before[later] = earlier
         numbers = Counter(node.seq for node in comm.device_node if node.seq is not None)
         works = zip(comm.device_row.tolist(), comm.device_node, strict=True)
@@ -194,12 +192,11 @@ class _CallReader:
     def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
         linked, tid = self.linked, self.linked.trace.calls.tid
         _, thread = np.unique(tid, return_inverse=True)
-        place = thread * (len(tid) + 1) + self.rank
         launching = np.flatnonzero(self.first_op != NOWHERE)
         compute = launching[~self.communicates[launching]]
-        last, following = _around(launching, wait, place, tid)
-        before, after = (self._stream_of(c) for c in _around(compute, wait, place, tid))
-        recorded, _ = _around(record, wait, place, tid)
+        last, following = _around(launching, wait, tid, self.rank)
+        before, after = (self._stream_of(c) for c in _around(compute, wait, tid, self.rank))
+        recorded, _ = _around(record, wait, tid, self.rank)
         # older recordings leave records out
         at = np.where((recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])), recorded, wait)
         used = np.unique(thread[compute] * (len(self.stream) + 1) + self._stream_of(compute))  # streams of each thread
@@ -218,8 +215,8 @@ class _CallReader:
             before,
             after,
             at,
-            self._of_stream(np.where(before == NOWHERE, after, before), at, -1),
-            self._of_stream(after, wait, 0),
+            self.on_stream.before(np.where(before == NOWHERE, after, before), self.rank[at]),
+            self.on_stream.since(after, self.rank[wait]),
             np.where(last == NOWHERE, NOWHERE, self.first_op[last]),
             np.isin(thread[wait], threads[one == 1]),
         )
@@ -230,14 +227,6 @@ class _CallReader:
     def _stream_of(self, launch: I64) -> I64:
         """The stream that a call launches on, NOWHERE for NOWHERE."""
         out: I64 = np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
-        return out
-
-    def _of_stream(self, stream: I64, call: I64, step: int) -> I64:
-        """The last op enqueued on a stream before a call (``step`` -1) or the first from it on (0), NOWHERE where there is none."""
-        at = np.searchsorted(self.key, stream * (len(self.rank) + 1) + self.rank[call]) + step
-        real = (at >= 0) & (at < len(self.key)) & (stream != NOWHERE)
-        op = self.by_stream[np.where(real, at, 0)]
-        out: I64 = np.where(real & (self.stream[op] == stream), op, NOWHERE)
         return out
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:

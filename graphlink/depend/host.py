@@ -11,12 +11,12 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import LATE_NS, stream_order
 from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
-from graphlink.depend.merge import Dependencies, next_operator, search_by_thread, wait_ends
+from graphlink.depend.merge import Dependencies, next_operator, wait_ends
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward
-from graphlink.depend.timeline import Elements, Marks, elements, marks
+from graphlink.depend.timeline import Elements, Marks, Neighbours, elements, marks
 from graphlink.link.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat
@@ -153,10 +153,10 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
     until_ns = np.full(len(call), np.iinfo(np.int64).max)
     until_ns[following != NOWHERE] = rows.start_ns[following[following != NOWHERE]]
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
-    launching = launching[np.lexsort((calls.start_ns[launching], calls.tid[launching]))]
-    tid, at_ns = calls.tid[launching], calls.start_ns[launching]
-    first = search_by_thread(tid, at_ns, calls.tid[call], calls.end_ns[call])
-    out: I64 = call[search_by_thread(tid, at_ns, calls.tid[call], until_ns) > first].astype(np.int64)
+    then = Neighbours.of(calls.tid[launching], calls.start_ns[launching]).since(calls.tid[call], calls.end_ns[call])
+    launched = then != NOWHERE
+    launched[launched] = calls.start_ns[launching[then[launched]]] < until_ns[launched]
+    out: I64 = call[launched].astype(np.int64)
     return out
 
 

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import EVENT_NS, LATE_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
-from graphlink.depend.merge import search_by_thread
 from graphlink.depend.modes import Mode, mode_of
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
@@ -234,11 +234,8 @@ def _launched_last(linked: Linked, cuda: CudaWaits, call: I64) -> I64:
     """The device row that the thread of each call launched last before it, NOWHERE without one."""
     tid = linked.trace.calls.tid
     row = np.flatnonzero(linked.device_call != NOWHERE)
-    row = row[np.lexsort((row, cuda.launch_rank[row], tid[linked.device_call[row]]))]
-    at = search_by_thread(tid[linked.device_call[row]], cuda.launch_rank[row], tid[call], cuda.call_rank[call]) - 1
-    real = at >= 0
-    real[real] = tid[linked.device_call[row[at[real]]]] == tid[call[real]]
-    return np.where(real, np.append(row, NOWHERE)[at], NOWHERE)
+    launches = Neighbours.of(tid[linked.device_call[row]], cuda.launch_rank[row])
+    return np.append(row, NOWHERE)[launches.before(tid[call], cuda.call_rank[call])]
 
 
 def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:

@@ -12,11 +12,11 @@ Reasons (``Sync.rejected``; docs/edges.md)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
@@ -130,30 +130,8 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
     rows = linked.trace.host
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
-    order = usable[np.lexsort((usable, rows.start_ns[usable], rows.tid[usable]))]
-    at = search_by_thread(rows.tid[order], rows.start_ns[order], tid, time_ns)
-    found = at < len(order)
-    found[found] = rows.tid[order[at[found]]] == tid[found]
-    out = np.full(len(tid), NOWHERE, np.int32)
-    out[found] = order[at[found]]
-    return out
-
-
-def search_by_thread(tid: I64, time_ns: I64, asked_tid: I64, asked_ns: I64, *, after: bool = False) -> I64:
-    """Return for each asked (tid, time) the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
-
-    With ``after`` the time is > asked. Where a thread has none, the position is where the next thread begins.
-    """
-    threads, first = np.unique(tid, return_index=True)
-    out = np.zeros(len(asked_tid), np.int64)
-    bounds = np.append(first, len(tid))
-    side: Literal["left", "right"] = "right" if after else "left"
-    for i, thread in enumerate(threads.tolist()):
-        mine = asked_tid == thread
-        out[mine] = bounds[i] + np.searchsorted(time_ns[bounds[i] : bounds[i + 1]], asked_ns[mine], side=side)
-    missing = ~np.isin(asked_tid, threads)
-    out[missing] = bounds[np.searchsorted(threads, asked_tid[missing])]
-    return out
+    following = Neighbours.of(rows.tid[usable], rows.start_ns[usable]).since(tid, time_ns)
+    return np.append(usable, NOWHERE)[following].astype(np.int32)
 
 
 def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I64:

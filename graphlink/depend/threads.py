@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.depend.merge import search_by_thread
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 
@@ -28,17 +28,15 @@ def forward_backward(linked: Linked) -> tuple[I32, I32]:
 
 def _from_flows(linked: Linked) -> tuple[I32, I32]:
     flows, rows = linked.trace.flows, linked.trace.host
-    order = np.lexsort((np.arange(len(rows.tid)), rows.start_ns, rows.tid))
-    tid, start_ns = rows.tid[order], rows.start_ns[order]
+    by_start = Neighbours.of(rows.tid, rows.start_ns)
 
     def starting(at_tid: I64, at_ns: I64) -> tuple[I32, Bool]:
         """Return the innermost row that starts at the time (rounding of absolute float us: up to 1 us off)."""
         slack_ns = rounding_ns(linked.trace)
-        at = search_by_thread(tid, start_ns, at_tid, at_ns + slack_ns, after=True) - 1
-        ok = (at >= 0) & (tid[at] == at_tid) & (np.abs(start_ns[at] - at_ns) <= slack_ns)
-        return order[at].astype(np.int32), ok
+        row = by_start.before(at_tid, at_ns + slack_ns + 1)
+        return row.astype(np.int32), (row != NOWHERE) & (np.abs(rows.start_ns[row] - at_ns) <= slack_ns)
 
-    if not len(order) or not len(flows.fwd_ns):
+    if not len(rows.tid) or not len(flows.fwd_ns):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     (forward, ok), (backward, ok_too) = starting(flows.fwd_tid, flows.fwd_ns), starting(flows.bwd_tid, flows.bwd_ns)
     ok &= ok_too

@@ -64,6 +64,38 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a thread."""
+
+    axis: Axis
+    at_ns: I64  # ascending
+    row: I64
+
+    @staticmethod
+    def of(tid: I64, time_ns: I64) -> Neighbours:
+        """Put rows in order, those of one time in their own. O(n log n)."""
+        axis = Axis.over(tid, time_ns, time_ns + 1)
+        at_ns = axis.of(tid, time_ns)
+        order = np.argsort(at_ns, kind="stable")
+        return Neighbours(axis, at_ns[order], order)
+
+    def before(self, tid: I64, time_ns: I64) -> I64:
+        """Return the last row of each thread before a time, ``NOWHERE`` where there is none."""
+        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)) - 1, tid)
+
+    def since(self, tid: I64, time_ns: I64) -> I64:
+        """Return the first row of each thread from a time on, ``NOWHERE`` where there is none."""
+        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)), tid)
+
+    def _row(self, place: I64, tid: I64) -> I64:
+        if not len(self.row):
+            return np.full(len(place), NOWHERE)
+        real = np.clip(place, 0, len(self.row) - 1)
+        own = (place == real) & (self.axis.tids[self.axis.thread(self.at_ns[real])] == tid)
+        return np.where(own, self.row[real], NOWHERE)
+
+
+@dataclass(frozen=True, slots=True)
 class Marks:
     """The Euler tour, two marks an element, positions on ``axis`` ascending: what rounding put out of order is moved up.
 

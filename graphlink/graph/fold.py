@@ -10,7 +10,6 @@ ready together with the node of its thread that follows the place where it began
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,15 +24,6 @@ NAMES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """Host nodes thread by thread in their order. ``run``: nodes with one number are a pure chain; ``run_of`` is the same by node."""
-
-    node: I64
-    run: I64
-    run_of: I64
-
-
 def fold(graph: Graph) -> Graph:
     """The same graph with fewer host nodes. Cost: O(n log n).
 
@@ -42,18 +32,14 @@ def fold(graph: Graph) -> Graph:
     the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``; ``wake_ns`` stands at kept nodes only) and starts where
     that time does. Its caller, and that of a device op, is the nearest ancestor that is kept.
     """
-    edges = _edges(graph)
-    chain = _chain(graph, edges)
-    into = _into(graph, chain, _must_stay(graph, edges, chain), _beside_async(graph, edges))
+    edges = Edges(graph.source.astype(np.int64), graph.target, graph.edge_kind, graph.found_by)
+    node, run_of = _chain(graph, edges)
+    into = _into(graph, node, run_of[node], _must_stay(graph, edges, run_of), _beside_async(graph, edges))
     return _folded(graph, edges, into)
 
 
-def _edges(graph: Graph) -> Edges:
-    target = graph.target
-    return Edges(graph.source.astype(np.int64), target, graph.edge_kind, graph.found_by)
-
-
-def _chain(graph: Graph, edges: Edges) -> _Chain:
+def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
+    """(host nodes thread by thread in their order, of each node of the graph its run): nodes with one number are a pure chain."""
     n = len(graph.kind)
     chained = np.isin(graph.kind, CHAINED)
     alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
@@ -64,13 +50,12 @@ def _chain(graph: Graph, edges: Edges) -> _Chain:
     node = node[np.argsort(graph.tid[node], kind="stable")]
     begins = np.ones(len(node), np.bool_)
     begins[1:] = before[node[1:]] != node[:-1]
-    run = np.cumsum(begins, dtype=np.int64)
     run_of = np.full(n, NOWHERE, np.int64)
-    run_of[node] = run
-    return _Chain(node, run, run_of)
+    run_of[node] = np.cumsum(begins, dtype=np.int64)
+    return node, run_of
 
 
-def _must_stay(graph: Graph, edges: Edges, chain: _Chain) -> Bool:
+def _must_stay(graph: Graph, edges: Edges, run_of: I64) -> Bool:
     n = len(graph.kind)
     host_edge, to_end = edges.kind == EdgeKind.HOST, graph.kind[edges.target] == NodeKind.END
     stay: Bool = graph.wait_ns > 0
@@ -81,7 +66,7 @@ def _must_stay(graph: Graph, edges: Edges, chain: _Chain) -> Bool:
     launch = edges.kind == EdgeKind.LAUNCH
     source, caller = edges.source[launch], graph.caller[edges.target[launch]]
     stay[caller[caller != NOWHERE]] = True
-    elsewhere = (caller == NOWHERE) | (chain.run_of[caller] != chain.run_of[source])
+    elsewhere = (caller == NOWHERE) | (run_of[caller] != run_of[source])
     stay[source[elsewhere]] = True
     return stay
 
@@ -97,15 +82,15 @@ def _beside_async(graph: Graph, edges: Edges) -> Bool:
     return out
 
 
-def _into(graph: Graph, chain: _Chain, stay: Bool, alone: Bool) -> I64:
+def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
     """For each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with no gap in between."""
     into = np.arange(len(graph.kind))
-    node, n = chain.node, len(chain.node)
+    n = len(node)
     if not n:
         return into
     apart = (graph.kind[node] == NodeKind.HOST_GAP) | alone[node]
     begins = np.ones(n, np.bool_)
-    begins[1:] = (chain.run[1:] != chain.run[:-1]) | apart[1:] | apart[:-1]
+    begins[1:] = (run[1:] != run[:-1]) | apart[1:] | apart[:-1]
     stretch = np.cumsum(begins) - 1
     kept = stay[node]
     at = np.arange(n)

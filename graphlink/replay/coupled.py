@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
@@ -123,9 +124,8 @@ def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
     lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
     targets = np.concatenate([work.target, sent.receive]).astype(np.int32)
     sources = np.concatenate([work.source, sent.by.astype(np.int32)])
-    order = np.argsort(sources, kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=n))]).tolist()
-    target, lag = targets[order].tolist(), lags[order].tolist()
+    starts, edge = successors(sources, np.arange(len(sources)), n)
+    first, target, lag = starts.tolist(), targets[edge].tolist(), lags[edge].tolist()
     waits = np.bincount(targets, minlength=n)
     waits[(meetings.code == RECEIVE) & (meetings.partner == NOWHERE)] += 1  # its send is not there
     left = waits.tolist()

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.order import Block, Edges, blocks, topological
+from graphlink.depend.edges import topological
+from graphlink.graph.order import Block, blocks
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding
@@ -99,7 +100,7 @@ def _any_order(work: Workload) -> I64:
     """Return the same as ``longest_path`` where edges run both ways; ``NOT_RUN`` in and after a cycle."""
     first, source, lag, cost = (c.tolist() for c in (work.first, work.source, work.lags(), work.cost_ns))
     end = [NOT_RUN] * len(work)
-    for node in topological(Edges(work.first, work.source.astype(np.int64)), np.arange(len(work))).tolist():
+    for node in topological(work.source, work.target, np.arange(len(work))).tolist():
         edges = range(first[node], first[node + 1])
         end[node] = cost[node] + max([0, *(end[source[k]] + lag[k] for k in edges)])
     return np.array(end, np.int64)

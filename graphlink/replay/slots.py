@@ -13,10 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE
 from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding
-from graphlink.replay.workload import Slot, Workload, successors
+from graphlink.replay.workload import Slot, Workload
 
 ASTRA_SIM: Final = "astra-sim"
 RANKS: Final = "ranks"
@@ -82,7 +83,7 @@ class _Run:
         self._cost: list[int] = np.maximum(cost_ns, 1).tolist()
         left = np.diff(work.first)
         roots = np.flatnonzero(left == 0)
-        first, target = successors(work.first, work.source)
+        first, target = successors(work.source, work.target, n)
         ends = first[-1] + np.searchsorted(roots, work.offset[1:])
         self._left: list[int] = np.maximum(left, 1).tolist()
         self._first, self._target = [*first.tolist(), *ends.tolist()], [*target.tolist(), *roots.tolist()]

@@ -217,16 +217,6 @@ def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
     return Delayed(*out)
 
 
-def successors(first: I64, source: I32) -> tuple[I64, I32]:
-    """Return the same edges as CSR by source: (first, target), targets ascending."""
-    n = len(first) - 1
-    target = np.repeat(np.arange(n, dtype=np.int32), np.diff(first))
-    order = np.argsort(source, kind="stable")
-    starts = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(source, minlength=n), out=starts[1:])
-    return starts, target[order]
-
-
 def _order(file: ChakraFile) -> I64:
     if np.all(file.id[1:] >= file.id[:-1]):
         return np.arange(len(file.id), dtype=np.int64)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Axis, behind_rows
+from graphlink.depend.timeline import Axis, Neighbours, behind_rows
 from graphlink.graph.durations import CHAINED
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Bool, Graph, Linked
@@ -197,12 +197,5 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
 def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:
     """The outermost host row of the thread that begins where each silence ends."""
     rows = linked.trace.host
-    order = np.lexsort((np.arange(len(rows.tid)), rows.start_ns, rows.tid))
-    out = np.full(len(tid), NOWHERE, np.int64)
-    if len(order):
-        axis = Axis.over(rows.tid, rows.start_ns, end_ns + graph.epoch_ns)
-        begins, asked = axis.of(rows.tid[order], rows.start_ns[order]), axis.of(tid, end_ns + graph.epoch_ns)
-        at = np.minimum(np.searchsorted(begins, asked, side="left"), len(begins) - 1)
-        hit = begins[at] == asked
-        out[hit] = order[at[hit]]
-    return out
+    row = Neighbours.of(rows.tid, rows.start_ns).since(tid, end_ns + graph.epoch_ns)
+    return np.where(np.append(rows.start_ns, NOWHERE)[row] == end_ns + graph.epoch_ns, row, NOWHERE)
