@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
+from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
 from graphlink.nccl.records import Ops, SideFiles, Split
 from graphlink.nccl.summary import NcclClock, NcclGroup
 from graphlink.read.nccl_kinds import DumpKind
 from tests.build import Strings
 
-_TEXTS = ("function", "dtype", "algorithm", "protocol", "state", "group_name")
-_ZERO = ("start_ns", "end_ns", "exec_ns", "stream", "gpu_start_ns", "gpu_end_ns", "issued_ns")
+_TEXTS = ("function", "dtype", "algorithm", "protocol", "group_name")
+_ZERO = ("start_ns", "end_ns", "exec_ns", "gpu_start_ns", "gpu_end_ns", "issued_ns")
 _NARROW = (*_TEXTS, "communicator", "rank", "peer", "channels", "call", "channel", "row", "proxy", "op")
 CLOCK = NcclClock(offset_ns=0, residual_ns=0, gpu_offset_ns=None, inside=0, checked=0)
 
@@ -64,7 +64,6 @@ def dump(
     made = Dump(
         path="nccl.json",
         kind=kind,
-        clock=Clock.STEADY,
         rank=None,
         host="",
         pid=None,
@@ -75,7 +74,6 @@ def dump(
         proxies=replace(_table(ProxyOps, [p._asdict() for p in proxies], strings), sends=np.array([p.sends for p in proxies], np.bool_)),
         steps=replace(_table(Steps, [s._asdict() for s in steps], strings), state=np.array([s.state for s in steps], np.uint8)),
         events=2 * len(called.rank),
-        paired=len(called.rank),
         left_out={},
         warnings=(),
     )

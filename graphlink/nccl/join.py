@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.nccl.bytime import by_time
-from graphlink.nccl.read.records import Clock, Dump
+from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import Ops, SideFiles
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.sides import (
@@ -42,6 +42,7 @@ from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 
 _SHARE_CLOCKS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR)  # of one process
+_TIME_OF_DAY: Final = (DumpKind.INSPECTOR, DumpKind.FLIGHT_RECORDER)  # what their clocks show
 _AGREE: Final = 0.9  # share of a lane's entries in the time of the ops that must be inside one
 
 
@@ -95,7 +96,7 @@ def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
             rest[(dump.kind, dump.host, dump.pid) if shared else (dump.kind, lane.dump)].append(k)
     shifts: dict[int, Shift] = {}
     for lanes in rest.values():
-        shift = by_time(outcome, lanes, epoch=dumps[calls.lanes[lanes[0]].dump].clock is Clock.EPOCH)
+        shift = by_time(outcome, lanes, epoch=calls.lanes[lanes[0]].kind in _TIME_OF_DAY)
         if shift is not None:
             shifts |= dict.fromkeys((calls.lanes[k].dump for k in lanes), shift)
     outcome.part_rivals()

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, U8
-from graphlink.nccl.read.records import Clock, Dump, State
+from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import Ops, Split
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.summary import NcclClock
@@ -21,7 +21,7 @@ def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: Ops) ->
     offset_ns, residual_ns = (None, 0) if shift is None else (shift.offset_ns, shift.residual_ns)
     if shift is None:
         timed = (dump.calls.start_ns[call] > 0) & (ops.issued_ns[op] > 0)
-        if timed.any() and dump.clock is not Clock.NONE:
+        if timed.any():
             apart = ops.issued_ns[op[timed]] - dump.calls.start_ns[call[timed]]
             offset_ns = int(np.sort(apart)[len(apart) // 2])
             residual_ns = int(np.median(np.abs(apart - offset_ns)))

@@ -172,7 +172,7 @@ def _names_rank(dump: DumpHead) -> bool:
 
 def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
     """Communicators with a rank in them that calls of the file are of."""
-    return [(member.communicator, member.rank) for member in dump.communicators if member.rank is not None]
+    return [(communicator, rank) for communicator, rank in dump.members if rank is not None]
 
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
@@ -194,7 +194,7 @@ def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str,
 
 
 def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    keys = sorted({member.communicator.key for dump in dumps for member in dump.communicators} & members.keys())
+    keys = sorted({communicator.key for dump in dumps for communicator, _ in dump.members} & members.keys())
     return tuple((key, members[key]) for key in keys)
 
 
