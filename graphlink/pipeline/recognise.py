@@ -24,9 +24,9 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.complete_microbatches import CompleteStep, Recorded, complete_steps
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.records import Phase, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Comparison:
         orders = []
         for rank, recorded in enumerate(self.ranks):
             first = np.flatnonzero(np.diff(self.origins[rank], prepend=-1))
-            order = taken(self.candidate.orders[rank], self.candidate.origins[rank][first])
+            order = take(self.candidate.orders[rank], self.candidate.origins[rank][first])
             orders.append(replace(order, phase=recorded.phase))
         directions = 2 if self.candidate.schedule == "DualPipe" else 1
         return Played(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
@@ -229,4 +229,4 @@ def _forward_first(recorded: Recorded) -> Recorded:
     order = np.arange(len(recorded))
     at = np.flatnonzero(swap)  # never two in a row: a backward is no forward
     order[at], order[at + 1] = at + 1, at
-    return taken(recorded, order)
+    return take(recorded, order)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.grouped import counted, taken
+from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Phase, StageRun
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def _steps(run: StageRun) -> list[int]:
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
-    ranges, work = taken(run.ranges, rows), taken(run.work, np.isin(run.work.key, steps))
+    ranges, work = take(run.ranges, rows), take(run.work, np.isin(run.work.key, steps))
     ranges, work = replace(ranges, step=np.searchsorted(steps, ranges.step)), replace(work, key=np.searchsorted(steps, work.key))
     return replace(run, work=work, ranges=ranges)
 

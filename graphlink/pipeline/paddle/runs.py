@@ -13,11 +13,12 @@ from graphlink.errors import InputError, UsageError
 from graphlink.link.steps import Steps
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import spans
-from graphlink.pipeline.grouped import codes, taken
+from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
 from graphlink.pipeline.records import Delays, Exchanges, Phase, Ranges, StageRun
+from graphlink.tables import take
 
 LOWER_BOUND: Final = (
     "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
@@ -106,8 +107,8 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
     keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
     others = {"jobs of other steps": int(np.count_nonzero(~keep))}
-    log = replace(taken(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}})
-    return replace(taken(jobs, keep), log=log)
+    log = replace(take(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}})
+    return replace(take(jobs, keep), log=log)
 
 
 def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
