@@ -138,27 +138,22 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
         for orders in variants(schedule, stages, step.microbatches * directions, step.chunks):
             codes, origins = [], []
             for order in orders:
-                origin, phase = _with_split(order.phase, step.split)
                 chunk = order.stage // stages
                 microbatch = order.microbatch - (step.microbatches * chunk if directions == 2 else 0)
-                codes.append(_code(step, phase, chunk[origin], microbatch[origin]))
+                code, origin = _coded(step, order.phase, chunk, microbatch)
+                codes.append(code)
                 origins.append(origin)
             yield Candidate(schedule, orders, tuple(codes), tuple(origins))
 
 
-def _code(step: CompleteStep, phase: I64, chunk: I64, microbatch: I64) -> I64:
-    """Return one number an action."""
-    return (phase * step.chunks + chunk) * step.microbatches + microbatch
-
-
-def _with_split(phase: U8, split: bool) -> tuple[I64, I64]:
-    """Return where each action comes from, and its phase, where a B is taken as an I and a W (``split``)."""
-    full = np.asarray(phase == Phase.B) & split
+def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
+    """Return one number an action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    full = np.asarray(phase == Phase.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)
     out[full[origin]] = Phase.I
     out[np.diff(origin, prepend=-1) == 0] = Phase.W
-    return origin, out
+    return (out * step.chunks + chunk[origin]) * step.microbatches + microbatch[origin], origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +203,7 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
     ranks = tuple(map(_forward_first, step.ranks)) if dual else step.ranks
     codes, origins, differs = [], [], []
     for rank, recorded in enumerate(ranks):
-        origin, phase = _with_split(recorded.phase, step.split)
-        code = _code(step, phase, recorded.chunk[origin], recorded.microbatch[origin])
+        code, origin = _coded(step, recorded.phase, recorded.chunk, recorded.microbatch)
         expected = np.array([stage_of(candidate.schedule, rank, chunk, stages) for chunk in range(step.chunks)])
         off = recorded.stage - expected[recorded.chunk]
         if dual:  # its second pipeline has the layers of the first, and may be numbered like it

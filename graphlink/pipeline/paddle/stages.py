@@ -249,7 +249,7 @@ def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
 
 
 def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[I64, list[str]]:
-    """Return what to add to the times of each worker to have them on the first machine's clock, and warnings. O(hops x microbatches + machines^3)."""
+    """Return what to add to each worker's times for the first machine's clock, and warnings. O(hops x microbatches + machines^3)."""
     numbers = sorted({jobs.log.machine for jobs in workers})
     machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
     hops = _hops(seen, stages)
