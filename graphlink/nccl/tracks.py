@@ -12,7 +12,7 @@ from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.pairs import numbered_pairs
-from graphlink.perfetto.packets import Arg, Texts, Track
+from graphlink.perfetto.packets import Arg, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.read.columns import Parts, Strings
 
@@ -32,7 +32,7 @@ class ChannelRows:
     args: tuple[Arg, ...]
 
 
-def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int, first_track: int, texts: Texts) -> ChannelRows:
+def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int, first_track: int) -> ChannelRows:
     """Return what the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log n).
 
     A block without an end has no length. ``first_track``: how many rows the process has before.
@@ -62,7 +62,7 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
         args.append(Arg(key, known, value[known]))
     communicator = found.column("communicator", np.int32)
     known = np.flatnonzero(communicator)
-    args.append(texts.arg("communicator", known, [words[k] for k in communicator[known].tolist()], np.arange(len(known))))
+    args.append(Arg("communicator", known, np.arange(len(known)), [words[k] for k in communicator[known].tolist()]))
     return ChannelRows(tuple(tracks), slices, tuple(words[one] for one in used), tuple(args))
 
 

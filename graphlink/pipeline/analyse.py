@@ -11,7 +11,6 @@ from msgspec import UNSET, structs
 
 from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.pipeline.causes import account
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.peers import TOLERANCE_NS, clock_warnings
 from graphlink.pipeline.recognise import Recognised, recognise
@@ -20,6 +19,7 @@ from graphlink.pipeline.rules import OPTIMIZER
 from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
     place = pipeline.ranks.index(rank)
     return RankPipeline(
         pipeline.runs[place],
-        taken(pipeline.idle, pipeline.idle.rank == rank),
+        take(pipeline.idle, pipeline.idle.rank == rank),
         pipeline.recorded[place],
     )
 

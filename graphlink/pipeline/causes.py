@@ -21,11 +21,11 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.pipeline import spans
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.peers import Matched, Producers, matched, producers
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Phase, Spans, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.pipeline.waits import LATENCY_NS
+from graphlink.tables import take
 
 _LATEST: Final = np.iinfo(np.int64).max
 
@@ -39,7 +39,7 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
     parts = _Parts()
     from_ns = {run.rank: run.recorded_from_ns for run in runs}
-    profiled = {run.rank: taken(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
+    profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
     for run, supply, meeting in zip(runs, producers(pipes), matched(runs), strict=True):
         delayed = _Delayed(run, supply, meeting, from_ns, profiled)
         for step in steps:

@@ -19,12 +19,12 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, De
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import RankExchanges
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.records import Cause, Delays, Exchanges, Phase, Spans
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
+from graphlink.tables import take
 
 _MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
 _LOADER: Final = re.compile(
@@ -48,7 +48,7 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExcha
     first, last = at[np.append(True, ~touching)[: len(at)]], at[np.append(~touching, True)[: len(at)]]
     launches = [f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist()]
     by_host = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, reasons)
-    by_device = _by_device(linked, taken(cut, ~late), exchange[~late])
+    by_device = _by_device(linked, take(cut, ~late), exchange[~late])
     return _with_exchanges(joined(by_host, by_device), found.exchanges)
 
 
@@ -151,7 +151,7 @@ def host_reasons(graph: Graph, linked: Linked, found: RankExchanges, waits: Wait
 def _waited(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
     """Tell waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
-    mine = taken(waits, np.isin(graph.tid[waits.part], threads))
+    mine = take(waits, np.isin(graph.tid[waits.part], threads))
     source = _awaited(graph, mine.part)
     by_host = (source != NOWHERE) & (graph.kind[source] == NodeKind.HOST_COMM)
     by_device = (source != NOWHERE) & ~by_host
@@ -213,7 +213,7 @@ def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:
         left = Pieces(pieces.start_ns[~hit], pieces.end_ns[~hit], of[~hit], pieces.by[~hit])
     columns = (np.concatenate([getattr(one, name) for one in (*done, left)]) for name in Pieces.__slots__)
     cut = Pieces(*columns)
-    cut = _with_latency(_blocked_before(late, taken(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
+    cut = _with_latency(_blocked_before(late, take(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
     of, by = cut.of.tolist(), cut.by.tolist()
     words = [otherwise[o] if b == NOWHERE else reasons.texts[reasons.evidence[b]] for o, b in zip(of, by, strict=True)]
     exchange = np.full(len(by), NOWHERE, np.int32)
@@ -265,4 +265,4 @@ def _split(cut: Pieces, given_ns: I64, to: I64) -> Pieces:
         np.append(cut.of, cut.of[parts]),
         np.append(np.where(given_ns > 0, to, cut.by), np.full(len(parts), NOWHERE)),
     )
-    return taken(out, np.argsort(out.start_ns, kind="stable"))
+    return take(out, np.argsort(out.start_ns, kind="stable"))

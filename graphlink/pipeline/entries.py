@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
-from graphlink.pipeline.grouped import codes, counted, taken
+from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, Reading, Rule, readings
+from graphlink.tables import take
 
 _BACKWARD = (Phase.B, Phase.I)
 
@@ -132,7 +133,7 @@ def _finished(linked: Linked, raw: _Raw, optimizer: _Raw | None, rule: Rule) -> 
         raw = _passes(raw)
     if optimizer is not None:
         raw = _Raw(*(np.append(getattr(raw, field), getattr(optimizer, field)) for field in _Raw.__slots__))
-        raw = taken(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
+        raw = take(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
     given = raw.microbatch[np.isin(raw.phase, (Phase.F, *_BACKWARD))]
     constant = len(np.unique(given)) == 1 and len(given) > 2
     phase = raw.phase.copy()
@@ -162,20 +163,20 @@ def _finished(linked: Linked, raw: _Raw, optimizer: _Raw | None, rule: Rule) -> 
 
 def _passes(raw: _Raw) -> _Raw:
     """Put ranges of layers together to passes: a new one begins where the phase changes or the layers start over."""
-    raw = taken(raw, np.lexsort((raw.start_ns, raw.tid)))
+    raw = take(raw, np.lexsort((raw.start_ns, raw.tid)))
     phase, layer, tid = raw.phase, raw.layer, raw.tid
     ascending = np.where(phase[1:] == Phase.F, layer[1:] > layer[:-1], layer[1:] < layer[:-1])
     same = (tid[1:] == tid[:-1]) & (phase[1:] == phase[:-1]) & ascending
     first = np.flatnonzero(np.append(True, ~same))
     end = np.maximum.reduceat(raw.end_ns, first)
-    passes = replace(taken(raw, first), end_ns=end, layer=np.full(len(first), NOWHERE))
-    return taken(passes, np.lexsort((-passes.end_ns, passes.start_ns)))
+    passes = replace(take(raw, first), end_ns=end, layer=np.full(len(first), NOWHERE))
+    return take(passes, np.lexsort((-passes.end_ns, passes.start_ns)))
 
 
 def nested(entries: Entries) -> Entries:
     """Sorted, with what encloses what. A range inside one of its own phase is a part of that: it gives it what it lacks, and goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
-    e = taken(entries, order)
+    e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
     stage, chunk, microbatch = (c.copy() for c in (e.stage, e.chunk, e.microbatch))
     around, keep = np.full(len(order), NOWHERE, np.int64), np.ones(len(order), np.bool_)
@@ -205,7 +206,7 @@ def nested(entries: Entries) -> Entries:
     up = around[kept]
     out = replace(e, stage=stage, chunk=chunk, microbatch=microbatch)
     return replace(
-        taken(out, kept),
+        take(out, kept),
         around=np.where(up == NOWHERE, NOWHERE, new[np.maximum(up, 0)]).astype(np.int32),
         other_threads=others.astype(np.int32),
     )

@@ -17,11 +17,11 @@ from msgspec import UNSET, UnsetType, structs
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import summary
-from graphlink.pipeline.grouped import taken
-from graphlink.pipeline.records import Cause, Idle, Ns, Number, Phase, Pipeline, Ranges, StageRun, StepEntry
+from graphlink.pipeline.records import Cause, Idle, Ns, Number, Other, Phase, Pipeline, Ranges, StageRun, StepEntry
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
+from graphlink.tables import take
 from graphlink.version import __version__
 
 NAME: Final = "bubbles.json"
@@ -130,23 +130,6 @@ class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     ranges: list[RangeEntry]
     idle: list[IdleEntry]
-
-
-class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
-    rank's share of the model.
-    """
-
-    schedule: str
-    stages: int
-    microbatches: int
-    chunks: int
-    makespan_ns: int
-    bubble_rate_makespan: float | UnsetType = UNSET
-    bubble_rate_zb: float | UnsetType = UNSET
-    bubble_ratio_ideal: float | UnsetType = UNSET
-    activations: list[float]
-    assumed: list[str]
 
 
 class Compared(Bubbles, frozen=True, kw_only=True):
@@ -313,7 +296,7 @@ def _definition(pipeline: Pipeline) -> Definition:
 def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     run, rank = pipeline.runs[i], pipeline.ranks[i]
     stages, optimizer = run.ranges.stage, run.ranges.phase == Phase.OPT
-    seen = _by_cause(taken(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
+    seen = _by_cause(take(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
     return StageEntry(
         rank=rank,
         stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,

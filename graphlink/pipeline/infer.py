@@ -88,7 +88,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     passes = _passes(linked, autograd, backward, peers.start_ns)
     if isinstance(passes, str):
         return None, (f"pipeline ranges could not be inferred: {passes}",)
-    f, b = passes.forward, passes.backward
+    f, b, forward_of = passes
     odd = _odd_peers(peers, int(f.end_ns[0]), len(f.tid), len(b.tid))
     if odd:
         return None, (f"pipeline ranges could not be inferred: {odd}",)
@@ -98,7 +98,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     start = np.concatenate([f.start_ns, b.start_ns, rows.start_ns[opt]])
     end = np.concatenate([f.end_ns, b.end_ns, rows.end_ns[opt]])
     counts = (len(f.tid), len(b.tid), len(opt))
-    pass_of = np.concatenate([np.arange(len(f.tid)), passes.of_backward, np.full(len(opt), NOWHERE)])
+    pass_of = np.concatenate([np.arange(len(f.tid)), forward_of, np.full(len(opt), NOWHERE)])
     order = np.lexsort((-end, start))
     nowhere = np.full(len(order), NOWHERE)
     raw = Entries(
@@ -196,15 +196,8 @@ class _Passes:
     of_row: I64
 
 
-@dataclass(frozen=True, slots=True)
-class _Paired:
-    forward: _Passes
-    backward: _Passes
-    of_backward: I64  # a backward pass: its forward pass
-
-
-def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Paired | str:
-    """Return forward passes, backward passes, and which belong together; or why they are not one to one."""
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tuple[_Passes, _Passes, I64] | str:
+    """Return forward passes, backward passes, and of each of these its forward pass; or why they are not one to one."""
     starts = linked.trace.host.start_ns
     known, forward = _forward(linked, autograd, backward)
     if not len(forward):
@@ -218,7 +211,7 @@ def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Pai
     pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
-    return _Paired(f, b, pairs[1])
+    return f, b, pairs[1]
 
 
 def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:

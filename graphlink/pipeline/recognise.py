@@ -24,9 +24,9 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.complete_microbatches import CompleteStep, Recorded, complete_steps
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.records import Phase, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +138,22 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
         for orders in variants(schedule, stages, step.microbatches * directions, step.chunks):
             codes, origins = [], []
             for order in orders:
-                origin, phase = _with_split(order.phase, step.split)
                 chunk = order.stage // stages
                 microbatch = order.microbatch - (step.microbatches * chunk if directions == 2 else 0)
-                codes.append(_code(step, phase, chunk[origin], microbatch[origin]))
+                code, origin = _coded(step, order.phase, chunk, microbatch)
+                codes.append(code)
                 origins.append(origin)
             yield Candidate(schedule, orders, tuple(codes), tuple(origins))
 
 
-def _code(step: CompleteStep, phase: I64, chunk: I64, microbatch: I64) -> I64:
-    """Return one number an action."""
-    return (phase * step.chunks + chunk) * step.microbatches + microbatch
-
-
-def _with_split(phase: U8, split: bool) -> tuple[I64, I64]:
-    """Return where each action comes from, and its phase, where a B is taken as an I and a W (``split``)."""
-    full = np.asarray(phase == Phase.B) & split
+def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
+    """Return one number an action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    full = np.asarray(phase == Phase.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)
     out[full[origin]] = Phase.I
     out[np.diff(origin, prepend=-1) == 0] = Phase.W
-    return origin, out
+    return (out * step.chunks + chunk[origin]) * step.microbatches + microbatch[origin], origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +174,7 @@ class Comparison:
         orders = []
         for rank, recorded in enumerate(self.ranks):
             first = np.flatnonzero(np.diff(self.origins[rank], prepend=-1))
-            order = taken(self.candidate.orders[rank], self.candidate.origins[rank][first])
+            order = take(self.candidate.orders[rank], self.candidate.origins[rank][first])
             orders.append(replace(order, phase=recorded.phase))
         directions = 2 if self.candidate.schedule == "DualPipe" else 1
         return Played(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
@@ -208,8 +203,7 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
     ranks = tuple(map(_forward_first, step.ranks)) if dual else step.ranks
     codes, origins, differs = [], [], []
     for rank, recorded in enumerate(ranks):
-        origin, phase = _with_split(recorded.phase, step.split)
-        code = _code(step, phase, recorded.chunk[origin], recorded.microbatch[origin])
+        code, origin = _coded(step, recorded.phase, recorded.chunk, recorded.microbatch)
         expected = np.array([stage_of(candidate.schedule, rank, chunk, stages) for chunk in range(step.chunks)])
         off = recorded.stage - expected[recorded.chunk]
         if dual:  # its second pipeline has the layers of the first, and may be numbered like it
@@ -229,4 +223,4 @@ def _forward_first(recorded: Recorded) -> Recorded:
     order = np.arange(len(recorded))
     at = np.flatnonzero(swap)  # never two in a row: a backward is no forward
     order[at], order[at + 1] = at + 1, at
-    return taken(recorded, order)
+    return take(recorded, order)

@@ -214,6 +214,23 @@ class Theory(Rates, frozen=True, kw_only=True):
     parts_ns: PartsNs
 
 
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
+    rank's share of the model.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    makespan_ns: int
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
+    activations: tuple[float, ...]
+    assumed: tuple[str, ...]  # sentences for the user
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.

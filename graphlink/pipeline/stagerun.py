@@ -15,7 +15,6 @@ from graphlink.pipeline import spans
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
 from graphlink.pipeline.entries import named_entries
 from graphlink.pipeline.exchanges import exchanges, witness
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.infer import first_source, inferred_entries
 from graphlink.pipeline.records import NO_TIME, Delays, Exchanges, KeyedSpans, Ranges, Spans, StageRun
 from graphlink.pipeline.rules import Rule
@@ -23,6 +22,7 @@ from graphlink.pipeline.work import device_work, host_work
 from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock, Meetings, RankComms
 from graphlink.records import Short
+from graphlink.tables import take
 
 _Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, Exchanges, Delays)
 
@@ -56,7 +56,7 @@ def stage_run(
     else:
         threads = np.unique(entries.tid)
         receives = receive_waits(linked, comm, found, threads)
-        mine = taken(waits, np.isin(graph.tid[waits.part], threads))
+        mine = take(waits, np.isin(graph.tid[waits.part], threads))
         start, end = (np.append(a + graph.epoch_ns, b) for a, b in ((mine.start_ns, receives.start_ns), (mine.end_ns, receives.end_ns)))
         worked = host_work(entries, spans.union(start, end))
         reasons = joined(receives, host_reasons(graph, linked, found, waits, threads))
@@ -91,7 +91,7 @@ def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
 
     def spans_of(record: _Timed) -> _Timed:
         out = mapped(record)
-        return taken(out, out.start_ns < out.end_ns)
+        return take(out, out.start_ns < out.end_ns)
 
     witnessed = run.witness
     if witnessed is not None:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, summarised
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style, xml
 from graphlink.pipeline.panels import Marks, Panel, recorded
 from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.tables import take
 
 Pixels = NDArray[np.float64]
 NAME: Final = "pipeline.svg"
@@ -202,7 +202,7 @@ class _Row:
 
     @staticmethod
     def of(panel: Panel, label: str, part: slice, frame: Frame) -> _Row:
-        marks = taken(panel.marks, part)
+        marks = take(panel.marks, np.arange(part.start, part.stop))
         left, right = frame.pixels(marks.start_ns), frame.pixels(marks.end_ns)
         return _Row(label, marks, panel.layer[part], left, right, panel.top[part] * frame.height, panel.height[part] * frame.height)
 
@@ -325,7 +325,7 @@ def _numbers(row: _Row, frame: Frame, which: I64) -> Iterator[str]:
 
 def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
     """Give tooltips to what has none of its own, by the cell in which its middle lies."""
-    marks = taken(row.marks, which)
+    marks = take(row.marks, which)
     if not len(marks.row):
         return
     middle = (marks.start_ns + marks.end_ns) / 2
@@ -335,7 +335,7 @@ def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
         found[c][look].append(i)
     for c, by_look in sorted(found.items()):
         a, b = (round(frame.first_ns + k * _CELL * frame.ns_per_pixel) for k in (c, c + 1))
-        tip = "\n".join(_summed(look, taken(marks, np.array(of))) for look, of in by_look.items())
+        tip = "\n".join(_summed(look, take(marks, np.array(of))) for look, of in by_look.items())
         yield (
             f'<rect class="h" x="{c * _CELL}" width="{_CELL}" height="{frame.height:g}">'
             f"<title>{xml(row.label)}\n{milliseconds(a)} to {milliseconds(b)} ms\n{tip}</title></rect>\n"

@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import Arg, Process, Texts, Track
+from graphlink.perfetto.packets import Arg, Process, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.pipeline.file import CAUSES
 from graphlink.pipeline.panels import row_label
@@ -31,24 +31,22 @@ def write(out: BinaryIO, pipeline: Pipeline) -> int:
 
 def trace_of(pipeline: Pipeline) -> perfetto.Trace:
     """Return rows, slices and their arguments: the ranges rank by rank, then all idle intervals."""
-    ranges, idle, texts = [run.ranges for run in pipeline.runs], pipeline.idle, Texts()
+    ranges, idle = [run.ranges for run in pipeline.runs], pipeline.idle
     tracks, track = _rows(pipeline)
     names, range_name = _range_names(ranges)
     start_ns = np.concatenate([_NONE, *(r.start_ns for r in ranges), idle.start_ns])
     end_ns = np.concatenate([_NONE, *(r.end_ns for r in ranges), idle.end_ns])
     zero_ns = min(int(start_ns.min(initial=0)), 0)  # the file knows no times before 0
     name = np.concatenate([range_name, len(names) + idle.cause.astype(np.int32)])
-    args = [*_range_args(ranges, texts), *_idle_args(idle, len(range_name), texts)]
+    args = [*_range_args(ranges), *_idle_args(idle, len(range_name))]
     return perfetto.Trace(
         rank=NUMBER,
         epoch_ns=0,
         processes=(Process(PROCESS),),
         tracks=tracks,
         names=[*names, *CAUSES],
-        texts=texts.all(),
         slices=flat(track, start_ns - zero_ns, end_ns - zero_ns, name),
         args=tuple(args),
-        flows=perfetto.Flows(_NONE, _NONE, _NONE.astype(np.uint8)),
     )
 
 
@@ -73,20 +71,20 @@ def _range_names(ranges: Sequence[Ranges]) -> tuple[list[str], I32]:
     return names, code.astype(np.int32)
 
 
-def _range_args(ranges: Sequence[Ranges], texts: Texts) -> list[Arg]:
+def _range_args(ranges: Sequence[Ranges]) -> list[Arg]:
     rules = [r.rules[code] for r in ranges for code in r.rule.tolist()]
     every = np.arange(len(rules))
     args = [Arg("busy_ns", every, _joined(ranges, "busy_ns"))]
     for name, absent in (("stage", NOWHERE), ("chunk", NOWHERE), ("microbatch", NOWHERE), ("step", NOWHERE), ("device_ops", 0)):
         value = _joined(ranges, name)
         args.append(Arg(name, np.flatnonzero(value != absent), value[value != absent]))
-    return [*args, texts.arg("rule", every, rules, every)]
+    return [*args, Arg("rule", every, every, rules)]
 
 
-def _idle_args(idle: Idle, first: int, texts: Texts) -> list[Arg]:
+def _idle_args(idle: Idle, first: int) -> list[Arg]:
     there = np.flatnonzero(idle.step != NOWHERE)
     said = np.flatnonzero(np.array([bool(text) for text in idle.texts], np.bool_)[idle.evidence]) if idle.texts else _NONE
-    return [Arg("step", first + there, idle.step[there]), texts.arg("evidence", first + said, idle.texts, idle.evidence[said])]
+    return [Arg("step", first + there, idle.step[there]), Arg("evidence", first + said, idle.evidence[said], idle.texts)]
 
 
 def _joined(ranges: Sequence[Ranges], name: str) -> I64:

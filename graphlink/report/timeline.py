@@ -23,7 +23,7 @@ from graphlink.nccl.records import SideFiles
 from graphlink.nccl.tracks import channel_rows
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NOTHING_ACROSS, Across, Arg, Flows, Process, Texts, Track
+from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
@@ -33,6 +33,7 @@ from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import Clock
 from graphlink.records import Short
 from graphlink.replay.ideal import Replay
+from graphlink.tables import concat
 
 NAME: Final = "timeline.perfetto-trace"
 PIPELINE_PART: Final = "timeline.pipeline.part"
@@ -59,7 +60,7 @@ class Joined(Short):
     unmatched: I32 | None = None
     size_bytes: Column = NO_COLUMN
     wait_ns: Column = NO_COLUMN
-    across: Across = NOTHING_ACROSS
+    across: Arrows = NO_ARROWS
     pipeline: RankPipeline | None = None
 
 
@@ -128,11 +129,10 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         _path_slices(shown, len(tracks) - 1, code),
     ]
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
-    texts = Texts()
     args = [
-        *_node_args(graph, linked, shown.comm, shown.joined.ids, texts),
-        *_wait_args(waits, linked, at[1], texts),
-        *_path_args(shown.found.path, at[2], texts),
+        *_node_args(graph, linked, shown.comm, shown.joined.ids),
+        *_wait_args(waits, linked, at[1]),
+        *_path_args(shown.found.path, at[2]),
     ]
     pid = "" if linked.trace.pid is None else f"pid {linked.trace.pid}"
     processes = [Process(f"rank {shown.rank}", pid)]
@@ -146,13 +146,13 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     count = sum(len(p.track) for p in parts)
     if shown.nccl is not None:
         ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
-        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks), texts)
+        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks))
         slices = channels.slices
         parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
         args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
         tracks += channels.tracks
         names = (*names, *channels.names)
-    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.joined.clock)
+    slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
     return perfetto.Trace(
@@ -161,11 +161,9 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         processes=tuple(processes),
         tracks=tuple(tracks),
         names=names,
-        texts=texts.all(),
         slices=slices,
         args=(Arg("node", has, node), *args),
-        flows=_flows(graph),
-        across=shown.joined.across,
+        arrows=concat(_arrows(graph, shown.rank), shown.joined.across),
     )
 
 
@@ -203,11 +201,11 @@ def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
     return flat(np.full(len(node), track, np.int32), end_ns - shown.found.path.cost_ns, end_ns, code[node])
 
 
-def _flows(graph: Graph) -> Flows:
+def _arrows(graph: Graph, rank: int) -> Arrows:
     """The dependencies that the order of a thread or stream does not show."""
     target = graph.target
     drawn = np.isin(graph.edge_kind, DRAWN)
-    return Flows(graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
+    return perfetto.arrows(rank, graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
 
 
 def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads: bool) -> tuple[list[Track], I32]:
@@ -245,7 +243,7 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     return tracks, track
 
 
-def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
+def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds) -> list[Arg]:
     """Return the arguments of nodes, whose slices have their ids: those of device ops and communication. O(nodes)."""
     device = linked.trace.device
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
@@ -258,7 +256,7 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds,
         _where("overlap_ns", every, graph.overlap_ns),
     ]
     found = comm_nodes(graph, comm)
-    return [*args, *_comm_args(np.array(list(found), np.int64), list(found.values()), comm, ids, texts)]
+    return [*args, *_comm_args(np.array(list(found), np.int64), list(found.values()), comm, ids)]
 
 
 def _where(name: str, slices: I64, value: I64) -> Arg:
@@ -267,7 +265,7 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
     return Arg(name, slices[there], value[there].astype(np.int64))
 
 
-def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
+def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: GroupIds) -> list[Arg]:
     def group(one: CommNode) -> int | None:
         named = None if one.group is None else comm.groups[one.group]
         return None if named is None or named.ranks is None else ids.get(named.key)
@@ -277,7 +275,7 @@ def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: Gro
         return Arg(name, slices[there], np.array([v for v in values if v is not None], np.int64))
 
     return [
-        texts.arg("comm", slices, [c.recorded for c in comms], np.arange(len(comms))),
+        Arg("comm", slices, np.arange(len(comms)), [c.recorded for c in comms]),
         known("comm_size", [c.size_bytes for c in comms]),
         known("group", [group(c) for c in comms]),
         known("comm_src", [c.src for c in comms]),
@@ -286,20 +284,20 @@ def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: Gro
     ]
 
 
-def _wait_args(waits: WaitSlices, linked: Linked, first: int, texts: Texts) -> list[Arg]:
+def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
     """Return the arguments of waits, whose slices begin at ``first``: the call that waited."""
     made = np.flatnonzero(waits.call != NOWHERE)
     codes, which = np.unique(linked.trace.calls.name[waits.call[made]], return_inverse=True)
-    return [texts.arg("call", first + made, [linked.trace.strings[code] for code in codes.tolist()], which.reshape(-1))]
+    return [Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()])]
 
 
-def _path_args(critical: CriticalPath, first: int, texts: Texts) -> list[Arg]:
+def _path_args(critical: CriticalPath, first: int) -> list[Arg]:
     """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)
     kinds = [k.name.lower() for k in EdgeKind]
     return [
-        texts.arg("held_by", slices[held], kinds, critical.edge[held]),
+        Arg("held_by", slices[held], critical.edge[held], kinds),
         Arg("held_from", slices[held], critical.node[held - 1].astype(np.int64)),
-        texts.arg("share", slices, [s.name.lower() for s in Share], critical.share),
+        Arg("share", slices, critical.share, [s.name.lower() for s in Share]),
     ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, Column, CommKind
-from graphlink.perfetto.packets import NOTHING_ACROSS, Across
+from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.peers import TOLERANCE_NS
 from graphlink.pipeline.records import Pipeline, StageRun
@@ -256,13 +256,13 @@ def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
     return out
 
 
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Across]:
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Arrows]:
     """Return the arrows of each rank: from a node that waits to the one that came last.
 
     Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
     """
     if not len(meetings.kind):
-        return [NOTHING_ACROSS for _ in comms]
+        return [NO_ARROWS for _ in comms]
     start = np.zeros(len(meetings.rank), np.int64)
     for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
         start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
@@ -274,4 +274,4 @@ def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I6
     order = np.argsort(meetings.rank[entry], kind="stable")
     parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
     nodes = (one.node[meetings.op[entry[part]]].astype(np.int64) for one, part in zip(comms, parts, strict=True))
-    return [Across(of_rank, number[part], ends[part]) for of_rank, part in zip(nodes, parts, strict=True)]
+    return [Arrows(of_rank, ACROSS * KIND_OF_FLOW + number[part], ends[part]) for of_rank, part in zip(nodes, parts, strict=True)]

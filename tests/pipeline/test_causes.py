@@ -13,7 +13,8 @@ from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.delays import joined
 from graphlink.pipeline.records import Cause, Delays, Exchanges, Ranges, StageRun
 from graphlink.pipeline.schedules import orders
-from graphlink.pipeline.simulate import even_times, simulate
+from graphlink.pipeline.simulate import simulate
+from tests.pipeline.made import even_times
 
 MS = 1_000_000
 NONE, CODES = np.zeros(0, np.int64), np.zeros(0, np.int32)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
 from graphlink.pipeline.panels import Marks, Panel, arranged, computed, joined, recorded, row_label
 from graphlink.pipeline.records import Cause, Phase, Pipeline
 from graphlink.pipeline.svg import encode, heading, picture
+from graphlink.tables import take
 from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -307,7 +307,7 @@ def test_what_a_computed_schedule_leaves_free(orders: list) -> None:
     by_rank = played(orders, EQUAL, 300_000, start_ns=77)
     flat = [replace(b, stage=r) for r, mine in enumerate(by_rank) for b in mine]
     gaps = computed("theory", tuple(map(str, range(len(orders)))), boxes_of(flat)).marks
-    gaps = taken(gaps, ~gaps.is_box)
+    gaps = take(gaps, ~gaps.is_box)
     plain = [(r, g.start_ns - 77, g.end_ns - 77, g.cause) for r, mine in enumerate(gaps_of(by_rank)) for g in mine]
     found = zip(
         gaps.row.tolist(), gaps.start_ns.tolist(), gaps.end_ns.tolist(), map(Cause, (gaps.look - FIRST_CAUSE).tolist()), strict=True

@@ -248,17 +248,8 @@ def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
     return frozenset(out)
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """``shift_ns[w]`` is added to the times of a worker. ``uncertainty_ns``: of the shift between any two machines, where bounded."""
-
-    shift_ns: I64
-    uncertainty_ns: int
-    warnings: tuple[str, ...]
-
-
-def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks:
-    """Return shifts onto the clock of the first machine. O(hops x microbatches + machines^3)."""
+def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[I64, list[str]]:
+    """Return what to add to each worker's times for the first machine's clock, and warnings. O(hops x microbatches + machines^3)."""
     numbers = sorted({jobs.log.machine for jobs in workers})
     machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
     hops = _hops(seen, stages)
@@ -278,9 +269,7 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
             f"no shift of the machines' clocks fits all jobs: some would have to start up to {_ms(slack)} ms before what they need"
         )
     shifts = shift[machine]
-    warnings += _early(workers, seen, hops, shifts)
-    width = (closed + closed.T)[closed + closed.T < OPEN // 2]
-    return Clocks(shifts, int(width.max(initial=0)) // 2 + slack, tuple(warnings))
+    return shifts, [*warnings, *_early(workers, seen, hops, shifts)]
 
 
 def _hops(seen: Passages, stages: Stages) -> list[tuple[_Cell, _Cell]]:
