@@ -15,9 +15,9 @@ from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import LEFT_ASIDE, PIPELINE, ranks_lacking
 from graphlink.doctor.records import Finding, merged
 from graphlink.doctor.waits import standing_lacking, waits_lacking
-from graphlink.engine.engines import RunsOn, run_all
+from graphlink.engine.engines import Failed, RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import GraphlinkError, InputError
+from graphlink.errors import InputError
 from graphlink.nccl import job as nccl
 from graphlink.nccl.records import SideFiles
 from graphlink.pipeline.stagerun import stage_run
@@ -26,7 +26,6 @@ from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
 from graphlink.report.diagnosis import Diagnosis, Told
 from graphlink.run.job import Inputs, LinkedRank, link_rank, rank_of
-from graphlink.run.ranks import Failed, naming_limits, naming_lost
 from graphlink.run.state import RankRows
 
 
@@ -49,7 +48,7 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
     """
     inputs = given.ranks
     estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
-    outcomes = naming_lost(run_all(_examine, inputs, RunsOn(None), estimates), [one.name for one in inputs])
+    outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
     examined = []
     for outcome in outcomes:
         if isinstance(outcome, Failed):
@@ -86,14 +85,6 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     if passed_over:
         findings.append(Finding(LEFT_ASIDE, 0.0, told=tuple(passed_over)))
     return merged(findings)
-
-
-def _examine(inputs: Inputs) -> Examined | Failed:
-    try:
-        with naming_limits(inputs.name):
-            return examine(inputs)
-    except GraphlinkError as problem:
-        return Failed(problem.text())
 
 
 def examine(inputs: Inputs) -> Examined:

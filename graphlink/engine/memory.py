@@ -105,14 +105,10 @@ def cores(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
 
 
 def _mem_available(proc: Path) -> int | None:
-    try:
-        lines = (proc / "meminfo").read_text().splitlines()
-    except OSError:
+    words = _text(proc / "meminfo").split()
+    if not words:
         return _sysconf_bytes()
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return int(words[words.index("MemAvailable:") + 1]) * 1024 if "MemAvailable:" in words else None
 
 
 def _sysconf_bytes() -> int | None:
@@ -129,11 +125,7 @@ def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
 
     In a container the path in ``/proc/self/cgroup`` may be that of the host: then only its root is here, and that is the container's own.
     """
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, inner = line.split(":", 2)
         if controllers == "":
             root = cgroup
@@ -153,13 +145,14 @@ def _cgroup_rest(folder: Path) -> int | None:
     ):
         limit, use = _number(folder / limit_file), _number(folder / use_file)
         if limit is not None and use is not None:
-            return int(limit - use + _statistics(folder / "memory.stat").get(cached, 0))
+            words = _text(folder / "memory.stat").split()
+            return limit - use + int(dict(zip(words[::2], words[1::2], strict=True)).get(cached, 0))
     return None
 
 
 def _cpu_quota(folder: Path) -> float | None:
     """Cores' worth of time that a cgroup may use, of v2 or v1; None without a limit."""
-    both = _words(folder / "cpu.max")
+    both = _text(folder / "cpu.max").split()
     if len(both) == 2 and both[0] != "max":
         return int(both[0]) / int(both[1])
     quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
@@ -168,17 +161,13 @@ def _cpu_quota(folder: Path) -> float | None:
 
 def _number(path: Path) -> int | None:
     """The number in a file; None where there is none ("max")."""
-    words = _words(path)
-    return int(words[0]) if words and words[0] != "max" else None
+    text = _text(path).strip()
+    return int(text) if text and text != "max" else None
 
 
-def _statistics(path: Path) -> dict[str, int]:
-    words = _words(path)
-    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
-
-
-def _words(path: Path) -> list[str]:
+def _text(path: Path) -> str:
+    """All of a file; nothing where it cannot be read."""
     try:
-        return path.read_text().split()
+        return path.read_text()
     except OSError:
-        return []
+        return ""

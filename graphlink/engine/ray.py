@@ -28,13 +28,13 @@ CONNECT_S: Final = 10  # for an answer from RAY_ADDRESS
 def run_all_on_ray(
     work: Callable[[_Given], _Result],
     tasks: Sequence[_Given],
-    at_once: int | None = None,
-    done: Callable[[int], None] | None = None,
-    estimates_bytes: Sequence[int] | None = None,
+    at_once: int | None,
+    done: Callable[[int], None],
+    estimates_bytes: Sequence[int],
 ) -> list[_Result | Lost]:
     """``work`` of every task, in the order of ``tasks``; ``done`` is told after each how many are finished.
 
-    Each task has a core, and ``estimates_bytes`` of memory if given (no more than a node has, it would wait for ever). At most
+    Each task has a core, and ``estimates_bytes`` of memory (no more than a node has, it would wait for ever). At most
     ``at_once`` are handed to Ray at a time. A task whose worker or node goes away is tried ``RETRIES`` times more, then it is ``Lost``;
     what ``work`` raises is raised here. Names of files may be relative to the folder of this process. Ctrl-C and all else that ends this
     call early cancels what runs. While Ray runs, what is written to standard output is dropped: Ray tells there of workers that died,
@@ -67,14 +67,12 @@ def run_all_on_ray(
             while waiting or running:
                 while waiting and (at_once is None or len(running) < at_once):
                     task = waiting.pop()
-                    memory = min(estimates_bytes[task], most) if estimates_bytes is not None else None
-                    reference = remote.options(memory=memory).remote(ray.cloudpickle.dumps((work, tasks[task])))
+                    reference = remote.options(memory=min(estimates_bytes[task], most)).remote(ray.cloudpickle.dumps((work, tasks[task])))
                     running[reference.future()] = task, reference
                 for future in wait(running, return_when=FIRST_COMPLETED).done:  # not ray.wait, which swallows SIGTERM
                     task, _ = running.pop(future)
                     finished[task] = _outcome(ray, future)
-                    if done is not None:
-                        done(len(finished))
+                    done(len(finished))
         finally:
             for _, reference in running.values():
                 ray.cancel(reference, force=True)

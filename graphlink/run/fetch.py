@@ -29,12 +29,12 @@ def here(inputs: Inputs) -> Iterator[Inputs]:
         for number, (path, remote) in enumerate(inputs.remote):
             place = Path(folder) / str(number)  # the two may have one name
             place.mkdir()
-            copies[path] = files.fetch(remote.url, place)
+            copies[path] = files.fetch(remote.name, place)
         fetched = tuple((copies[path], remote) for path, remote in inputs.remote)
 
         def told(text: str) -> str:
             for copy, remote in fetched:
-                text = text.replace(str(copy), remote.url)
+                text = text.replace(str(copy), remote.name)
             return text
 
         with telling(told):

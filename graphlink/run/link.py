@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.engine.engines import RunsOn, session
-from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
+from graphlink.engine.engines import Failed, RunsOn, naming_limits, session
+from graphlink.errors import SOME_RANKS_FAILED, InputError, OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.report import summary
 from graphlink.run import job
@@ -27,7 +27,7 @@ from graphlink.run.fetch import here
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
-from graphlink.run.ranks import Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
+from graphlink.run.ranks import good, join_ranks, options_of, rank_jobs
 from graphlink.run.state import State, Stored
 from graphlink.version import __version__
 
@@ -67,17 +67,17 @@ def linked(recordings: Recordings, options: job.Options, output: Output, runs_on
     Raises:
         GraphlinkError: as the stages do; nothing is published then.
     """
-    state, out = State(output.folder), out_of(output.folder)
+    out = out_of(output.folder)
     complete = _complete(recordings, out, options, runs_on) if output.resume else None
     if complete is not None:
         yield Made(complete, earlier=True)
-        state.clear()
+        out.clear()
         return
-    with out.publication(force=output.force) as publication, _saying_what_is_kept(state, out):
+    with out.publication(force=output.force) as publication, _saying_what_is_kept(out):
         made = _write(recordings, options, output, runs_on, publication.beside)
         publication.publish()
         yield made
-    state.clear()
+    out.clear()
 
 
 @contextlib.contextmanager
@@ -89,7 +89,8 @@ def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: boo
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
-    state, out = State(output.folder), out_of(output.folder)
+    state = State(output.folder)
+    out = state.out
     stored = state.all()
     if not stored:
         raise InputError(
@@ -103,16 +104,16 @@ def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: boo
             whole = _summarised(result, options, missing, publication.beside)
             publication.publish()
         yield Made(whole)
-    state.clear()
+    out.clear()
 
 
 @contextlib.contextmanager
-def _saying_what_is_kept(state: State, out: Out) -> Iterator[None]:
+def _saying_what_is_kept(out: Out) -> Iterator[None]:
     """Errors say that what is done of several ranks stays."""
     try:
         yield
     except (InputError, OutputError) as problem:
-        if not state.exists():
+        if not out.exists():
             raise
         kept = f"what is done of the ranks is kept in {out.hidden} for --resume"
         todo = f"{problem.todo}; {kept}" if problem.todo else kept
@@ -127,9 +128,8 @@ def leave_jobs(recordings: Recordings, options: job.Options, output: Output, run
     """
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs = find(recordings, Path(folder), runs_on, linked=options.linked, one=True).ranks
-        jobs = rank_jobs(inputs, options, output.folder, runs_on, resume=output.resume)
-    good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
-    return [stored.manifest.rank for stored in jobs.done]
+        outcomes = rank_jobs(inputs, options, output.folder, runs_on, resume=output.resume)
+    return [stored.manifest.rank for stored in good(outcomes)]
 
 
 def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
@@ -197,11 +197,11 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
         return Made(_summarised(result, options, warnings, folder))
     out = output.folder
     with session(runs_on):
-        jobs = rank_jobs(inputs, options, out, runs_on, resume=output.resume)
-        if jobs.failed and not (jobs.done and output.partial):
-            raise _failed(jobs, len(inputs), out_of(out))
-        result = join_ranks(jobs.done, options, out, folder, runs_on, same_run=recordings.same_run)
-    warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
+        outcomes = rank_jobs(inputs, options, out, runs_on, resume=output.resume)
+        stored = good(outcomes, partial=output.partial, kept=out_of(out).hidden)
+        result = join_ranks(stored, options, out, folder, runs_on, same_run=recordings.same_run)
+    failed = [one.text.splitlines()[0] for one in outcomes if isinstance(one, Failed)]
+    warnings = (*warnings, *(f"left out, since its job failed: {text}" for text in failed))
     standins = Standins(folder / "graphs")
     with standins.telling():
         beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out)])  # not with outputs of our own
@@ -209,18 +209,11 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
     whole = _summarised(result, options, (*warnings, *map(standins.told, others)), folder)
-    return Made(whole, SOME_RANKS_FAILED if jobs.failed else 0)
+    return Made(whole, SOME_RANKS_FAILED if failed else 0)
 
 
 def _same_folder(name: str, other: str) -> bool:
     return name == other or Path(name).resolve() == Path(other).resolve()
-
-
-def _failed(jobs: Jobs, count: int, out: Out) -> GraphlinkError:
-    text = f"{len(jobs.failed)} of {count} ranks failed, nothing was published; the first: {jobs.failed[0]}"
-    if not jobs.done:
-        return InputError(text)
-    return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out.hidden}: go on with --resume, or publish them with --partial")
 
 
 def _summarised(result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path) -> summary.Summary:

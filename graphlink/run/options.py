@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from graphlink.depend.build import BuildOptions
-from graphlink.engine.files import Remote
+from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.link.steps import parse_steps
 from graphlink.pipeline.rules import user_rules
@@ -130,7 +130,7 @@ class Inputs(Short):
     nccl: tuple[Path, ...] = ()
     found: frozenset[Path] = frozenset()
     members: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    remote: tuple[tuple[Path, Remote], ...] = ()
+    remote: tuple[tuple[Path, FileState], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kineto is None and self.nsys is None:
@@ -157,9 +157,9 @@ class Inputs(Short):
 
     def name_of(self, path: Path) -> str:
         found = self.remote_of(path)
-        return str(path) if found is None else found.url
+        return str(path) if found is None else found.name
 
-    def remote_of(self, path: Path) -> Remote | None:
+    def remote_of(self, path: Path) -> FileState | None:
         return next((remote for local, remote in self.remote if local == path), None)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.engine.engines import Lost, RunsOn, run_all
+from graphlink.engine.engines import Failed, RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
 from graphlink.nccl.summary import over_ranks
@@ -45,51 +46,6 @@ class SomeRanksFailed(GraphlinkError):
     exit_status = SOME_RANKS_FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """What a job that failed has to say."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Jobs:
-    """Ranks whose jobs are done, and what those say that failed."""
-
-    done: tuple[Stored, ...]
-    failed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    inputs: job.Inputs
-    options: job.Options
-    out: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Finish:
-    stored: Stored
-    joined: job.Joined
-    options: job.Options
-    out: str
-
-
-@contextlib.contextmanager
-def naming_limits(recording: str) -> Iterator[None]:
-    """Turns what a rank asks too much of into an InputError that names its recording."""
-    try:
-        yield
-    except MemoryError:
-        raise InputError(
-            "out of memory",
-            path=recording,
-            todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step",
-        ) from None
-    except RecursionError:
-        raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
-
-
 @contextlib.contextmanager
 def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
     """Turns what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
@@ -102,40 +58,33 @@ def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
         raise InputError(what, path=str(path), todo=f"{AGAIN}; if it says the same then, please report it") from problem
 
 
-def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool) -> Jobs:
-    """The work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
+def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool) -> list[Stored | Failed]:
+    """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
     options = _of_ranks(options)
     state = State(out)
-    state.clear_unfinished()
+    state.out.clear_unfinished()
     earlier = at_once(lambda one: state.found(one, options), inputs) if resume else []
-    done = {i: found for i, found in enumerate(earlier) if found is not None}
+    done: dict[int, Stored | Failed] = {i: found for i, found in enumerate(earlier) if found is not None}
     todo = [i for i in range(len(inputs)) if i not in done]
     if done:
         log.info("%d of %d ranks are done already", len(done), len(inputs))
     at_once(lambda i: state.forget(inputs[i]), todo)  # or what an earlier job made of other recordings would stand where this one fails
     estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
+    work = functools.partial(_rank_job, options=options, out=out)
     try:
-        outcomes = run_all(_rank_job, [_Rank(inputs[i], options, out) for i in todo], runs_on, estimates)
+        outcomes = run_all(work, [inputs[i] for i in todo], [inputs[i].name for i in todo], runs_on, estimates)
     finally:
-        state.clear_unfinished()
-    failed = []
-    for i, outcome in zip(todo, naming_lost(outcomes, [inputs[i].name for i in todo]), strict=True):
-        if isinstance(outcome, Stored):
-            done[i] = outcome
-        else:
-            failed.append(outcome.text)
-    return Jobs(tuple(done[i] for i in sorted(done)), tuple(failed))
+        state.out.clear_unfinished()
+    done.update(zip(todo, outcomes, strict=True))
+    return [done[i] for i in range(len(inputs))]
 
 
-def _rank_job(task: _Rank) -> Stored | Failed:
-    try:
-        with naming_limits(task.inputs.name), here(task.inputs) as inputs:
-            prepared = job.prepare(inputs, task.options)
-        comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
-        rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
-        return State(task.out).save(task.inputs, task.options, prepared, rows)
-    except GraphlinkError as problem:
-        return Failed(problem.text())
+def _rank_job(inputs: job.Inputs, options: job.Options, out: str) -> Stored:
+    with here(inputs) as local:
+        prepared = job.prepare(local, options)
+    comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
+    rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
+    return State(out).save(inputs, options, prepared, rows)
 
 
 def join_ranks(
@@ -156,9 +105,9 @@ def join_ranks(
     other = next((s for s, row in zip(stored, rows, strict=True) if row.comms.rank != s.manifest.rank), None)
     if other is not None:
         what = f"what an earlier job left is not of rank {other.manifest.rank}, as it says"
-        raise InputError(what, path=state.where(other.key), todo="run the job of this rank again")
+        raise InputError(what, path=state.out.where(other.key), todo="run the job of this rank again")
     manifests = [s.manifest for s in stored]
-    with _fitting(state.where(""), earlier=any(s.earlier for s in stored)):
+    with _fitting(state.out.where(""), earlier=any(s.earlier for s in stored)):
         apart = of_other_runs(manifests, [row.comms for row in rows])
         if apart is None or same_run:
             joined = join(rows, keep_unmatched=options.keep_unmatched)
@@ -166,9 +115,9 @@ def join_ranks(
     if apart is not None and not same_run:
         raise apart
     warnings = (*joined.warnings, *([f"{apart.path}: {apart.what}"] if apart else []), *cut_short(joined))
-    tasks = [_Finish(s, joined.ranks[s.manifest.rank], options, out) for s in stored]
-    outcomes = run_all(_finish, tasks, runs_on, [estimate_bytes(s.manifest.unpacked_bytes) for s in stored])
-    results = good(naming_lost(outcomes, [s.manifest.recordings[0].path for s in stored]), len(tasks))
+    tasks = [(s, joined.ranks[s.manifest.rank]) for s in stored]
+    names, estimates = [s.name for s in stored], [estimate_bytes(s.manifest.unpacked_bytes) for s in stored]
+    results = good(run_all(functools.partial(_finish, options=options, out=out), tasks, names, runs_on, estimates))
     state.take_files(keys, folder)
     files = [name for result in results for name in result.files]
     if any(joined.ids.values()):
@@ -205,50 +154,34 @@ def _replay(path: CriticalAcross) -> summary.RunReplay:
     )
 
 
-def naming_lost(outcomes: Sequence[_Result | Failed | Lost], recordings: Sequence[str]) -> list[_Result | Failed]:
-    """A job whose process died cannot say whose it was."""
-    return [
-        Failed(f"{name}: {outcome.text}") if isinstance(outcome, Lost) else outcome
-        for outcome, name in zip(outcomes, recordings, strict=True)
-    ]
-
-
-def _finish(task: _Finish) -> Result | Failed:
-    state, key = State(task.out), task.stored.key
+def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> Result:
+    stored, joined = task
+    state, made_with = State(out), digest(joined, options)
 
     def write(folder: Path) -> Result:
-        entry, files = job.finish(state.prepared(key), task.joined, task.options, folder)
+        entry, files = job.finish(state.prepared(stored.key), joined, options, folder)
         return Result(joined=made_with, rank=entry, files=list(files))
 
-    made_with = digest(task.joined, task.options)
-    try:
-        with naming_limits(task.stored.manifest.recordings[0].path), _fitting(state.where(key), earlier=task.stored.earlier):
-            return state.finish(key, made_with, write)
-    except GraphlinkError as problem:
-        return Failed(problem.text())
+    with _fitting(state.out.where(stored.key), earlier=stored.earlier):
+        return state.finish(stored.key, made_with, write)
 
 
 def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
     """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
 
     Raises:
-        InputError: the jobs were not all done with the same, or what is kept of them is damaged.
+        InputError: the jobs were not all done with the same.
     """
     first = stored[0].manifest.options
     for other in stored[1:]:
-        name = next((n for n in first if other.manifest.options.get(n) != first[n]), None)
+        name = next((f.name for f in fields(first) if getattr(other.manifest.options, f.name) != getattr(first, f.name)), None)
         if name is not None:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             raise InputError(
                 f"the jobs of ranks {stored[0].manifest.rank} and {other.manifest.rank} differ in --{flag}",
                 todo="run the jobs of all ranks with the same options",
             )
-    try:
-        own = msgspec.convert(first, job.Options)
-    except msgspec.ValidationError as problem:
-        rank = stored[0].manifest.rank
-        raise InputError(f"the options of the job of rank {rank} are damaged: {problem}", todo="run the job of this rank again") from None
-    return replace(own, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
+    return replace(first, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
 
 
 def _of_ranks(options: job.Options) -> job.Options:
@@ -256,24 +189,23 @@ def _of_ranks(options: job.Options) -> job.Options:
     return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
 
 
-def good(outcomes: Iterable[_Result | Failed], count: int, what: str = "ranks") -> list[_Result]:
-    """The results.
+def good(outcomes: Sequence[_Result | Failed], what: str = "ranks", *, partial: bool = False, kept: str | None = None) -> list[_Result]:
+    """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are kept.
 
     Raises:
         SomeRanksFailed, InputError: some or all have none; the first failure is told.
     """
-    good: list[_Result] = []
-    failed: list[str] = []
-    for outcome in outcomes:
-        if isinstance(outcome, Failed):
-            failed.append(outcome.text)
-        else:
-            good.append(outcome)
-    if not failed:
+    good = [one for one in outcomes if not isinstance(one, Failed)]
+    failed = [one.text for one in outcomes if isinstance(one, Failed)]
+    if not failed or (good and partial):
         return good
-    first = f"{len(failed)} of {count} {what} failed, nothing was published; the first: " if count > 1 else ""
-    text = f"{first}{failed[0]}"
-    raise (SomeRanksFailed if good else InputError)(text)
+    text = failed[0]
+    if len(outcomes) > 1:
+        text = f"{len(failed)} of {len(outcomes)} {what} failed, nothing was published; the first: {text}"
+    if not good:
+        raise InputError(text)
+    todo = f"{len(good)} are kept in {kept}: go on with --resume, or publish them with --partial" if kept else None
+    raise SomeRanksFailed(text, todo=todo)
 
 
 def _refuse_same_rank(stored: Sequence[Stored], state: State) -> None:
@@ -282,8 +214,8 @@ def _refuse_same_rank(stored: Sequence[Stored], state: State) -> None:
         other = first.setdefault(one.manifest.rank, one)
         if other is not one:
             raise InputError(
-                f"both this and {other.manifest.recordings[0].path} say that they are rank {one.manifest.rank}",
-                path=one.manifest.recordings[0].path,
-                where=f"{state.where(one.key)} and {state.where(other.key)}",
+                f"both this and {other.name} say that they are rank {one.manifest.rank}",
+                path=one.name,
+                where=f"{state.out.where(one.key)} and {state.out.where(other.key)}",
                 todo="give one recording a rank; of jobs done before remove the folder of the one that is not wanted",
             )

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from graphlink import publish
-from graphlink.errors import InputError
+from graphlink.engine.files import FileState
+from graphlink.errors import GraphlinkError, InputError
 from graphlink.pipeline.records import StageRun
 from graphlink.ranks.records import GroupKey, RankComms
 from graphlink.read.heads import at_once
@@ -28,7 +29,6 @@ from graphlink.run.job import Inputs, Options, Prepared
 from graphlink.run.out import out_of
 from graphlink.version import __version__
 
-FORMAT: Final = 2
 MANIFEST: Final = "rank.json"
 ROWS: Final = "rows.columns"
 PREPARED: Final = "prepared.columns"
@@ -37,28 +37,18 @@ FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
 
 
-class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that a rank was made of, as it was then. Behind a URL ``version`` tells it, as ``engine.files.Remote`` has it."""
-
-    path: str
-    size_bytes: int
-    mtime_ns: int
-    version: str = ""
-
-
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a finished job of one rank says of itself."""
 
     graphlink: str = __version__
-    format: int = FORMAT
     rank: int
     world_size: int
     recorded_world_size: int | None = None
     job: str = ""  # "" where the recording tells none
     unpacked_bytes: int  # of the recordings
-    recordings: Annotated[list[Recording], msgspec.Meta(min_length=1)]
-    options: dict[str, Any]
-    members: list[tuple[str, list[int]]] = []  # of communicators, as the side files of all ranks told
+    recordings: Annotated[list[FileState], msgspec.Meta(min_length=1)]
+    options: Options
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks told
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,19 +77,21 @@ class Stored:
     manifest: Manifest
     earlier: bool = True
 
+    @property
+    def name(self) -> str:
+        """Of its recording."""
+        return self.manifest.recordings[0].name
+
 
 _Told = TypeVar("_Told", Manifest, Result)
 _Record = TypeVar("_Record", Prepared, RankRows)
 
 
 class State:
-    """The jobs that are done for an output folder."""
+    """The jobs that are done for an output folder, ``out``."""
 
     def __init__(self, out: str) -> None:
-        self._store = out_of(out).store()
-
-    def exists(self) -> bool:
-        return self._store.exists()
+        self.out = out_of(out)
 
     def key(self, inputs: Inputs) -> str:
         """Of the names of the recordings and which rank is wanted of them: 16 hexadecimal digits."""
@@ -114,12 +106,7 @@ class State:
             return None
         told = stored.manifest
         try:
-            same = (
-                told.graphlink == __version__
-                and told.options == plain(options)
-                and told.recordings == recordings(inputs)
-                and told.members == _members(inputs)
-            )
+            same = told.options == options and told.recordings == recordings(inputs) and told.members == inputs.members
         except OSError:  # a recording is gone: the job says so
             return None
         return stored if same else None
@@ -130,13 +117,13 @@ class State:
         Raises:
             InputError: one was made by another version of graphlink.
         """
-        names = self._store.names(MANIFEST)
+        names = self.out.names(MANIFEST)
         out = []
         for name, stored in zip(names, at_once(self._stored, names), strict=True):
-            if stored is None or stored.manifest.graphlink != __version__:
+            if stored is None:
                 raise InputError(
                     "was not made by this version of graphlink",
-                    path=self._store.where(name),
+                    path=self.out.where(name),
                     todo="run the jobs of all ranks with one version",
                 )
             out.append(stored)
@@ -155,8 +142,8 @@ class State:
             job=prepared.linked.trace.job,
             unpacked_bytes=unpacked_size(inputs),
             recordings=recordings(inputs),
-            options=plain(options),
-            members=_members(inputs),
+            options=options,
+            members=inputs.members,
         )
 
         def write(folder: Path) -> None:
@@ -166,16 +153,12 @@ class State:
             publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
 
         key = self.key(inputs)
-        self._store.place(key, MANIFEST, write)
+        self.out.place(key, MANIFEST, write)
         return Stored(key, manifest, earlier=False)
-
-    def where(self, key: str) -> str | Path:
-        """For messages."""
-        return self._store.where(key)
 
     def forget(self, inputs: Inputs) -> None:
         """Remove what an earlier job of these recordings left."""
-        self._store.drop(self.key(inputs), MANIFEST)
+        self.out.drop(self.key(inputs), MANIFEST)
 
     def rows(self, keys: Sequence[str]) -> list[RankRows]:
         return at_once(lambda key: self._load(f"{key}/{ROWS}", RankRows), keys)
@@ -186,8 +169,8 @@ class State:
     def finish(self, key: str, joined: str, write: Callable[[Path], Result]) -> Result:
         """The rank's files: those that are there if they were written with the same ``joined``, else ``write`` makes them."""
         folder = f"{key}/{FINISHED}"
-        there = self.result(key)
-        if there is not None and there.joined == joined and self._store.holds(folder, there.files):
+        there = _decoded(self.out.read(f"{folder}/{RESULT}"), Result)
+        if there is not None and there.joined == joined and self.out.holds(folder, there.files):
             return there
         made: list[Result] = []
 
@@ -195,61 +178,39 @@ class State:
             made.append(write(beside))
             publish.write(beside / RESULT, msgspec.json.encode(made[0]))
 
-        self._store.place(folder, RESULT, write_all)
+        self.out.place(folder, RESULT, write_all)
         return made[0]
-
-    def result(self, key: str) -> Result | None:
-        return _decoded(self._store.read(f"{key}/{FINISHED}/{RESULT}"), Result)
 
     def take_files(self, keys: Sequence[str], to: Path) -> None:
         """Bring the ranks' files into a folder of this machine, on the file system of the jobs if they are on one of it."""
-        at_once(lambda key: self._store.take(f"{key}/{FINISHED}", RESULT, to), keys)
-
-    def clear(self) -> None:
-        """Forget all jobs."""
-        self._store.clear()
-
-    def clear_unfinished(self) -> None:
-        self._store.clear_unfinished()
+        at_once(lambda key: self.out.take(f"{key}/{FINISHED}", RESULT, to), keys)
 
     def _stored(self, key: str) -> Stored | None:
-        manifest = _decoded(self._store.read(f"{key}/{MANIFEST}"), Manifest)
-        return Stored(key, manifest) if manifest is not None and manifest.format == FORMAT else None
+        manifest = _decoded(self.out.read(f"{key}/{MANIFEST}"), Manifest)
+        return Stored(key, manifest) if manifest is not None and manifest.graphlink == __version__ else None
 
     def _load(self, name: str, kind: type[_Record]) -> _Record:
         try:
-            with self._store.opened(name) as stored:
-                return codec.load(stored, kind, self._store.where(name), AGAIN)
+            with self.out.opened(name) as stored:
+                return codec.load(stored, kind, self.out.where(name), AGAIN)
         except OSError as problem:
-            raise InputError(f"cannot be read: {problem.strerror or problem}", path=self._store.where(name), todo=AGAIN) from None
+            raise InputError(f"cannot be read: {problem.strerror or problem}", path=self.out.where(name), todo=AGAIN) from None
 
 
-def recordings(inputs: Inputs) -> list[Recording]:
+def recordings(inputs: Inputs) -> list[FileState]:
     out = []
     for path in inputs.files:
-        remote = inputs.remote_of(path)
-        if remote is not None:
-            out.append(Recording(remote.url, remote.size_bytes, 0, remote.version))
-        else:
+        state = inputs.remote_of(path)
+        if state is None:
             told = path.stat()
-            out.append(Recording(_name(inputs, path), told.st_size, told.st_mtime_ns))
+            state = FileState(_name(inputs, path), told.st_size, str(told.st_mtime_ns))
+        out.append(state)
     return out
-
-
-def _members(inputs: Inputs) -> list[tuple[str, list[int]]]:
-    return [(key, list(ranks)) for key, ranks in inputs.members]
 
 
 def _name(inputs: Inputs, path: Path) -> str:
     remote = inputs.remote_of(path)
-    return os.path.abspath(path) if remote is None else remote.url  # noqa: PTH100  (links stay)
-
-
-def plain(options: Options) -> dict[str, Any]:
-    """Options as JSON gives them back."""
-    given: Mapping[str, Any] = asdict(options)
-    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
-    return decoded
+    return os.path.abspath(path) if remote is None else remote.name  # noqa: PTH100  (links stay)
 
 
 def digest(*records: object) -> str:
@@ -263,5 +224,5 @@ def digest(*records: object) -> str:
 def _decoded(data: bytes | None, kind: type[_Told]) -> _Told | None:
     try:
         return msgspec.json.decode(data, type=kind) if data is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, GraphlinkError):  # the last: no options of ours
         return None

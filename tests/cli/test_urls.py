@@ -242,7 +242,7 @@ def test_graphs_beside_recordings_are_compared_with(graphlink: Run, three: Path,
 
 
 def test_a_job_that_is_killed_while_it_puts_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    store = out_of(f"memory://{uuid.uuid4().hex}").store()
+    store = out_of(f"memory://{uuid.uuid4().hex}")
 
     def write(folder: Path) -> None:
         for name in ("a", "last", "z"):

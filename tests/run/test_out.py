@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.run.out import LocalStore
+from graphlink.run.out import LocalOut
 
 
 class Killed(BaseException):
@@ -23,7 +23,7 @@ def _write(text: str) -> object:
 
 
 def test_a_kill_while_the_older_folder_goes_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore(tmp_path)
+    store = LocalOut(tmp_path)
     store.place("key", "last", _write("old"))  # type: ignore[arg-type]
 
     def killed(path: Path, **_: object) -> None:

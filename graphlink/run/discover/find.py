@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.engine.engines import RunsOn, run_all
+from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import GraphlinkError, InputError, UsageError
+from graphlink.errors import InputError, UsageError
 from graphlink.read.nsys.places import Contents, number
 from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
@@ -22,7 +22,7 @@ from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
 from graphlink.run.options import Inputs, Recordings
-from graphlink.run.ranks import Failed, good, naming_limits, naming_lost
+from graphlink.run.ranks import good
 
 log: Final = logging.getLogger("graphlink")
 _NAMED_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)  # of an nsys export
@@ -112,10 +112,10 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
     tasks = [(export, folder / f"nsys.{k}") for k, export in enumerate(exports)]
     if len(tasks) == 1:
         with naming_limits(str(exports[0])):
-            files = [_store(*tasks[0])]
+            files = [_store(tasks[0])]
     else:
-        outcomes = run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files")
-        files = good(naming_lost(outcomes, [str(e) for e in exports]), len(tasks), "files")
+        estimates = [estimate_bytes(unpacked_bytes(e)) for e in exports]
+        files = good(run_all(_store, tasks, list(map(str, exports)), runs_on, estimates, "files"), "files")
     if rank is not None and sum(len(contents.places) for contents in files) > 1:
         raise UsageError(
             f"--rank is for a single rank, and the nsys exports hold {sum(len(contents.places) for contents in files)}",
@@ -140,16 +140,8 @@ def _named_rank(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read(task: tuple[Path, Path]) -> Contents | Failed:
+def _store(task: tuple[Path, Path]) -> Contents:
     export, prefix = task
-    try:
-        with naming_limits(str(export)):
-            return _store(export, prefix)
-    except GraphlinkError as problem:
-        return Failed(problem.text())
-
-
-def _store(export: Path, prefix: Path) -> Contents:
     job.log.info("reading %s", export)
     contents, traces = read_report(export)
     for place, trace in enumerate(traces):

@@ -33,7 +33,7 @@ class Standins:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._remotes: dict[Path, files.Remote] = {}
+        self._remotes: dict[Path, files.FileState] = {}
         self._prefixes: dict[str, str] = {}  # of stand-ins, and of URLs
 
     def named(self, recordings: Recordings) -> Recordings:
@@ -61,7 +61,7 @@ class Standins:
         """
         for path in found.exports:
             if path in self._remotes:
-                raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].url, todo="copy it here first")
+                raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].name, todo="copy it here first")
         return replace(
             found,
             ranks=tuple(replace(one, remote=self._behind(*one.files)) for one in found.ranks),
@@ -75,7 +75,7 @@ class Standins:
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
             for graph in files.found(f"{url}/*.et")[:MOST] if not files.is_file(url) else ():
-                files.fetch(graph.url, local)
+                files.fetch(graph.name, local)
         return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
 
     def told(self, text: str) -> str:
@@ -89,7 +89,7 @@ class Standins:
         with telling(self.told):
             yield
 
-    def _behind(self, *paths: Path) -> tuple[tuple[Path, files.Remote], ...]:
+    def _behind(self, *paths: Path) -> tuple[tuple[Path, files.FileState], ...]:
         return tuple((path, self._remotes[path]) for path in paths if path in self._remotes)
 
     def _folders(self, names: Sequence[str]) -> list[str]:
@@ -107,8 +107,8 @@ class Standins:
             below = [inner for inner in files.folders(url) if not inner.rpartition("/")[2].startswith(".")]
             self._add([one for recordings in at_once(_recordings, below) for one in recordings])
 
-    def _add(self, found: Sequence[files.Remote]) -> list[Path]:
-        added = {self._local(one.url): one for one in found}
+    def _add(self, found: Sequence[files.FileState]) -> list[Path]:
+        added = {self._local(one.name): one for one in found}
         at_once(_fetch_head, list(added.items()))
         self._remotes |= added
         return list(added)
@@ -134,17 +134,17 @@ class Standins:
         return root.joinpath(*parts)
 
 
-def _recordings(url: str) -> list[files.Remote]:
-    return [one for one in files.found(url) if is_looked_into(one.url.rpartition("/")[2])]
+def _recordings(url: str) -> list[files.FileState]:
+    return [one for one in files.found(url) if is_looked_into(one.name.rpartition("/")[2])]
 
 
-def _side_files(name: str) -> list[files.Remote]:
+def _side_files(name: str) -> list[files.FileState]:
     if files.is_pattern(name) or files.is_folder(name):
-        return [one for one in files.found(name) if may_be_side_file(one.url.rpartition("/")[2])]
+        return [one for one in files.found(name) if may_be_side_file(one.name.rpartition("/")[2])]
     return [files.remote(name)]
 
 
-def _fetch_head(stand: tuple[Path, files.Remote]) -> None:
+def _fetch_head(stand: tuple[Path, files.FileState]) -> None:
     path, remote = stand
     files.fetch_start(remote, path, SHORT_BYTES)
     if remote.size_bytes > SHORT_BYTES and not _says_rank(path):
