@@ -111,12 +111,13 @@ class Capture:
             self._write()
             recording = False
         if recording:
-            self._ready().next_step(self._step)
+            self._ready().window.begin_step(self._step)
         elif phase in RECORDS:
             self._ready().open(self._step)
             self._catch_termination()
-            if self._ready().alone:
-                self._sync_timeout_s = None
+            together = self._ready().together
+            if together is not None and together.missing:
+                self._sync_timeout_s = None  # ranks for which it waited did not come
         elif phase is Phase.WARMUP:
             self._ready()
         else:
