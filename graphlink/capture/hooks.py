@@ -131,7 +131,7 @@ def resume(hooks: dict[str, Hook], action: str, rank: int | None = None) -> list
     for name, hook in list(hooks.items()):
         try:
             did.append(Did(name, action, True, hook.send(rank)))
-        except Exception as error:  # noqa: BLE001  whatever a foreign library or its binding does, the recording goes on
+        except Exception as error:  # noqa: BLE001, PERF203  whatever a foreign library or its binding does, the recording goes on
             del hooks[name]
             did.append(Did(name, action, False, f"{error}"))
     return did
