@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphlink.capture.files import put, writable
-from graphlink.capture.hooks import HOOKS, Did, Hook, resume
+from graphlink.capture.hooks import DEFAULT, HOOKS, Did, Hook, resume
 from graphlink.capture.place import Meeting, Place, here, meet
 from graphlink.capture.support import Support, support
 from graphlink.capture.window import Window
@@ -22,7 +22,6 @@ from graphlink.version import __version__
 
 _running: list[Recording] = []  # at most one: PyTorch has one profiler and one observer a process
 _windows = itertools.count()  # the same on all ranks, which all come to their windows in one order
-_forks_watched = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +60,16 @@ class Report:
 class Recording:
     """``warnings``: what went wrong and did not end it. Whatever else fails is raised; ``abandon`` then leaves nothing running.
 
-    ``hooks``: names; of those that are not ``asked`` for, it is no news that they are not there.
+    ``hooks``: names; where None are asked for, those that are there are taken, and it is no news that others are not.
     """
 
-    def __init__(self, folder: Path, hooks: Sequence[str], *, asked: bool, execution_trace: bool, sync_timeout_s: float | None):
+    def __init__(self, folder: Path, hooks: Sequence[str] | None, *, execution_trace: bool, sync_timeout_s: float | None):
         self.folder = folder
         self.window = Window()
         self.warnings: list[str] = []
         self.together: Meeting | None = None
         self._number = next(_windows)
-        self._names, self._asked, self._sync_timeout_s = hooks, asked, sync_timeout_s
+        self._asked, self._sync_timeout_s = hooks, sync_timeout_s
         self._hooks: dict[str, Hook] = {}
         self._did: list[Did] = []
         self._execution_trace = execution_trace
@@ -81,7 +80,6 @@ class Recording:
         if _running:
             raise GraphlinkError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
         _running.append(self)
-        _watch_forks()
         with self._spending("prepare"):
             self.window.prepare()
 
@@ -93,7 +91,7 @@ class Recording:
             if self._execution_trace:
                 with self._warning("no execution trace", RuntimeError, OSError, GraphlinkError):
                     self.window.register(self.folder / f"et_{place.rank}.json")
-            self._hooks = {name: HOOKS[name](self.folder) for name in self._names}
+            self._hooks = {name: HOOKS[name](self.folder) for name in (DEFAULT if self._asked is None else self._asked)}
             self._resume_hooks("find")
             self._resume_hooks("start")
             self.window.drain()
@@ -121,7 +119,7 @@ class Recording:
             sizes = window.write(self.folder / f"kineto_{place.rank}.json", self.folder / f"et_{place.rank}.json")
             self._resume_hooks("dump", place.rank)
             supported = support()
-        failed = [did for did in self._did if not did.ok and (self._asked or did.action != "find")]
+        failed = [did for did in self._did if not did.ok and (self._asked is not None or did.action != "find")]
         self.warnings += [*window.trouble, *(f"hook {did.hook}: {did.action}: {did.outcome}" for did in failed)]
         report = Report(
             folder=self.folder,
@@ -187,15 +185,11 @@ class Recording:
             self._spent_ns[what] = self._spent_ns.get(what, 0) + time.perf_counter_ns() - began
 
 
-def _watch_forks() -> None:
-    """Once a process: it cannot be undone, and does nothing where nothing is recorded."""
-    global _forks_watched
-    if not _forks_watched and hasattr(os, "register_at_fork"):
-        _forks_watched = True
-        os.register_at_fork(after_in_child=_in_child)
-
-
 def _in_child() -> None:
     for one in _running:
         one.window.leave_to_parent()
     _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

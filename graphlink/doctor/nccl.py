@@ -11,10 +11,11 @@ import numpy as np
 
 from graphlink.doctor.environment import ENOUGH, ENOUGH_RINGS, INSPECTOR_BYTES, WANTED_MASK
 from graphlink.doctor.records import Finding, Kind, if_any
-from graphlink.model import I64, NOWHERE
+from graphlink.model import NOWHERE
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
+from graphlink.tables import Positions, successive
 
 _MASK: Final = f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"
 _MESSAGES: Final = ("send", "recv")
@@ -157,17 +158,8 @@ def missing_calls(dump: Dump) -> tuple[int, int]:
     calls = dump.calls
     message = np.isin(calls.function, [k for k, text in enumerate(dump.strings) if text in _MESSAGES])
     numbered = np.flatnonzero((calls.seq != NOWHERE) & ~message)
-    function = np.zeros(len(numbered), np.int32) if dump.kind is DumpKind.FLIGHT_RECORDER else calls.function[numbered]
-    keys = np.stack([calls.communicator[numbered], calls.rank[numbered], function]) if len(numbered) else np.zeros((3, 0), np.int32)
-    _, of = np.unique(keys, axis=1, return_inverse=True)
-    return _holes(of.reshape(-1), calls.seq[numbered])
-
-
-def _holes(of: I64, number: I64) -> tuple[int, int]:
-    """Numbers that are not there from 1 on, and those of them after the first that is there, summed over all ``of``."""
-    order = np.lexsort((number, of))
-    of, number = of[order], number[order]
-    first = np.append(True, of[1:] != of[:-1])[: len(of)]
-    steps = np.diff(number, prepend=0)[~first] - 1
-    between = int(np.maximum(steps, 0).sum())
-    return between + int(np.maximum(number[first] - 1, 0).sum()), between
+    series: list[Positions] = [calls.communicator, calls.rank, *([] if dump.kind is DumpKind.FLIGHT_RECORDER else [calls.function])]
+    order = numbered[np.lexsort([calls.seq[numbered], *(column[numbered] for column in series)])]
+    earlier, later = successive(order, *series)
+    between = int(np.maximum(calls.seq[later] - calls.seq[earlier] - 1, 0).sum())
+    return between + int(np.maximum(calls.seq[np.setdiff1d(order, later)] - 1, 0).sum()), between

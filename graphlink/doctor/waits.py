@@ -115,10 +115,11 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
     if not len(trace.device.start_ns):
         return
     blocking = np.isin(role, _BLOCKING)
+    inferred_calls = found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]
     took_ns = int((calls.end_ns - calls.start_ns)[blocking].sum())
     figures = {
         "calls": int(np.count_nonzero(blocking)),
-        "explained": int(np.count_nonzero(blocking & _inferred_calls(found, len(role)))),
+        "explained": int(np.count_nonzero(blocking & np.isin(np.arange(len(role)), inferred_calls))),
         "inferred": built.sync.by_source["inferred"],
         "unexplained": built.untold.calls,
         "unexplained_ns": built.untold.calls_ns,
@@ -165,12 +166,6 @@ def _no_rows(linked: Linked, *, nsys: bool) -> Kind:
         return NO_NSYS_SYNC
     used = np.unique(linked.trace.calls.name)
     return NO_HIP_SYNC if any(linked.trace.strings[k].startswith("hip") for k in used.tolist()) else NO_SYNC
-
-
-def _inferred_calls(found: FoundWaits, count: int) -> Bool:
-    out = np.zeros(count, np.bool_)
-    out[found.dependencies.host.call[(found.dependencies.host.found_by & FoundBy.INFERRED) != 0]] = True
-    return out
 
 
 def _names(linked: Linked, which: Bool) -> dict[str, int]:
