@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,6 @@ class Support:
 
     def has(self, name: str) -> bool:
         return any(feature.available for feature in self.features if feature.name == name)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def version_of(text: str | None) -> tuple[int, int]:

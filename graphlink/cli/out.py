@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -177,6 +177,12 @@ def _write(path: Path, data: bytes) -> None:
         raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo="name another file with --json") from None
 
 
+def texts(values: Mapping[str, object]) -> list[str]:
+    """Return the texts among the values of arguments, alone and in lists, but empty ones."""
+    given = [inner for value in values.values() for inner in (value if isinstance(value, list) else [value])]
+    return [inner for inner in given if isinstance(inner, str) and inner]
+
+
 def refuse_overwriting(arguments: argparse.Namespace) -> None:
     """Refuse a ``--json FILE`` that would overwrite what is read, a recording or graph, or an output of graphlink in a folder named.
 
@@ -190,8 +196,7 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
 
     if arguments.json == STDOUT:
         return
-    given = [value if isinstance(value, list) else [value] for name, value in vars(arguments).items() if name != "json"]
-    named = [Path(value) for values in given for value in values if isinstance(value, str) and value]
+    named = [Path(text) for text in texts({**vars(arguments), "json": None})]
     file = Path(arguments.json).resolve()
     if not arguments.json or file.is_dir():
         raise UsageError(f"--json {arguments.json!r}: names no file", todo="name a file to write, or - for standard output")

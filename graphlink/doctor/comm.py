@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.doctor.records import Finding, Kind, if_any
 from graphlink.model import Communication, Trace
 
 UNKNOWN = Kind(
     "comm-unknown",
-    Level.LOST,
+    "lost",
     "parameters or group of {unknown} of {comms} communication ops are unknown",
     "they are COMP_NODEs whose time counts as communication: no size, no group, and ranks do not meet in them",
     "an execution trace of the same steps, and a PyTorch of mid 2024 or newer; what was launched before the recording never has them",
@@ -18,14 +17,14 @@ UNKNOWN = Kind(
 )
 DOUBTFUL = Kind(
     "comm-doubtful",
-    Level.INFERRED,
+    "inferred",
     "{doubtful} kernels may be communication or computation, by their name or by the op around their launch",
     "they are computation in the graph, {time_ms} ms",
     "an op of torch.library around the launch, named as the collective is: my_library::all_reduce",
 )
 GROUPS_UNKNOWN = Kind(
     "groups-unknown",
-    Level.LOST,
+    "lost",
     "the members of {groups} process groups are unknown, summed over ranks",
     "their {calls} calls are computation in the graph",
     "init_process_group and new_group before the profiler starts, and an execution trace, which lists the members",
@@ -33,7 +32,7 @@ GROUPS_UNKNOWN = Kind(
 )
 GROUPS_ASSUMED = Kind(
     "groups-assumed",
-    Level.INFERRED,
+    "inferred",
     "the members of a process group are not recorded",
     "it is the only one used, so it is taken to be of all ranks",
     "a PyTorch of mid 2024 or newer, or an execution trace of schema 1.0.2 or newer",
@@ -41,7 +40,7 @@ GROUPS_ASSUMED = Kind(
 )
 NO_RANK = Kind(
     "no-rank",
-    Level.INFERRED,
+    "inferred",
     "the recording does not say of which rank it is",
     "it is taken from the file's name, else 0",
     "init_process_group before the profiler starts (distributedInfo), or a file name with the rank: kineto_3.json",
@@ -49,29 +48,24 @@ NO_RANK = Kind(
 )
 ODD_HEADER = Kind(
     "odd-header",
-    Level.NOTE,
+    "note",
     "the head of the recording says what cannot be",
     "it is passed over",
     "record again",
 )
-KINDS: Final = (UNKNOWN, DOUBTFUL, GROUPS_UNKNOWN, GROUPS_ASSUMED, NO_RANK, ODD_HEADER)
 
 
 def communication_lacking(comm: Communication) -> Iterator[Finding]:
     """Ops that stay computation, and groups whose members have to be guessed or cannot be."""
     nodes = len(comm.device_node) + len(comm.host_node)
-    if comm.unknown:
-        unknown = sum(comm.unknown.values())
-        yield Finding(UNKNOWN, unknown / nodes, {"unknown": unknown, "comms": nodes}, parts=comm.unknown)
-    if comm.doubtful:
-        doubtful = {name: ops for name, (ops, _) in comm.doubtful.items()}
-        time_ns = sum(ns for _, ns in comm.doubtful.values())
-        yield Finding(DOUBTFUL, figures={"doubtful": sum(doubtful.values()), "time_ns": time_ns}, parts=doubtful)
+    yield from if_any(UNKNOWN, {"unknown": sum(comm.unknown.values()), "comms": nodes}, nodes, comm.unknown)
+    doubtful = {name: ops for name, (ops, _) in comm.doubtful.items()}
+    time_ns = sum(ns for _, ns in comm.doubtful.values())
+    yield from if_any(DOUBTFUL, {"doubtful": sum(doubtful.values()), "time_ns": time_ns}, parts=doubtful)
     if comm.unlisted:
         calls = sum(comm.unlisted.values())
         yield Finding(GROUPS_UNKNOWN, calls / nodes, {"groups": len(comm.unlisted), "calls": calls}, parts=comm.unlisted)
-    if comm.assumed:
-        yield Finding(GROUPS_ASSUMED, figures={"groups": len(comm.assumed)}, told=tuple(name or "(unnamed)" for name in comm.assumed))
+    yield from if_any(GROUPS_ASSUMED, {"groups": len(comm.assumed)}, told=tuple(name or "(unnamed)" for name in comm.assumed))
 
 
 def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:

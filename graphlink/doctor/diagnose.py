@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeAlias
 
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
@@ -28,14 +29,8 @@ from graphlink.report.diagnosis import Diagnosis, Told
 from graphlink.run.job import Inputs, LinkedRank, link_rank, rank_of
 from graphlink.run.state import RankRows
 
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """``findings`` of one rank, and of its communication what joining ranks reads; None where there is no graph."""
-
-    rank: int
-    findings: tuple[Finding, ...]
-    rows: RankRows | None
+# Rank, findings, and of its communication what joining ranks reads; None where there is no graph.
+Examined: TypeAlias = tuple[int, list[Finding], RankRows | None]
 
 
 def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
@@ -48,17 +43,16 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
     """
     inputs = given.ranks
     estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
-    outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
-    examined = []
+    outcomes = run_all(_examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
+    examined: list[Examined] = []
     for outcome in outcomes:
         if isinstance(outcome, Failed):
             raise InputError(outcome.text)
         examined.append(outcome)
     first: dict[int, str] = {}
-    for one, recording in zip(examined, inputs, strict=True):
-        other = first.setdefault(one.rank, recording.name)
-        if other != recording.name:
-            raise InputError(f"is of rank {one.rank}, as is {other}", path=recording.name, todo="look at one run at a time")
+    for (rank, _, _), name in zip(examined, names, strict=True):
+        if first.setdefault(rank, name) != name:
+            raise InputError(f"is of rank {rank}, as is {first[rank]}", path=name, todo="look at one run at a time")
     return Diagnosis(subject=list(subject), ranks=sorted(first), findings=findings_of(examined, given))
 
 
@@ -68,8 +62,8 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     Raises:
         InputError: an execution trace or side file cannot be read.
     """
-    findings = [finding for one in examined for finding in one.findings]
-    rows = [one.rows for one in examined if one.rows is not None]
+    findings = [finding for _, of_rank, _ in examined for finding in of_rank]
+    rows = [joining for _, _, joining in examined if joining is not None]
     if rows:
         findings += ranks_lacking(rows)
     findings += [replace(alone(read_host(et)), files=(str(et),)) for et in given.bare]
@@ -119,8 +113,7 @@ def examine(inputs: Inputs) -> Examined:
     if len(trace.host.start_ns) or len(trace.device.start_ns):
         more, rows = _graph_lacking(read, rank, files, nsys=inputs.nsys is not None)
         findings += more
-    named = [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings]
-    return Examined(rank, tuple(named), rows)
+    return rank, [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings], rows
 
 
 def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool) -> tuple[list[Finding], RankRows]:

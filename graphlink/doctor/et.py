@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.doctor.records import Finding, Kind, if_any
 from graphlink.link.names import common_names
 from graphlink.link.provenance import differences
 from graphlink.model import NOWHERE, Communication, HostTrace, Linked
@@ -17,7 +17,7 @@ _BOTH: Final = "the execution trace and the Kineto trace of one profile(): " + _
 
 NO_ET = Kind(
     "no-et",
-    Level.LOST,
+    "lost",
     "no execution trace",
     "{rows} host nodes lack what only it has: schema, tensors, scope, fw_parent; {unknown} of {comms} communication ops stay unknown",
     _OBSERVER,
@@ -25,7 +25,7 @@ NO_ET = Kind(
 )
 NO_KINETO = Kind(
     "no-kineto",
-    Level.LOST,
+    "lost",
     "an execution trace without a Kineto trace",
     "there is no graph of it: its {nodes} nodes have no times and no device ops",
     "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) around the same steps",
@@ -33,7 +33,7 @@ NO_KINETO = Kind(
 )
 OTHER_RUN = Kind(
     "et-of-other-run",
-    Level.LOST,
+    "lost",
     "the execution trace is of another run than the Kineto trace",
     "graphlink refuses the pair; what else is said here is of the Kineto trace alone",
     _BOTH,
@@ -41,7 +41,7 @@ OTHER_RUN = Kind(
 )
 DIFFERS = Kind(
     "et-differs",
-    Level.INFERRED,
+    "inferred",
     "the execution trace and the Kineto trace agree in names, but are of two runs of one program, it seems",
     "sizes, groups and tensors in the graph may be of the other run",
     _BOTH,
@@ -49,7 +49,7 @@ DIFFERS = Kind(
 )
 PARTIAL = Kind(
     "et-partial",
-    Level.LOST,
+    "lost",
     "the execution trace covers {covered} of {rows} host rows",
     "the other nodes lack what only it has, and communication among them may stay unknown",
     "the same steps in both: " + _OBSERVER,
@@ -57,7 +57,7 @@ PARTIAL = Kind(
 )
 BEYOND = Kind(
     "et-beyond-window",
-    Level.NOTE,
+    "note",
     "{beyond} of {nodes} nodes of the execution trace are not in the Kineto trace",
     "they are in no graph",
     "the same steps in both: " + _OBSERVER,
@@ -65,7 +65,7 @@ BEYOND = Kind(
 )
 BY_ORDER = Kind(
     "matched-by-order",
-    Level.INFERRED,
+    "inferred",
     "no record-function ids: the execution trace is matched by the order of names on each thread",
     "{matched} of {rows} host rows are matched so",
     "an ExecutionTraceObserver that is on while Kineto records (PyTorch numbers ops only then), and a PyTorch of mid 2024 or newer",
@@ -73,7 +73,7 @@ BY_ORDER = Kind(
 )
 NO_IDS = Kind(
     "no-record-function-ids",
-    Level.NOTE,
+    "note",
     "no record-function ids",
     "nothing now: an execution trace of this run could only be matched by order",
     "an ExecutionTraceObserver that is on while Kineto records (PyTorch numbers ops only then)",
@@ -81,7 +81,7 @@ NO_IDS = Kind(
 )
 NAMES = Kind(
     "et-names-differ",
-    Level.INFERRED,
+    "inferred",
     "some of the execution trace does not fit the Kineto trace",
     "{unmatched} host rows are left unmatched",
     _BOTH,
@@ -89,13 +89,12 @@ NAMES = Kind(
 )
 BROKEN = Kind(
     "et-broken-rows",
-    Level.LOST,
+    "lost",
     "{rows} nodes of the execution trace could not be read",
     "they are left out",
     "the file as the observer wrote it, after unregister_callback()",
     by_capture=True,
 )
-KINDS: Final = (NO_ET, NO_KINETO, OTHER_RUN, DIFFERS, PARTIAL, BEYOND, BY_ORDER, NO_IDS, NAMES, BROKEN)
 
 
 def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
@@ -129,6 +128,5 @@ def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[F
         yield Finding(BEYOND, beyond / max(nodes, 1), {"beyond": beyond, "nodes": nodes})
     if match.misfits:
         yield Finding(NAMES, (rows - matched) / max(rows, 1), {"unmatched": rows - matched}, told=match.misfits)
-    if et.left_out:
-        count = sum(et.left_out.values())
-        yield Finding(BROKEN, count / (count + nodes), {"rows": count}, parts=et.left_out)
+    broken = sum(et.left_out.values())
+    yield from if_any(BROKEN, {"rows": broken}, broken + nodes, et.left_out)

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.doctor.records import Finding, Kind, if_any
 from graphlink.link.launch import BEFORE_WINDOW, NO_CALL, NO_CORRELATION, STARTS_EARLY, launches_without_ops, rounding_ns
-from graphlink.model import I64, Linked, Trace
+from graphlink.model import Linked, Trace
+from graphlink.pipeline.spans import union, within
 from graphlink.read.devices import UNPLACED
 
 # Reasons of ``Trace.left_out`` for rows that are damaged. The others are rows that no graph needs.
@@ -27,10 +28,10 @@ _DEVICE_SIDE: Final = (
     "fewer steps, if buffers were dropped"
 )
 
-EMPTY = Kind("empty-recording", Level.LOST, "no host op and no device op", "there is no graph", _ACTIVITIES, by_capture=True)
+EMPTY = Kind("empty-recording", "lost", "no host op and no device op", "there is no graph", _ACTIVITIES, by_capture=True)
 NO_HOST = Kind(
     "no-host-rows",
-    Level.LOST,
+    "lost",
     "no host ops: {calls} API calls and {ops} device ops stand alone",
     "host time is gaps between calls; no op names, no edges between threads, and a wait ends at the next call",
     "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
@@ -38,7 +39,7 @@ NO_HOST = Kind(
 )
 NO_DEVICE = Kind(
     "no-device-rows",
-    Level.LOST,
+    "lost",
     "no device ops, though {calls} API calls were recorded",
     "no launch, stream, event or sync edge; what the device did is host time",
     _ACTIVITIES + "; if it was on, " + _DEVICE_SIDE,
@@ -46,14 +47,14 @@ NO_DEVICE = Kind(
 )
 HOST_ONLY = Kind(
     "host-only",
-    Level.NOTE,
+    "note",
     "no device ops and no API calls: {rows} host ops",
     "the graph is of the host alone, which is right for a run on the CPU",
     "nothing, if it ran on the CPU; of a run on a GPU: " + _ACTIVITIES,
 )
 UNRECORDED = Kind(
     "launches-without-ops",
-    Level.LOST,
+    "lost",
     "{calls} launch calls have no device op",
     "what they launched is not in the graph: device time is missing, and waits for it stay host time; right for calls captured into "
     "a graph, and at the end of a cut recording",
@@ -61,7 +62,7 @@ UNRECORDED = Kind(
 )
 NO_CALLS = Kind(
     "no-calls",
-    Level.LOST,
+    "lost",
     "no API calls: {ops} device ops without a launch",
     "no launch and no sync edge: host and device are not tied",
     _ACTIVITIES,
@@ -69,7 +70,7 @@ NO_CALLS = Kind(
 )
 BEFORE = Kind(
     "launches-before-window",
-    Level.LOST,
+    "lost",
     "{orphans} of {ops} device ops were launched before the recording",
     "they have no launch edge and no caller, only the order of their streams; collectives among them lose their parameters",
     "torch.cuda.synchronize() and a barrier before the first recorded step",
@@ -77,14 +78,14 @@ BEFORE = Kind(
 )
 LAUNCHES = Kind(
     "launches-missing",
-    Level.LOST,
+    "lost",
     "the launch calls of {orphans} of {ops} device ops are not there",
     "they have no launch edge and no caller, only the order of their streams",
     "the file as the profiler wrote it, not cut or filtered; fewer steps, if the profiler dropped buffers",
 )
 EARLY = Kind(
     "starts-before-launch",
-    Level.LOST,
+    "lost",
     "{orphans} of {ops} device ops start before their launch call",
     "their launch edges would be against time and are left out",
     "record again after a step of warm-up (schedule(warmup=1)): the clocks of host and device differ",
@@ -92,42 +93,42 @@ EARLY = Kind(
 )
 INTEGER = Kind(
     "integer-us",
-    Level.INFERRED,
+    "inferred",
     "times are rounded to microseconds: {zero} of {rows} rows have no length",
     "order inside a microsecond is a guess, and 1 us of slack is given to each edge",
     "a PyTorch of mid 2024 or newer (its traces have baseTimeNanoseconds)",
 )
 BROKEN_ROWS = Kind(
     "broken-rows",
-    Level.LOST,
+    "lost",
     "{rows} rows are damaged",
     "they are left out or mended as said",
     "the file as the profiler wrote it; record again",
 )
 UNPLACED_ROWS = Kind(
     "unknown-device-rows",
-    Level.LOST,
+    "lost",
     "{rows} rows of a device are of a category that is not known, and do not say on which stream or device they ran",
     "they are left out: device time is missing, and waits for it stay host time",
     "with each row of the device args.device and args.stream, or a process labelled as a device (process_labels) and a thread a stream",
 )
 REPEATED = Kind(
     "repeated-calls",
-    Level.INFERRED,
+    "inferred",
     "{calls} API calls repeat the correlation id of an earlier one",
     "device ops go to the earliest call: launch edges of the others are missing",
     "one recording a file: several were joined in this one",
 )
 OVERLAP = Kind(
     "calls-overlap",
-    Level.INFERRED,
+    "inferred",
     "{calls} API calls run on into the next call or op of their thread",
     "they are taken to end there, so a wait in them is cut short",
     "a PyTorch of mid 2024 or newer where times are whole microseconds; else one recording a file, as the profiler wrote it",
 )
 BACKWARD = Kind(
     "no-backward-links",
-    Level.LOST,
+    "lost",
     "{rows} ops of autograd, and neither fwdbwd flows nor sequence numbers",
     "no thread edge from forward to backward ops: what a backward waited for is not seen",
     "profile(activities=[ProfilerActivity.CPU, ...]), which writes both; with nsys emit_nvtx()",
@@ -135,7 +136,7 @@ BACKWARD = Kind(
 )
 SHAPES = Kind(
     "no-shapes",
-    Level.LOST,
+    "lost",
     "no shapes of {rows} host ops",
     "nodes lack inputs' shapes and types, and host-side communication its size",
     "profile(record_shapes=True), or an execution trace, which always has them",
@@ -143,7 +144,7 @@ SHAPES = Kind(
 )
 PYTHON = Kind(
     "python-rows",
-    Level.NOTE,
+    "note",
     "{python} python_function rows beside {rows} others",
     "nothing of the graph: they make the file larger and the recorded steps slower",
     "profile(with_stack=False)",
@@ -151,7 +152,7 @@ PYTHON = Kind(
 )
 OVERHEAD = Kind(
     "profiler-overhead",
-    Level.NOTE,
+    "note",
     "the profiler itself took {overhead_ms} ms in {rows} rows",
     "that time is in the graph as the run's own; bubbles call it profiler_artefact",
     "schedule(wait=1, warmup=1, active=3): fewer steps after a step of warm-up; with nsys --capture-range=cudaProfilerApi",
@@ -159,16 +160,12 @@ OVERHEAD = Kind(
 )
 STEPS = Kind(
     "no-steps",
-    Level.NOTE,
+    "note",
     "no ProfilerStep marks",
     "--step cannot choose, and steps are not compared",
     "prof.step() at the end of each training step",
     by_capture=True,
 )
-KINDS: Final = (
-    EMPTY, NO_HOST, NO_DEVICE, HOST_ONLY, UNRECORDED, NO_CALLS, BEFORE, LAUNCHES, EARLY, INTEGER, BROKEN_ROWS, UNPLACED_ROWS, REPEATED,
-    OVERLAP, BACKWARD, SHAPES, PYTHON, OVERHEAD, STEPS,
-)  # fmt: skip
 
 
 def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
@@ -187,32 +184,21 @@ def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
     else:
         yield from _orphans(linked, ops)
     lost = launches_without_ops(trace) if ops else {}
-    if lost:
-        yield Finding(UNRECORDED, sum(lost.values()) / calls, {"calls": sum(lost.values())}, parts=lost)
-    repeated = _repeated(trace.calls.correlation)
-    if repeated:
-        yield Finding(REPEATED, repeated / calls, {"calls": repeated})
+    yield from if_any(UNRECORDED, {"calls": sum(lost.values())}, calls, lost)
+    numbered = trace.calls.correlation[trace.calls.correlation != 0]
+    yield from if_any(REPEATED, {"calls": len(numbered) - len(np.unique(numbered))}, calls)
     broken = {reason: count for reason, count in trace.left_out.items() if reason in BROKEN}
-    if broken:
-        count = sum(broken.values())
-        yield Finding(BROKEN_ROWS, count / (count + rows + calls + ops), {"rows": count}, parts=broken)
+    count = sum(broken.values())
+    yield from if_any(BROKEN_ROWS, {"rows": count}, count + rows + calls + ops, broken)
     unplaced = {reason: count for reason, count in trace.left_out.items() if reason.endswith(UNPLACED)}
-    if unplaced:
-        count = sum(unplaced.values())
-        yield Finding(UNPLACED_ROWS, count / (count + ops), {"rows": count}, parts=unplaced)
+    count = sum(unplaced.values())
+    yield from if_any(UNPLACED_ROWS, {"rows": count}, count + ops, unplaced)
 
 
 def _orphans(linked: Linked, ops: int) -> Iterator[Finding]:
     for kind, reasons in ((BEFORE, (BEFORE_WINDOW,)), (LAUNCHES, (NO_CALL, NO_CORRELATION)), (EARLY, (STARTS_EARLY,))):
         parts = {reason: linked.orphans[reason] for reason in reasons if reason in linked.orphans}
-        if parts:
-            count = sum(parts.values())
-            yield Finding(kind, count / ops, {"orphans": count, "ops": ops}, parts=parts if len(reasons) > 1 else {})
-
-
-def _repeated(correlation: I64) -> int:
-    numbered = correlation[correlation != 0]
-    return len(numbered) - len(np.unique(numbered))
+        yield from if_any(kind, {"orphans": sum(parts.values()), "ops": ops}, ops, parts if len(reasons) > 1 else {})
 
 
 def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
@@ -223,32 +209,18 @@ def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
         zero = sum(int(np.count_nonzero(t.start_ns == t.end_ns)) for t in tables)
         yield Finding(INTEGER, zero / rows, {"zero": zero, "rows": rows})
     cut = int(np.count_nonzero(trace.calls.end_ns != linked.trace.calls.end_ns))
-    if cut:
-        yield Finding(OVERLAP, cut / len(trace.calls.end_ns), {"calls": cut})
-    from_ns, until_ns = _bounds(trace)
+    yield from if_any(OVERLAP, {"calls": cut}, len(trace.calls.end_ns))
+    from_ns, until_ns = bounds(trace)
     overhead = trace.overhead
     inside = (overhead.end_ns > from_ns) & (overhead.start_ns < until_ns)
-    took_ns = _covered(np.maximum(overhead.start_ns[inside], from_ns), np.minimum(overhead.end_ns[inside], until_ns))
-    if took_ns and took_ns >= OVERHEAD_SHARE * (until_ns - from_ns):
-        yield Finding(OVERHEAD, took_ns / (until_ns - from_ns), {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))})
+    covered = within(union(overhead.start_ns, overhead.end_ns), from_ns, until_ns)
+    took_ns = int((covered.end_ns - covered.start_ns).sum())
+    if took_ns >= OVERHEAD_SHARE * (until_ns - from_ns):
+        yield from if_any(OVERHEAD, {"overhead_ns": took_ns, "rows": int(np.count_nonzero(inside))}, until_ns - from_ns)
 
 
-def _covered(start_ns: I64, end_ns: I64) -> int:
-    """Time that spans, sorted by start, cover: what several cover counts once."""
-    if not len(start_ns):
-        return 0
-    reached = np.maximum.accumulate(end_ns)
-    from_ns = np.maximum(start_ns, np.append(start_ns[:1], reached[:-1]))
-    return int(np.maximum(end_ns - from_ns, 0).sum())
-
-
-def span_of(trace: Trace) -> int:
-    """From the first start to the last end of all rows."""
-    from_ns, until_ns = _bounds(trace)
-    return until_ns - from_ns
-
-
-def _bounds(trace: Trace) -> tuple[int, int]:
+def bounds(trace: Trace) -> tuple[int, int]:
+    """Return the first start and the last end of all rows."""
     there = [t for t in (trace.host, trace.calls, trace.device) if len(t.start_ns)]
     return min((int(t.start_ns.min()) for t in there), default=0), max((int(t.end_ns.max()) for t in there), default=0)
 
@@ -275,8 +247,7 @@ def details_lacking(linked: Linked) -> Iterator[Finding]:
     if not with_shapes:
         yield Finding(SHAPES, figures={"rows": rows})
     python = trace.left_out.get("python_function", 0)
-    if python:
-        others = rows + len(trace.calls.start_ns) + len(trace.device.start_ns)
-        yield Finding(PYTHON, python / (python + others), {"python": python, "rows": others})
+    others = rows + len(trace.calls.start_ns) + len(trace.device.start_ns)
+    yield from if_any(PYTHON, {"python": python, "rows": others}, python + others)
     if not any(s.startswith("ProfilerStep") for s in trace.strings):
         yield Finding(STEPS, 0.0)

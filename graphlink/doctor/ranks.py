@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.doctor.records import Finding, Kind, Level
+from graphlink.doctor.records import Finding, Kind, if_any
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.records import Pipeline
 from graphlink.ranks.clocks import onto_run
@@ -21,7 +21,7 @@ _TOGETHER: Final = "torch.distributed.barrier() on all ranks before the profiler
 
 MISSING = Kind(
     "missing-ranks",
-    Level.LOST,
+    "lost",
     "{missing} of {world} ranks were not recorded",
     "who came last to a collective is unknown, and so are waits, clocks and pipeline of the whole run; simulators need every rank",
     "the profiler on every rank, one folder for all files",
@@ -29,7 +29,7 @@ MISSING = Kind(
 )
 SILENT = Kind(
     "silent-ranks",
-    Level.LOST,
+    "lost",
     "of {silent} ranks no communication with a known group was recorded, though others have some",
     "the others are matched without them, and what they did with them is computation in the graphs",
     "an execution trace of these ranks",
@@ -37,7 +37,7 @@ SILENT = Kind(
 )
 NO_SEQ = Kind(
     "no-seq",
-    Level.INFERRED,
+    "inferred",
     "no sequence numbers: {guessed} of {meetings} collectives and messages are matched over ranks by function, size and order",
     "where ranks began apart or dropped rows, the wrong ones may meet",
     "a PyTorch of 2026 (Seq in the Kineto trace), or an execution trace, which has them for collectives of NCCL; "
@@ -45,7 +45,7 @@ NO_SEQ = Kind(
 )
 BEGAN_APART = Kind(
     "began-apart",
-    Level.LOST,
+    "lost",
     "the ranks began to record {spread_ms} ms apart",
     "{meetings} collectives or messages wait for ranks that did not record yet: they are set apart and in no figure of waits",
     _TOGETHER,
@@ -53,7 +53,7 @@ BEGAN_APART = Kind(
 )
 FIRST_LATE = Kind(
     "first-meeting-late",
-    Level.NOTE,
+    "note",
     "{meetings} first collectives or messages after the start of the profiler waited longer than the later ones",
     "they are set apart and in no figure of waits",
     _TOGETHER + ", with a step of warm-up (schedule(warmup=1))",
@@ -61,7 +61,7 @@ FIRST_LATE = Kind(
 )
 UNMATCHED = Kind(
     "unmatched-communication",
-    Level.LOST,
+    "lost",
     "{ops} collectives or messages have no counterpart on other recorded ranks",
     "they are computation in the graphs for ASTRA-sim, and in no figure of waits",
     "the same steps on all ranks: " + _TOGETHER,
@@ -69,49 +69,46 @@ UNMATCHED = Kind(
 )
 DIFFER = Kind(
     "collectives-differ",
-    Level.LOST,
+    "lost",
     "{conflicts} collectives are not the same on all ranks",
     "graphlink refuses the run, but for --keep-unmatched",
     "recordings of one run, each rank once",
 )
 CLOCKS = Kind(
     "clocks-untied",
-    Level.LOST,
+    "lost",
     "nothing ties the clocks of {ranks} ranks to those of the others",
     "their times and those of the others do not compare: no waits, no skew",
     "steps with collectives that all ranks take part in, recorded on all of them",
 )
 CLOCKS_DOUBTFUL = Kind(
     "clocks-doubtful",
-    Level.INFERRED,
+    "inferred",
     "clocks and collectives of the ranks contradict each other",
     "clocks are shifted as said, or times of two ranks compare only within that",
     "hosts with synchronised clocks (chrony, PTP), and device rows: kernels of a collective end together, rows of gloo do not",
 )
 LEFT_ASIDE = Kind(
     "left-aside",
-    Level.NOTE,
+    "note",
     "files were passed over or taken otherwise than named",
     "as said",
     "one folder a run, with a Kineto trace and an execution trace a rank, numbered alike",
 )
 NO_RANGES = Kind(
     "no-pipeline-ranges",
-    Level.INFERRED,
+    "inferred",
     "no names of pipeline ranges",
     "phase, microbatch and stage of {ranges} ranges are inferred from communication and autograd",
     "with torch.profiler.record_function(f'PP:{stage}F{microbatch}') around each forward, B around each backward, or --range-rule",
 )
 PIPELINE = Kind(
     "pipeline-doubts",
-    Level.INFERRED,
+    "inferred",
     "the recording does not tell all of the pipeline",
     "as said; bubbles and schedule are of the rest",
     "the same steps on all ranks, and record_function ranges as in docs/pipelines.md",
 )
-KINDS: Final = (
-    MISSING, SILENT, NO_SEQ, BEGAN_APART, FIRST_LATE, UNMATCHED, DIFFER, CLOCKS, CLOCKS_DOUBTFUL, LEFT_ASIDE, NO_RANGES, PIPELINE,
-)  # fmt: skip
 
 
 def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
@@ -137,16 +134,13 @@ def _together(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
     matching = run.matching
     meetings = len(matching.meetings.kind)
     guessed = meetings - matching.by_sequence
-    if guessed:
-        yield Finding(NO_SEQ, guessed / meetings, {"guessed": guessed, "meetings": meetings})
+    yield from if_any(NO_SEQ, {"guessed": guessed, "meetings": meetings}, meetings)
     ops = sum(left.count for left in matching.unmatched)
     if ops:
         all_ops = sum(len(r.comms.start_ns) for r in rows)
         ranks = tuple(sorted({left.rank for left in matching.unmatched}))
         yield Finding(UNMATCHED, ops / all_ops, {"ops": ops}, ranks=ranks)
-    if matching.conflicts:
-        told = tuple(run.summary.matched.conflicts[:_LISTED])
-        yield Finding(DIFFER, figures={"conflicts": len(matching.conflicts)}, told=told)
+    yield from if_any(DIFFER, {"conflicts": len(matching.conflicts)}, told=tuple(run.summary.matched.conflicts[:_LISTED]))
     yield from _clocks(run, rows)
     apart = run.figures.apart
     for kind, why in ((BEGAN_APART, Apart.BEGAN_APART), (FIRST_LATE, Apart.FIRST)):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Final
+from typing import Final, Literal, get_args
 
 from graphlink.report.diagnosis import Told
 
@@ -19,12 +18,9 @@ _CLAUSE: Final = "; "
 _FIGURE: Final = re.compile(r"\{(\w+)\}")
 
 
-class Level(IntEnum):
-    """What a finding costs, the worst first."""
-
-    LOST = 0  # nodes, edges or figures are missing, or the graph is not made at all
-    INFERRED = 1  # they are there, but guessed from something else
-    NOTE = 2  # nothing of the graph: time, room, or what only other outputs need
+# What a finding costs, the worst first: nodes, edges or figures are missing, or the graph is not made at all; they are there, but
+# guessed from something else; nothing of the graph, but time, room, or what only other outputs need.
+Level = Literal["lost", "inferred", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +57,22 @@ class Finding:
     record: str = ""  # in place of the kind's, where this case has a line of its own
 
 
+def if_any(
+    kind: Kind, figures: dict[str, int], of: int | None = None, parts: dict[str, int] | None = None, told: tuple[str, ...] = ()
+) -> Iterator[Finding]:
+    """Yield a finding unless its first figure is 0: that is how many of ``of`` (None: all there are) lack it."""
+    count = next(iter(figures.values()))
+    if count:
+        yield Finding(kind, 1.0 if of is None else count / of, figures, parts or {}, told)
+
+
 def merged(findings: Iterable[Finding]) -> list[Told]:
     """Return one entry of each kind, what costs most first: by level, then by share, then by name."""
     of_kind: dict[str, list[Finding]] = {}
     for finding in findings:
         of_kind.setdefault(finding.kind.name, []).append(finding)
-    order = sorted(of_kind.values(), key=lambda same: (same[0].kind.level, -max(f.share for f in same), same[0].kind.name))
+    worst = get_args(Level).index
+    order = sorted(of_kind.values(), key=lambda same: (worst(same[0].kind.level), -max(f.share for f in same), same[0].kind.name))
     return list(map(_one, order))
 
 
@@ -79,7 +85,7 @@ def _one(same: list[Finding]) -> Told:
         parts.update(finding.parts)
     return Told(
         name=kind.name,
-        level=kind.level.name.lower(),
+        level=kind.level,
         lacks=_filled(kind.lacks, figures),
         costs=_costs(kind, figures),
         record=same[0].record or kind.record,
