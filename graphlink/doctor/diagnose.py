@@ -43,14 +43,14 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
     """
     inputs = given.ranks
     estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
-    outcomes = run_all(_examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
+    outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
     examined: list[Examined] = []
     for outcome in outcomes:
         if isinstance(outcome, Failed):
             raise InputError(outcome.text)
         examined.append(outcome)
     first: dict[int, str] = {}
-    for (rank, _, _), name in zip(examined, names, strict=True):
+    for (rank, _, _), name in zip(examined, (one.name for one in inputs), strict=True):
         if first.setdefault(rank, name) != name:
             raise InputError(f"is of rank {rank}, as is {first[rank]}", path=name, todo="look at one run at a time")
     return Diagnosis(subject=list(subject), ranks=sorted(first), findings=findings_of(examined, given))
