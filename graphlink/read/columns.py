@@ -67,14 +67,16 @@ def ints(values: Sequence[object], default: int = MISSING) -> I64:
     return np.fromiter((to_int(value, default) for value in values), np.int64, len(values))
 
 
-def ns_of_us(us: NDArray[np.float64]) -> I64:
+def ns_of_us(us: Sequence[float | None] | NDArray[np.float64]) -> I64:
     """Convert microseconds to the nearest ns, exact for three decimals below 2**43 us.
 
-    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. NaN or |us| >= 2**62 / 1000 gives MISSING.
+    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. None, NaN or |us| >= 2**62 / 1000 gives MISSING.
     """
+    us = np.array(us, np.float64)
     fits = np.abs(us) < _MAX_US
-    whole = np.floor(np.where(fits, us, 0.0))
-    ns = whole.astype(np.int64) * 1000 + np.rint((np.where(fits, us, 0.0) - whole) * 1000).astype(np.int64)
+    us[~fits] = 0.0
+    whole = np.floor(us)
+    ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     return np.where(fits, ns, np.int64(MISSING))
 
 

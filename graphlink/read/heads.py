@@ -69,11 +69,6 @@ def read_heads(paths: Sequence[Path]) -> list[Head]:
     return at_once(read_head, paths)
 
 
-def deep_ranks(paths: Sequence[Path]) -> list[int | None]:
-    """Return ``deep_rank`` of each file."""
-    return at_once(deep_rank, paths)
-
-
 def read_head(path: Path) -> Head:
     """Read the head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
 
@@ -202,7 +197,7 @@ def _own_rank(values: list[Any]) -> int | None:
 def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
     """Return ``work`` of each, in this order, in threads: for what waits for file systems."""
     if len(given) < 2:
-        return [work(one) for one in given]
+        return list(map(work, given))
     pool = ThreadPoolExecutor(min(_READERS, len(given)))
     try:
         return list(pool.map(work, given))
