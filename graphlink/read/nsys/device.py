@@ -73,18 +73,13 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         device=columns["deviceId"],
         context=context_of(columns["contextId"]),
         stream=columns["streamId"],
-        correlation=_or_zero(columns["correlationId"]),
+        correlation=columns["correlationId"],
         name=name,
         kind=np.full(len(start), kind, np.uint8),
-        bytes=_or_zero(columns["bytes"]) if "bytes" in columns else np.zeros(len(start), np.int64),
+        bytes=columns.get("bytes", np.zeros(len(start), np.int64)),
         comm=NO_COMMS,
     )
     return work if placed.all() else take(work, placed)
-
-
-def _or_zero(column: I64) -> I64:
-    missing = column == MISSING
-    return np.where(missing, 0, column) if missing.any() else column
 
 
 def _kernels(export: Export, names: ByteTexts) -> ExportWork:

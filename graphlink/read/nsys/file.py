@@ -33,6 +33,7 @@ MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
 _MOST_ROW_BYTES: Final = 256 << 20  # damaged pages say that a row goes on for gigabytes
 _HEADER_BYTES: Final = 100
 _EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+_ABSENT: Final = {"correlationId": 0, "bytes": 0}  # what a number is that is not there, in tables of later stages; others are MISSING
 _ROW_ID_NAMES: Final = ("rowid", "_rowid_", "oid")  # of sqlite; a column of that name hides it
 
 Columns = dict[str, I64]
@@ -66,17 +67,19 @@ class Export:
     def integers(self, table: str, names: Sequence[str]) -> Columns:
         """Return int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
 
+        Of correlation ids and numbers of bytes these are 0.
         sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
         """
         there = [name for name in names if self.has(table, name)]
         count = 0 if there or table not in self._columns else self.count(table)
-        joined = (f"group_concat(CASE typeof({c}) WHEN 'integer' THEN {c} ELSE {MISSING} END)" for c in map(_quoted, there))
+        absent = {name: _ABSENT.get(name, MISSING) for name in names}
+        joined = (f"group_concat(CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {absent[c]} END)" for c in there)
         parts = {name: [np.zeros(0, np.int64)] for name in there}
         for rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))) if there else ():
             count += rows
             for name, text in zip(there, texts, strict=True):
                 parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
-        out = {name: np.concatenate(parts[name]) if name in parts else np.full(count, MISSING) for name in names}
+        out = {name: np.concatenate(parts[name]) if name in parts else np.full(count, absent[name]) for name in names}
         assert all(len(column) == count for column in out.values()), "sqlite joins one number a row"
         if _PROCESS in names and _PROCESS not in there and count:
             out[_PROCESS] = self._processes(table, out)
@@ -292,19 +295,17 @@ def _plain(path: Path, folder: Path) -> Path:
         kind = kinds.binary_kind(head)
         if kind is not kinds.NSYS or len(head) < _HEADER_BYTES:
             raise _no_export(path, head)
-        if not source.packed:
-            _refuse_cut(path, head)
-            return path
-        copy = folder / "export.sqlite"
+        plain = folder / "export.sqlite" if source.packed else path
         try:
-            with copy.open("wb") as out:
-                out.write(head)
-                while part := source.read(1 << 20):
-                    out.write(part)
+            if source.packed:
+                with plain.open("wb") as out:
+                    out.write(head)
+                    while part := source.read(1 << 20):
+                        out.write(part)
         except OSError as problem:
             raise InputError(f"cannot be unpacked into {folder} ({problem.strerror})", path=path, todo="unpack it yourself") from None
-    _refuse_cut(path, head, copy)
-    return copy
+    _refuse_cut(path, head, plain.stat().st_size)
+    return plain
 
 
 def _no_export(path: Path, head: bytes) -> InputError:
@@ -318,12 +319,11 @@ def _no_export(path: Path, head: bytes) -> InputError:
     return InputError(f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo)
 
 
-def _refuse_cut(path: Path, head: bytes, plain: Path | None = None) -> None:
+def _refuse_cut(path: Path, head: bytes, there: int) -> None:
     """By the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the last change."""
     page_bytes = int.from_bytes(head[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     told = page_bytes * int.from_bytes(head[28:32], "big")
-    there = (plain or path).stat().st_size
     if head[24:28] == head[92:96] and there < told:
         raise InputError(
             "the sqlite file is cut off",

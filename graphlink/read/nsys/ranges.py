@@ -62,11 +62,10 @@ def read_calls(export: Export, names: ByteTexts) -> ExportCalls:
     start, end = export.spans(RUNTIME, columns)
     there = columns["globalTid"] != MISSING
     export.left_out["call without thread number"] += int(np.count_nonzero(~there))
-    correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
     query = np.isin(name, [names[text] for text in _QUERIES if text in names])
     if query.any():
         query &= export.integers(RUNTIME, ("returnValue",))["returnValue"] == _NOT_READY
-    return take(ExportCalls(start, end, columns["globalTid"], name, correlation, query), there)
+    return take(ExportCalls(start, end, columns["globalTid"], name, columns["correlationId"], query), there)
 
 
 def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
