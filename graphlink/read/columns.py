@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, Comm, CommTable
-from graphlink.tables import take_comms
+from graphlink.model import I32, I64, Comm
+from graphlink.tables import comm_table, take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
@@ -110,22 +110,17 @@ class ByteTexts(dict[bytes, int]):
 
 
 class Parts:
-    """The columns of one table, gathered block by block. ``count`` is the number of rows so far."""
+    """The columns of one table, gathered block by block. ``count`` is the number of rows so far, ``comms`` their communication by row."""
 
     def __init__(self) -> None:
         self.count = 0
         self._columns: dict[str, list[NDArray[Any]]] = {}
-        self._comm_rows: list[int] = []
-        self._comms: list[Comm] = []
+        self.comms: dict[int, Comm] = {}
 
     def add(self, **columns: NDArray[Any]) -> None:
         for name, column in columns.items():
             self._columns.setdefault(name, []).append(column)
         self.count += len(column)
-
-    def add_comm(self, row: int, comm: Comm) -> None:
-        self._comm_rows.append(row)
-        self._comms.append(comm)
 
     def column(self, name: str, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
         """Return a column and give it up: each can be taken once, so that two copies never live."""
@@ -152,8 +147,7 @@ class Parts:
             if f.name in others:
                 continue
             if f.type == "CommTable":
-                comms = CommTable(np.array(self._comm_rows, np.int32), tuple(self._comms))
-                others[f.name] = take_comms(comms, order, self.count)
+                others[f.name] = take_comms(comm_table(self.comms), order, self.count)
             else:
                 others[f.name] = self.column(f.name, _DTYPE[str(f.type)])[order]
         record: _Record = kind(**others)

@@ -243,9 +243,9 @@ class _KinetoRows:
         names = [row.name or "" for row in rows]
         for at, a in enumerate(args):
             if a.collective:
-                table.add_comm(table.count + at, self._comm(a))
+                table.comms[table.count + at] = self._comm(a)
             elif names[at] in P2P_OPS:
-                table.add_comm(table.count + at, peer_of(names[at], a))
+                table.comms[table.count + at] = peer_of(names[at], a)
         table.add(
             start_ns=start,
             end_ns=end,
@@ -281,7 +281,7 @@ class _KinetoRows:
         table = self.parts[DEVICE]
         for at, a in enumerate(args):
             if a.collective:
-                table.add_comm(table.count + at, self._comm(a))
+                table.comms[table.count + at] = self._comm(a)
         table.add(
             start_ns=start,
             end_ns=end,
