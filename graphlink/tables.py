@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, NOWHERE, Bool, CommTable
+from graphlink.model import I64, NOWHERE, Bool, Comm, CommTable
 
 Positions = NDArray[np.signedinteger]
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
@@ -39,6 +39,12 @@ def concat(*tables: _Table) -> _Table:
     """Return the rows of one or more records, one behind the other; what is no column is that of the first."""
     names = [f.name for f in fields(tables[0]) if isinstance(getattr(tables[0], f.name), np.ndarray)]
     return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
+
+
+def comm_table(comms: dict[int, Comm]) -> CommTable:
+    """Return the communication of rows as a table."""
+    rows = sorted(comms)
+    return CommTable(np.array(rows, np.int32), tuple(comms[row] for row in rows))
 
 
 def take_comms(comm: CommTable, rows: Positions | Bool, count: int) -> CommTable:

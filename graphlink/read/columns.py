@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, Comm, CommTable
-from graphlink.tables import take_comms
+from graphlink.model import I32, I64, Comm
+from graphlink.tables import comm_table, take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
@@ -67,14 +67,16 @@ def ints(values: Sequence[object], default: int = MISSING) -> I64:
     return np.fromiter((to_int(value, default) for value in values), np.int64, len(values))
 
 
-def ns_of_us(us: NDArray[np.float64]) -> I64:
+def ns_of_us(us: Sequence[float | None] | NDArray[np.float64]) -> I64:
     """Convert microseconds to the nearest ns, exact for three decimals below 2**43 us.
 
-    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. NaN or |us| >= 2**62 / 1000 gives MISSING.
+    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. None, NaN or |us| >= 2**62 / 1000 gives MISSING.
     """
+    us = np.array(us, np.float64)
     fits = np.abs(us) < _MAX_US
-    whole = np.floor(np.where(fits, us, 0.0))
-    ns = whole.astype(np.int64) * 1000 + np.rint((np.where(fits, us, 0.0) - whole) * 1000).astype(np.int64)
+    us[~fits] = 0.0
+    whole = np.floor(us)
+    ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     return np.where(fits, ns, np.int64(MISSING))
 
 
@@ -108,22 +110,17 @@ class ByteTexts(dict[bytes, int]):
 
 
 class Parts:
-    """The columns of one table, gathered block by block. ``count`` is the number of rows so far."""
+    """The columns of one table, gathered block by block. ``count`` is the number of rows so far, ``comms`` their communication by row."""
 
     def __init__(self) -> None:
         self.count = 0
         self._columns: dict[str, list[NDArray[Any]]] = {}
-        self._comm_rows: list[int] = []
-        self._comms: list[Comm] = []
+        self.comms: dict[int, Comm] = {}
 
     def add(self, **columns: NDArray[Any]) -> None:
         for name, column in columns.items():
             self._columns.setdefault(name, []).append(column)
         self.count += len(column)
-
-    def add_comm(self, row: int, comm: Comm) -> None:
-        self._comm_rows.append(row)
-        self._comms.append(comm)
 
     def column(self, name: str, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
         """Return a column and give it up: each can be taken once, so that two copies never live."""
@@ -150,8 +147,7 @@ class Parts:
             if f.name in others:
                 continue
             if f.type == "CommTable":
-                comms = CommTable(np.array(self._comm_rows, np.int32), tuple(self._comms))
-                others[f.name] = take_comms(comms, order, self.count)
+                others[f.name] = take_comms(comm_table(self.comms), order, self.count)
             else:
                 others[f.name] = self.column(f.name, _DTYPE[str(f.type)])[order]
         record: _Record = kind(**others)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -96,7 +97,6 @@ class _EtNodes:
         self.strings = Strings()
         self.json_texts = ByteTexts(self.strings)
         self.parts = Parts()
-        self.comms: dict[int, Comm] = {}
         self.groups: dict[str, ProcessGroup] = {}
         self.group_of_pointer: dict[int, str] = {}
         self.device_nodes = 0
@@ -106,21 +106,16 @@ class _EtNodes:
     def add(self, block: Block[_Node]) -> None:
         self.left_out["unreadable"] += len(block.bad)
         nodes, raws = block.rows, block.raws
-        host = [not _is_device(node) for node in nodes]
+        host = np.array([not _is_device(node) for node in nodes], np.bool_)
         ids = ints([node.id for node in nodes])
-        usable = np.array(host, np.bool_) & (ids != MISSING)
-        self.device_nodes += host.count(False)
-        self.left_out["node without id"] += int((np.array(host, np.bool_) & (ids == MISSING)).sum())
+        usable = host & (ids != MISSING)
+        self.device_nodes += int(np.count_nonzero(~host))
+        self.left_out["node without id"] += int(np.count_nonzero(host & ~usable))
         if self.left_out["node without id"] > MAX_BAD:
             raise InputError(f"more than {MAX_BAD:,} of its nodes have no id", path=self.path, todo="check the file, or record it again")
-        if not usable.all():
-            keep = usable.tolist()
-            nodes = [node for node, kept in zip(nodes, keep, strict=True) if kept]
-            raws = [raw for raw, kept in zip(raws, keep, strict=True) if kept] if raws else raws
-            ids = ids[usable]
-        if nodes:
-            self.raws += raws
-            self._add_nodes(nodes, ids)
+        if usable.any():
+            self.raws += compress(raws, usable.tolist())
+            self._add_nodes(list(compress(nodes, usable.tolist())), ids[usable])
 
     def _add_nodes(self, nodes: list[_Node], ids: I64) -> None:
         attrs = [_attrs(node) for node in nodes]
@@ -132,7 +127,7 @@ class _EtNodes:
                 op = _recorded(nodes[at])
                 comm = collective(op, attrs[at]) if name == _COLLECTIVE else peer(name, op)
                 if comm is not None:
-                    self.comms[self.parts.count + at] = comm
+                    self.parts.comms[self.parts.count + at] = comm
             elif name == _GROUP_INIT:
                 self._add_groups(nodes[at])
         self.parts.add(
@@ -158,8 +153,7 @@ class _EtNodes:
             raise InputError(
                 "has no execution trace node that can be read", path=self.path, todo="give the ET of the run, or record it again"
             )
-        for row, comm in self.comms.items():
-            parts.add_comm(row, self._with_group_name(comm))
+        parts.comms = {row: self._with_group_name(comm) for row, comm in parts.comms.items()}
         order = self._order(parts.seen("id"), parts.seen("rf_id"))
         return parts.table(
             HostTrace,

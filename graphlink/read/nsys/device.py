@@ -73,18 +73,13 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         device=columns["deviceId"],
         context=context_of(columns["contextId"]),
         stream=columns["streamId"],
-        correlation=_or_zero(columns["correlationId"]),
+        correlation=columns["correlationId"],
         name=name,
         kind=np.full(len(start), kind, np.uint8),
-        bytes=_or_zero(columns["bytes"]) if "bytes" in columns else np.zeros(len(start), np.int64),
+        bytes=columns.get("bytes", np.zeros(len(start), np.int64)),
         comm=NO_COMMS,
     )
     return work if placed.all() else take(work, placed)
-
-
-def _or_zero(column: I64) -> I64:
-    missing = column == MISSING
-    return np.where(missing, 0, column) if missing.any() else column
 
 
 def _kernels(export: Export, names: ByteTexts) -> ExportWork:
@@ -134,18 +129,15 @@ def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> Expor
 
 
 def _words(export: Export, table: str, words: tuple[str, ...]) -> dict[int, str]:
-    """{number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021."""
+    """{number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021.
+
+    Of ``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` the longest ending that is a known word counts: ``DEVICE_STATIC``.
+    """
     known = {word.upper().replace(" ", "_"): word for word in words}
     told = {}
     for number, name in export.rows(table, ("id", "name")):
         text = name.decode("ascii", "replace") if isinstance(name, bytes) else ""
-        word = next((known[end] for end in _endings(text) if end in known), None)
+        word = max((end for end in known if f"_{text}".endswith(f"_{end}")), key=len, default=None)
         if isinstance(number, int) and word is not None:
-            told[number] = word
+            told[number] = known[word]
     return told or dict(enumerate(words))
-
-
-def _endings(name: str) -> list[str]:
-    """``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` -> ``..., KIND_DEVICE_STATIC, DEVICE_STATIC, STATIC``: the longest that is known counts."""
-    parts = name.split("_")
-    return ["_".join(parts[k:]) for k in range(len(parts))]

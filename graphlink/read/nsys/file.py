@@ -33,50 +33,49 @@ MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
 _MOST_ROW_BYTES: Final = 256 << 20  # damaged pages say that a row goes on for gigabytes
 _HEADER_BYTES: Final = 100
 _EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+_ABSENT: Final = {"correlationId": 0, "bytes": 0}  # what a number is that is not there, in tables of later stages; others are MISSING
 _ROW_ID_NAMES: Final = ("rowid", "_rowid_", "oid")  # of sqlite; a column of that name hides it
 
 Columns = dict[str, I64]
 
 
 class Export:
-    """One open export, and what was passed over in it (``left_out``) or is doubtful about it (``warnings``)."""
+    """One open export: columns of its ``tables``, and what was passed over in it (``left_out``) or is doubtful about it (``warnings``)."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
         self.left_out: Counter[str] = Counter()
         self.warnings: list[str] = []
         self._connection = connection
-        self._columns: dict[str, frozenset[str]] = {}
+        self.tables: dict[str, frozenset[str]] = {}
         self._calls: I64 | None = None  # (correlation, globalPid) of the calls, for tables that do not say of which process they are
         with self._reading("sqlite_master"):
             names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             for table in (name.decode("ascii") for (name,) in names if isinstance(name, bytes) and name.isascii()):
                 found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-                self._columns[table] = frozenset(row[1].decode("ascii") for row in found if row[1].isascii())
+                self.tables[table] = frozenset(row[1].decode("ascii") for row in found if row[1].isascii())
         self._outermost: list[tuple[int, str, int]] = []  # ns, table, position: first and last times of each table read
         self.epoch_ns = self._epoch_ns()
 
-    @property
-    def tables(self) -> frozenset[str]:
-        return frozenset(self._columns)
-
     def has(self, table: str, *columns: str) -> bool:
-        return self._columns.get(table, frozenset()).issuperset(columns) and table in self._columns
+        return table in self.tables and self.tables[table].issuperset(columns)
 
     def integers(self, table: str, names: Sequence[str]) -> Columns:
         """Return int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
 
+        Of correlation ids and numbers of bytes these are 0.
         sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
         """
         there = [name for name in names if self.has(table, name)]
-        count = 0 if there or table not in self._columns else self.count(table)
-        joined = (f"group_concat(CASE typeof({c}) WHEN 'integer' THEN {c} ELSE {MISSING} END)" for c in map(_quoted, there))
+        count = 0 if there or table not in self.tables else self.count(table)
+        absent = {name: _ABSENT.get(name, MISSING) for name in names}
+        joined = (f"group_concat(CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {absent[c]} END)" for c in there)
         parts = {name: [np.zeros(0, np.int64)] for name in there}
         for rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))) if there else ():
             count += rows
             for name, text in zip(there, texts, strict=True):
                 parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
-        out = {name: np.concatenate(parts[name]) if name in parts else np.full(count, MISSING) for name in names}
+        out = {name: np.concatenate(parts[name]) if name in parts else np.full(count, absent[name]) for name in names}
         assert all(len(column) == count for column in out.values()), "sqlite joins one number a row"
         if _PROCESS in names and _PROCESS not in there and count:
             out[_PROCESS] = self._processes(table, out)
@@ -135,9 +134,9 @@ class Export:
 
     def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return all rows of a small table; None for absent columns. Text comes as bytes."""
-        if table not in self._columns:
+        if table not in self.tables:
             return []
-        there = [_quoted(name) if name in self._columns[table] else "NULL" for name in names]
+        there = [_quoted(name) if name in self.tables[table] else "NULL" for name in names]
         with self._reading(table):
             return self._connection.execute(f"SELECT {', '.join(there)} FROM {_quoted(table)}").fetchall()
 
@@ -205,22 +204,21 @@ class Export:
             todo=_EXPORT_AGAIN,
         )
 
+    def _row(self, table: str, position: int, shown: str) -> Any:
+        query = f"SELECT {shown} FROM {_quoted(table)} ORDER BY {self._row_id(table)} LIMIT 1 OFFSET ?"
+        with self._reading(table):
+            return self._connection.execute(query, (position,)).fetchone()
+
     def _place(self, table: Any, position: Any) -> str:
         """A row in words, by its row id."""
-        name = self._row_id(table)
-        with self._reading(table):
-            row = self._connection.execute(f"SELECT {name} FROM {_quoted(table)} ORDER BY {name} LIMIT 1 OFFSET ?", (position,)).fetchone()
+        row = self._row(table, position, self._row_id(table))
         return f"row {row[0] if row else '?'} of {table}"
 
     def bad_row(self, table: str, position: int, column: str) -> InputError:
         """Make the error for a value that is no time."""
-        name = self._row_id(table)
-        shown = f"typeof({_quoted(column)}), substr({_quoted(column)}, 1, 40)"
         value = "is missing"
         if self.has(table, column):
-            with self._reading(table):
-                query = f"SELECT {shown} FROM {_quoted(table)} ORDER BY {name} LIMIT 1 OFFSET ?"
-                kind, text = self._connection.execute(query, (position,)).fetchone()
+            kind, text = self._row(table, position, f"typeof({_quoted(column)}), substr({_quoted(column)}, 1, 40)")
             said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
             value = f"is {said!r} ({kind.decode()})"
         return InputError(
@@ -238,7 +236,7 @@ class Export:
         return usable[0] if usable else 0
 
     def _row_id(self, table: str) -> str:
-        taken = {column.lower() for column in self._columns[table]}
+        taken = {column.lower() for column in self.tables[table]}
         return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
 
     def _pages(self, table: str, select: str, columns: str) -> Iterator[list[Any]]:
@@ -292,19 +290,17 @@ def _plain(path: Path, folder: Path) -> Path:
         kind = kinds.binary_kind(head)
         if kind is not kinds.NSYS or len(head) < _HEADER_BYTES:
             raise _no_export(path, head)
-        if not source.packed:
-            _refuse_cut(path, head)
-            return path
-        copy = folder / "export.sqlite"
+        plain = folder / "export.sqlite" if source.packed else path
         try:
-            with copy.open("wb") as out:
-                out.write(head)
-                while part := source.read(1 << 20):
-                    out.write(part)
+            if source.packed:
+                with plain.open("wb") as out:
+                    out.write(head)
+                    while part := source.read(1 << 20):
+                        out.write(part)
         except OSError as problem:
             raise InputError(f"cannot be unpacked into {folder} ({problem.strerror})", path=path, todo="unpack it yourself") from None
-    _refuse_cut(path, head, copy)
-    return copy
+    _refuse_cut(path, head, plain.stat().st_size)
+    return plain
 
 
 def _no_export(path: Path, head: bytes) -> InputError:
@@ -318,12 +314,11 @@ def _no_export(path: Path, head: bytes) -> InputError:
     return InputError(f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo)
 
 
-def _refuse_cut(path: Path, head: bytes, plain: Path | None = None) -> None:
+def _refuse_cut(path: Path, head: bytes, there: int) -> None:
     """By the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the last change."""
     page_bytes = int.from_bytes(head[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     told = page_bytes * int.from_bytes(head[28:32], "big")
-    there = (plain or path).stat().st_size
     if head[24:28] == head[92:96] and there < told:
         raise InputError(
             "the sqlite file is cut off",

@@ -62,11 +62,10 @@ def read_calls(export: Export, names: ByteTexts) -> ExportCalls:
     start, end = export.spans(RUNTIME, columns)
     there = columns["globalTid"] != MISSING
     export.left_out["call without thread number"] += int(np.count_nonzero(~there))
-    correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
     query = np.isin(name, [names[text] for text in _QUERIES if text in names])
     if query.any():
         query &= export.integers(RUNTIME, ("returnValue",))["returnValue"] == _NOT_READY
-    return take(ExportCalls(start, end, columns["globalTid"], name, correlation, query), there)
+    return take(ExportCalls(start, end, columns["globalTid"], name, columns["correlationId"], query), there)
 
 
 def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
@@ -88,8 +87,7 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
     export.note_negative(NVTX, np.where(kept, columns["start"], 0))
     last_thread = columns["endGlobalTid"][rows]
     thread = columns["globalTid"][rows]
-    place = np.full(len(kept), -1, np.int64)
-    place[rows] = np.arange(len(rows))
+    place = np.cumsum(kept) - 1
     zero, no_text = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int32)
     return ExportRanges(
         start_ns=start[rows],
@@ -106,7 +104,7 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
         comm=NO_COMMS,
         apart=(last_thread != MISSING) & (last_thread != 0) & (last_thread != thread),
         nccl=_of_nccl(names, columns, types, name)[rows],
-        payload={int(place[row]): one for row, one in payload.items() if place[row] >= 0},
+        payload={int(place[row]): one for row, one in payload.items() if kept[row]},
     )
 
 

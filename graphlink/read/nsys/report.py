@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE, Comm, CommTable, Trace
+from graphlink.model import NOWHERE, Comm, Trace
 from graphlink.read import kinds
 from graphlink.read.columns import ByteTexts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
@@ -25,6 +25,7 @@ from graphlink.read.nsys.places import Contents, Numbering, Place, number
 from graphlink.read.nsys.ranges import NVTX, ExportCalls, ExportRanges, forward_backward, read_calls, read_overheads, read_ranges
 from graphlink.read.nsys.split import ExportRows, split, with_clear_streams
 from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_records, with_untold
+from graphlink.tables import comm_table
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
 _TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
@@ -68,7 +69,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
         found = members([(int(ranges.tid[row]) & PID_MASK, one) for row, one in ranges.payload.items()])
         range_comm = _range_comms(strings, ranges, {m.communicator: m.size for m in found})
         work_comm = _kernel_comms(strings, work, calls, ranges, range_comm)
-        work, ranges = replace(work, comm=_comm_table(work_comm)), replace(ranges, comm=_comm_table(range_comm))
+        work, ranges = replace(work, comm=comm_table(work_comm)), replace(ranges, comm=comm_table(range_comm))
         flows = forward_backward(ranges, strings)
         rows, renumbered = with_clear_streams(ExportRows(work, ranges, calls, syncs, events, flows, read_overheads(export, names)))
         several = [process for process, count in Counter(place.process for place in places).items() if count > 1]
@@ -98,11 +99,6 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
         first, *others = split(rows, places, whole)
         first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
         return Contents(places, found), (first, *others)
-
-
-def _comm_table(comms: dict[int, Comm]) -> CommTable:
-    row = sorted(comms)
-    return CommTable(np.array(row, np.int32), tuple(comms[k] for k in row))
 
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:
@@ -171,7 +167,7 @@ def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -
         ("event records", rows.events.process),
     ):
         export.left_out[f"{what} of processes without device work"] += int(np.count_nonzero(~np.isin(process, processes)))
-    for table in sorted(export.tables - _READ):
+    for table in sorted(export.tables.keys() - _READ):
         if any(export.has(table, column) for column in _TIMES):
             export.left_out[table] += export.count(table)
 

@@ -112,14 +112,13 @@ def read_syncs(export: Export, names: ByteTexts, calls: ExportCalls, devices: di
     process, context = columns["globalPid"], context_of(columns["contextId"])
     on_stream = np.isin(kind, [SyncKind.STREAM, SyncKind.STREAM_WAIT])
     of_event = np.isin(kind, [SyncKind.EVENT, SyncKind.STREAM_WAIT])
-    correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
     known_event = of_event & ~np.isin(columns["eventId"], _NONE)
     nothing, no = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.bool_)
     return ExportSyncs(
         kind=kind,
         start_ns=start[kept],
         end_ns=end[kept],
-        correlation=correlation,
+        correlation=columns["correlationId"],
         device=_devices(process, context, columns["deviceId"], devices),
         stream=columns["streamId"],
         stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),

@@ -16,7 +16,7 @@ from typing import Final
 
 from graphlink.errors import InputError, UsageError
 from graphlink.nccl.read.read import DumpHead
-from graphlink.read.heads import Head, deep_ranks
+from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.source import open_source
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order
 from graphlink.run.discover.same_rank import of_other_runs, refuse_copies, refuse_same_rank
@@ -140,7 +140,7 @@ def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ra
     of_process = _of_same_process(devices, hosts)
     recorded = [head.rank if head.rank is not None else rank for head, rank in zip(hosts, of_process, strict=True)]
     untold = [k for k, rank in enumerate(recorded) if rank is None]
-    for k, rank in zip(untold, deep_ranks([hosts[k].path for k in untold]), strict=True):
+    for k, rank in zip(untold, at_once(deep_rank, [hosts[k].path for k in untold]), strict=True):
         recorded[k] = rank
     return _ranked(hosts, recorded, sorted(one.rank for one in devices))
 
