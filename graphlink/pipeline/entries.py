@@ -15,7 +15,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, Reading, Rule, readings
-from graphlink.tables import take
+from graphlink.tables import concat, take
 
 _BACKWARD = (Phase.B, Phase.I)
 
@@ -132,7 +132,7 @@ def _finished(linked: Linked, raw: _Raw, optimizer: _Raw | None, rule: Rule) -> 
     if (raw.layer != NOWHERE).any():
         raw = _passes(raw)
     if optimizer is not None:
-        raw = _Raw(*(np.append(getattr(raw, field), getattr(optimizer, field)) for field in _Raw.__slots__))
+        raw = concat(raw, optimizer)
         raw = take(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
     given = raw.microbatch[np.isin(raw.phase, (Phase.F, *_BACKWARD))]
     constant = len(np.unique(given)) == 1 and len(given) > 2
@@ -232,8 +232,7 @@ def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
     if (numbers == NOWHERE).any() or len(np.unique(numbers)) < len(numbers):
         numbers = np.arange(len(texts))
     found = np.searchsorted(start_ns, entries.start_ns, side="right") - 1
-    out: I64 = np.where(found >= 0, numbers[np.maximum(found, 0)], numbers[0] - 1)
-    return out
+    return np.asarray(np.where(found >= 0, numbers[np.maximum(found, 0)], numbers[0] - 1))
 
 
 def _by_repetition(entries: Entries) -> I64:
@@ -282,8 +281,7 @@ def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
 
 
 def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
-    out: Bool = (which != NOWHERE) & (entries.end_ns[which] <= at_ns)
-    return out
+    return np.asarray((which != NOWHERE) & (entries.end_ns[which] <= at_ns))
 
 
 def _leaps(around: I32) -> list[I64]:

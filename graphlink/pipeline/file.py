@@ -236,7 +236,6 @@ def idle_of(file: Bubbles) -> Idle:
     cause = {name: i for i, name in enumerate(CAUSES)}
     return Idle(
         rank=np.array([e.rank for e in file.idle], np.int64),
-        stage=np.array([e.stage for e in file.idle], np.int64),
         step=_numbers([e.step for e in file.idle]),
         start_ns=np.array([e.start_ns for e in file.idle], np.int64),
         end_ns=np.array([e.end_ns for e in file.idle], np.int64),

@@ -164,8 +164,7 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
     moments = np.unique(rows.start_ns)
 
     def place(of: I64) -> I64:  # numbers one after the other on one axis of moments
-        out: I64 = np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of])
-        return out
+        return np.asarray(np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of]))
 
     row = row[np.argsort(place(row), kind="stable")]
     found = np.searchsorted(place(row), place(backward), side="left") - 1

@@ -100,8 +100,7 @@ class Frame:
 
     def pixels(self, ns: I64) -> Pixels:
         """Return positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
-        out: Pixels = np.round((ns - self.first_ns) / self.ns_per_pixel, 2)
-        return out
+        return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
 
 
 def _frame(panels: Sequence[Panel]) -> Frame:

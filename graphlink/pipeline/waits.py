@@ -22,15 +22,13 @@ _FAR: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Spans):
     """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
 
     ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later still, ``NOWHERE``
     if the launch was in time. Neither: nothing explains it.
     """
 
-    start_ns: I64
-    end_ns: I64
     op: I32
     call: I32
     next: I32
@@ -60,8 +58,7 @@ def _ended_inside(graph: Graph, idle: Spans) -> I64:
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
     end_ns = graph.end_ns[node] + graph.epoch_ns
     before = np.searchsorted(idle.start_ns, end_ns) - 1
-    out: I64 = node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0]
-    return out
+    return np.asarray(node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,12 @@ class Jobs:
     @property
     def work(self) -> Bool:
         """Return which jobs are of phases F, B, I or W."""
-        out: Bool = self.phase <= Phase.W
-        return out
+        return np.asarray(self.phase <= Phase.W)
 
     @property
     def returns(self) -> Bool:
         """Return which jobs send a gradient back: B or I."""
-        out: Bool = (self.phase == Phase.B) | (self.phase == Phase.I)
-        return out
+        return np.asarray((self.phase == Phase.B) | (self.phase == Phase.I))
 
 
 def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
@@ -207,16 +205,14 @@ def _middles(jobs: Jobs) -> I64:
     order = np.flatnonzero(jobs.work)
     steps, first = np.unique(jobs.step[order], return_index=True)
     last = np.append(first[1:], len(order)) - 1
-    out: I64 = (jobs.log.start_ns[order[first]] // 2 + jobs.log.end_ns[order[last]] // 2)[: len(steps)]
-    return out
+    return np.asarray((jobs.log.start_ns[order[first]] // 2 + jobs.log.end_ns[order[last]] // 2)[: len(steps)])
 
 
 def _may_begin(jobs: Jobs) -> Bool:
     """Return which forwards may be the first of a step."""
     forward = jobs.phase == Phase.F
     lowest = jobs.chunk[forward].min(initial=np.iinfo(np.int64).max)
-    out: Bool = forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs)))
-    return out
+    return np.asarray(forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs))))
 
 
 def _knows_microbatches(jobs: Jobs) -> bool:
@@ -227,14 +223,12 @@ def _steps_with_work(first: Bool, work: Bool) -> I64:
     """Return steps from where each begins; one without work counts to the step before."""
     step = np.cumsum(first)
     holds = np.bincount(step[work], minlength=int(step[-1]) + 1) > 0
-    out: I64 = np.maximum(np.cumsum(holds) - 1, 0)[step]
-    return out
+    return np.asarray(np.maximum(np.cumsum(holds) - 1, 0)[step])
 
 
 def _per_step(jobs: Jobs, step: I64) -> I64:
     """Count the forwards of each step."""
-    out: I64 = np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1)
-    return out
+    return np.asarray(np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1))
 
 
 def _faults(jobs: Jobs, step: I64, usual: int) -> int:

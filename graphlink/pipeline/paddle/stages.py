@@ -71,8 +71,7 @@ class Stages:
         known = np.maximum(chunk, 0)
         at = int(self.position[worker])
         turned = np.isin(known, list(self.reversed_chunks))
-        out: I64 = known * self.count + np.where(turned, self.count - 1 - at, at)
-        return out
+        return np.asarray(known * self.count + np.where(turned, self.count - 1 - at, at))
 
 
 def passages(workers: Sequence[Jobs]) -> Passages:
@@ -286,14 +285,12 @@ def _hops(seen: Passages, stages: Stages) -> list[tuple[_Cell, _Cell]]:
 
 def _forth_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
     """Return the time from the end of each forward to the start of the next stage's, as the clocks say."""
-    gap: I64 = (seen.forth_start_ns[there] - seen.forth_end_ns[here])[seen.forth[here] & seen.forth[there]]
-    return gap
+    return np.asarray((seen.forth_start_ns[there] - seen.forth_end_ns[here])[seen.forth[here] & seen.forth[there]])
 
 
 def _back_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
     """Return the time from the end of each backward of the next stage to the start of this one's, as the clocks say."""
-    gap: I64 = (seen.back_start_ns[here] - seen.back_end_ns[there])[seen.back[here] & seen.back[there]]
-    return gap
+    return np.asarray((seen.back_start_ns[here] - seen.back_end_ns[there])[seen.back[here] & seen.back[there]])
 
 
 def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
