@@ -259,36 +259,17 @@ def numbered(entries: Entries, step: I64) -> Entries:
 
 def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
     """Return the innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
-    out = np.full(len(at_ns), NOWHERE, np.int32)
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
-    own = np.flatnonzero(~second)
+    own = np.flatnonzero(~second & (entries.start_ns < entries.end_ns))
     if not len(own):
-        return out
-    threads, points = np.unique(entries.tid[own]), np.unique(entries.start_ns[own])
-    place = np.searchsorted(threads, entries.tid[own]) * len(points) + np.searchsorted(points, entries.start_ns[own])
-    order = np.argsort(place, kind="stable")
-    thread = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
-    upto = thread * len(points) + np.searchsorted(points, at_ns, side="right") - 1
-    at = own[order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]]
-    found = np.where((entries.tid[at] == tid) & (entries.start_ns[at] <= at_ns), at, NOWHERE)
-    for up in _leaps(entries.around):  # to the outermost one that is over, and from there to what is around it
-        over = _over(entries, up[found], at_ns)
-        found[over] = up[found[over]]
-    over = _over(entries, found, at_ns)
-    found[over] = entries.around[found[over]]
-    return found.astype(np.int32)
-
-
-def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
-    return np.asarray((which != NOWHERE) & (entries.end_ns[which] <= at_ns))
-
-
-def _leaps(around: I32) -> list[I64]:
-    """Return what is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
-    up = np.append(around, NOWHERE).astype(np.int64)
-    out = []
-    while (up != NOWHERE).any():
-        out.append(up)
-        up = up[up]
-    return out[::-1]
+        return np.full(len(at_ns), NOWHERE, np.int32)
+    # from its end on it is what is around a range, from its start on the range; at one moment ends come first, and what is outer ends last
+    since_ns, inner = np.append(entries.end_ns[own], entries.start_ns[own]), np.append(entries.around[own], own)
+    thread = np.tile(entries.tid[own], 2)
+    order = np.lexsort((np.append(-own, own + 1), since_ns, thread))
+    threads, points = np.unique(thread), np.unique(since_ns)
+    place = np.searchsorted(threads, thread) * len(points) + np.searchsorted(points, since_ns)
+    upto = np.minimum(np.searchsorted(threads, tid), len(threads) - 1) * len(points) + np.searchsorted(points, at_ns, side="right") - 1
+    last = order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]
+    return np.where((thread[last] == tid) & (since_ns[last] <= at_ns), inner[last], NOWHERE).astype(np.int32)

@@ -80,20 +80,25 @@ def _typed(log: JobLog) -> Jobs:
 
 def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     """Return ``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
-    used = [np.unique(getattr(jobs, column)[jobs.work]) for jobs in workers]
+    used = [getattr(jobs, column)[jobs.work] for jobs in workers]
     numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
     numbers = numbers[numbers != NOWHERE]
     if not len(numbers) or numbers[-1] == len(numbers) - 1:
         return workers
     many = "chunks" if column == "chunk" else "microbatches"
     said = f"the {many} of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
-    out: list[Jobs] = []
-    for jobs in workers:
-        values = getattr(jobs, column)
-        place = np.where(values == NOWHERE, NOWHERE, np.searchsorted(numbers, values))
-        jobs = replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
-        out.append(jobs if out else replace(jobs, warnings=(*jobs.warnings, said)))
-    return out
+    values = [getattr(jobs, column) for jobs in workers]
+    places = [np.where(value == NOWHERE, NOWHERE, np.searchsorted(numbers, value)) for value in values]
+    renumbered = [
+        replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
+        for jobs, place in zip(workers, places, strict=True)
+    ]
+    return _warned(renumbered, said)
+
+
+def _warned(workers: list[Jobs], said: str) -> list[Jobs]:
+    """Give a warning of all workers to the first."""
+    return [replace(workers[0], warnings=(*workers[0].warnings, said)), *workers[1:]]
 
 
 def _kind(text: str) -> tuple[int, int, int]:
@@ -152,8 +157,7 @@ def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
     count = max(min(count, *forwards, len(workers[0].phase)), 1) if forwards else 1
     how = "cut at the longest idle gaps" if count > 1 else "taken as one"
     said = f"the logs hold neither optimizer nor lr jobs: steps are {how}"
-    out = [replace(jobs, step=_steps_by_gaps(jobs, count)) for jobs in workers]
-    return [replace(jobs, warnings=(*jobs.warnings, said)) if i == 0 else jobs for i, jobs in enumerate(out)]
+    return _warned([replace(jobs, step=_steps_by_gaps(jobs, count)) for jobs in workers], said)
 
 
 def _steps_by_marks(jobs: Jobs) -> I64 | None:
