@@ -188,22 +188,26 @@ def load(path: Path) -> Bubbles:
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
         )
     file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
+    if why := _strange(file):
+        raise InputError(why, path=path, todo="run graphlink again with --force")
+    return file
+
+
+def _strange(file: Bubbles) -> str:
+    """Return what no file of ours says; empty where all is well."""
     ranks = {stage.rank for stage in file.stages}
     if len(ranks) < len(file.stages):
-        raise InputError("a rank stands twice in its stages", path=path, todo="run graphlink again with --force")
+        return "a rank stands twice in its stages"
     strange = ({e.rank for e in file.ranges} | {e.rank for e in file.idle}) - ranks
     if strange:
-        raise InputError(f"rank {min(strange)} is none of its stages", path=path, todo="run graphlink again with --force")
+        return f"rank {min(strange)} is none of its stages"
     said = file.pipeline
     chunks = [said.chunks, *(e.chunk + 1 for e in file.ranges if e.chunk is not UNSET)]
     counts = [said.stages, said.microbatches, *chunks, max(chunks) * max(said.stages, len(file.stages)), *(s.stage for s in file.stages)]
     counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
     if not 0 <= min(counts) <= max(counts) < _MOST:
-        wrong = min(counts) if min(counts) < 0 else max(counts)
-        raise InputError(f"it counts {wrong:,} stages, chunks or microbatches", path=path, todo="run graphlink again with --force")
-    if _too_long(file):
-        raise InputError("its times lie more than 104 days apart", path=path, todo="run graphlink again with --force")
-    return file
+        return f"it counts {min(counts) if min(counts) < 0 else max(counts):,} stages, chunks or microbatches"
+    return "its times lie more than 104 days apart" if _too_long(file) else ""
 
 
 def _too_long(file: Bubbles) -> bool:

@@ -69,8 +69,11 @@ def first_source(linked: Linked, entries: Entries) -> int:
     forward = np.flatnonzero(entries.phase == Phase.F)
     if not len(forward):
         return NOWHERE
-    peers = peer_ops(linked)
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < entries.end_ns[forward[0]]))
+    return _source(peer_ops(linked), int(entries.end_ns[forward[0]]))
+
+
+def _source(peers: PeerOps, until_ns: int) -> int:
+    before = np.flatnonzero(~peers.sends & (peers.start_ns < until_ns))
     return int(peers.peer[before[0]]) if len(before) else NOWHERE
 
 
@@ -125,8 +128,7 @@ def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int)
     A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
     several stages on a rank (interleaved) or in a ring there are more.
     """
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < first_end_ns))
-    previous = int(peers.peer[before[0]]) if len(before) else NOWHERE
+    previous = _source(peers, first_end_ns)
     others = np.unique(peers.peer[peers.peer != previous]).tolist()
     if len(others) > 1:
         return f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before and after"
