@@ -27,6 +27,7 @@ from graphlink.version import __version__
 NAME: Final = "bubbles.json"
 FORMAT: Final = 1
 _MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
+_BLOCK: Final = 1 << 14  # idle intervals that are written at a time
 PhaseName = Literal["F", "B", "I", "W", "OPT"]
 CauseName = Literal[
     "warmup",
@@ -155,11 +156,6 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
     )
 
 
-def encode(pipeline: Pipeline) -> bytes:
-    """Return the file's bytes. ``blocks`` gives the same a rank at a time."""
-    return b"".join(blocks(pipeline))
-
-
 def blocks(pipeline: Pipeline) -> Iterator[bytes]:
     """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
@@ -171,7 +167,7 @@ def blocks(pipeline: Pipeline) -> Iterator[bytes]:
     yield b'],\n"idle":['
     stage_of = {entry.rank: entry.stage for entry in file.stages}
     texts = _sound(pipeline.idle.texts)
-    yield from _lists(_idle(pipeline.idle, mine, stage_of, texts) for mine in _chunks(len(pipeline.idle.rank)))
+    yield from _lists(_idle(pipeline.idle, slice(low, low + _BLOCK), stage_of, texts) for low in range(0, len(pipeline.idle.rank), _BLOCK))
     yield b"]}\n"
 
 
@@ -188,7 +184,8 @@ def load(path: Path) -> Bubbles:
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
         )
     file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
-    if why := _strange(file):
+    why = _strange(file)
+    if why:
         raise InputError(why, path=path, todo="run graphlink again with --force")
     return file
 
@@ -330,10 +327,6 @@ def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
 def _sound(texts: Sequence[str]) -> list[str]:
     """Make texts writable: recorded names may hold half a surrogate pair."""
     return [text.encode("utf-8", "backslashreplace").decode() for text in texts]
-
-
-def _chunks(count: int, size: int = 1 << 14) -> Iterator[slice]:
-    return (slice(low, low + size) for low in range(0, count, size))
 
 
 def _maybe(values: I64) -> list[int | UnsetType]:

@@ -337,7 +337,7 @@ def test_ranges_of_no_step_are_said() -> None:
 def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
     made = all_causes()
     path = tmp_path / bubbles.NAME
-    path.write_bytes(bubbles.encode(made))
+    path.write_bytes(b"".join(bubbles.blocks(made)))
     file = bubbles.load(path)
     panels = recorded([s.rank for s in file.stages], bubbles.ranges_of(file), bubbles.idle_of(file), file.steps)
     assert picture(heading(file.pipeline), panels) == encode(made)
