@@ -318,8 +318,7 @@ def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
 
 
 def _sizes(parts: Sequence[_Rows]) -> I64:
-    total: I64 = np.sum([p.size for p in parts], axis=0)
-    return total
+    return np.asarray(np.sum([p.size for p in parts], axis=0))
 
 
 def _side_by_side(parts: Sequence[_Rows]) -> U8:

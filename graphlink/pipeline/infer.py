@@ -69,8 +69,11 @@ def first_source(linked: Linked, entries: Entries) -> int:
     forward = np.flatnonzero(entries.phase == Phase.F)
     if not len(forward):
         return NOWHERE
-    peers = peer_ops(linked)
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < entries.end_ns[forward[0]]))
+    return _source(peer_ops(linked), int(entries.end_ns[forward[0]]))
+
+
+def _source(peers: PeerOps, until_ns: int) -> int:
+    before = np.flatnonzero(~peers.sends & (peers.start_ns < until_ns))
     return int(peers.peer[before[0]]) if len(before) else NOWHERE
 
 
@@ -125,8 +128,7 @@ def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int)
     A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
     several stages on a rank (interleaved) or in a ring there are more.
     """
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < first_end_ns))
-    previous = int(peers.peer[before[0]]) if len(before) else NOWHERE
+    previous = _source(peers, first_end_ns)
     others = np.unique(peers.peer[peers.peer != previous]).tolist()
     if len(others) > 1:
         return f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before and after"
@@ -164,8 +166,7 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
     moments = np.unique(rows.start_ns)
 
     def place(of: I64) -> I64:  # numbers one after the other on one axis of moments
-        out: I64 = np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of])
-        return out
+        return np.asarray(np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of]))
 
     row = row[np.argsort(place(row), kind="stable")]
     found = np.searchsorted(place(row), place(backward), side="left") - 1

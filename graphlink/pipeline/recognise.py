@@ -158,13 +158,12 @@ def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``codes`` and ``origins`` of what was recorded and
-    whether it ``differs``; ``distance``: how many actions do."""
+    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``origins`` of what was recorded and whether it
+    ``differs``; ``distance``: how many actions do."""
 
     step: CompleteStep
     candidate: Candidate
     ranks: tuple[Recorded, ...]
-    codes: tuple[I64, ...]
     origins: tuple[I64, ...]
     differs: tuple[Bool, ...]
     distance: int
@@ -185,7 +184,8 @@ class Comparison:
         at = int(np.argmax(self.differs[rank]))
         recorded, order = self.ranks[rank], self.candidate.orders[rank]
         found, meant = int(self.origins[rank][at]), int(self.candidate.origins[rank][at])
-        ran = int(np.argmax(self.codes[rank] == self.candidate.codes[rank][at]))  # where the expected one ran
+        codes, _ = _coded(self.step, recorded.phase, recorded.chunk, recorded.microbatch)
+        ran = int(np.argmax(codes == self.candidate.codes[rank][at]))  # where the expected one ran
         label = recorded.label[self.origins[rank][ran]]
         stage = recorded.stage[found]
         if stage == NOWHERE:
@@ -201,7 +201,7 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
     """Compare a recorded step with generated orders, action by action."""
     stages, dual = len(step.ranks), candidate.schedule == "DualPipe"
     ranks = tuple(map(_forward_first, step.ranks)) if dual else step.ranks
-    codes, origins, differs = [], [], []
+    origins, differs = [], []
     for rank, recorded in enumerate(ranks):
         code, origin = _coded(step, recorded.phase, recorded.chunk, recorded.microbatch)
         expected = np.array([stage_of(candidate.schedule, rank, chunk, stages) for chunk in range(step.chunks)])
@@ -209,11 +209,10 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
         if dual:  # its second pipeline has the layers of the first, and may be numbered like it
             off %= stages
         elsewhere = (recorded.stage != NOWHERE) & (off != 0)
-        codes.append(code)
         origins.append(origin)
         differs.append((code != candidate.codes[rank]) | elsewhere[origin])
     distance = sum(int(np.count_nonzero(rank)) for rank in differs)
-    return Comparison(step, candidate, ranks, tuple(codes), tuple(origins), tuple(differs), distance)
+    return Comparison(step, candidate, ranks, tuple(origins), tuple(differs), distance)
 
 
 def _forward_first(recorded: Recorded) -> Recorded:

@@ -85,11 +85,9 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedSpans:
+class KeyedSpans(Spans):
     """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none is empty."""
 
-    start_ns: I64
-    end_ns: I64
     key: I64
 
 
@@ -116,15 +114,13 @@ class Exchanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays:
+class Delays(Spans):
     """What delayed work after moments in which a rank was idle, as its own recording tells, sorted by start; disjoint in a ``StageRun``.
 
     Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it was waiting: its
     transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into ``texts``, whose entry 0 is "".
     """
 
-    start_ns: I64
-    end_ns: I64
     cause: U8
     exchange: I32
     evidence: I32
@@ -171,7 +167,6 @@ class Idle:
     """Idle time of all ranks by cause, sorted by rank, then start. Disjoint on a rank; ``optimizer_sync`` lies outside the makespan."""
 
     rank: I64
-    stage: I64  # the rank's first virtual stage
     step: I64
     start_ns: I64
     end_ns: I64

@@ -14,11 +14,9 @@ NONE = Spans(*NO_TIMES)
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Spans):
     """Parts of spans, ascending, none empty: ``of`` is the span that each is part of, ``by`` what covers it there or ``NOWHERE``."""
 
-    start_ns: I64
-    end_ns: I64
     of: I64
     by: I64
 
@@ -95,8 +93,7 @@ def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
     if not len(start_ns):
         return np.full(len(at_ns), NOWHERE)
     found = np.searchsorted(start_ns, at_ns, side="right") - 1
-    out: I64 = np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE)
-    return out
+    return np.asarray(np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE))
 
 
 def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
@@ -108,7 +105,6 @@ def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
     def covered(at_ns: I64) -> I64:
         k = np.searchsorted(spans.start_ns, at_ns, side="right")
         past = np.maximum(spans.end_ns[np.maximum(k - 1, 0)] - at_ns, 0)
-        out: I64 = before[k] - np.where(k > 0, past, 0)
-        return out
+        return np.asarray(before[k] - np.where(k > 0, past, 0))
 
     return np.where(start_ns < end_ns, covered(end_ns) - covered(start_ns), 0)

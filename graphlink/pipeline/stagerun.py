@@ -96,9 +96,8 @@ def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
     witnessed = run.witness
     if witnessed is not None:
         there = witnessed.came_ns != NO_TIME
-        came_ns = witnessed.came_ns.copy()
-        came_ns[there] = onto_run(clock, came_ns[there])
-        witnessed = replace(witnessed, came_ns=came_ns)
+        came_ns = onto_run(clock, np.where(there, witnessed.came_ns, 0))
+        witnessed = replace(witnessed, came_ns=np.where(there, came_ns, NO_TIME))
     return replace(
         run,
         recorded_from_ns=int(onto_run(clock, np.array([run.recorded_from_ns], np.int64))[0]),

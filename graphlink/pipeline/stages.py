@@ -37,7 +37,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     """Put ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by first forwards."""
     runs = sorted(runs, key=lambda run: run.rank)
     warnings: list[str] = []
-    steps = sorted(set.intersection(*(set(_steps(run)) for run in runs)))
+    steps = sorted(set.intersection(*map(_steps, runs)))
     left = sorted({s for run in runs for s in _steps(run)} - set(steps))
     if left:
         warnings.append(f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}")
@@ -58,9 +58,8 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     return Pipes(kept, recorded, pipe, position, length, chunks, tuple(steps), tuple(missing), tuple(warnings))
 
 
-def _steps(run: StageRun) -> list[int]:
-    out: list[int] = np.unique(run.ranges.step[run.ranges.phase != Phase.OPT]).tolist()
-    return out
+def _steps(run: StageRun) -> set[int]:
+    return set(run.ranges.step[run.ranges.phase != Phase.OPT].tolist())
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
@@ -135,5 +134,4 @@ def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
 def _by_first_forward(runs: Sequence[StageRun]) -> list[int]:
     """Return the place of each run by the start of its first forward (of equals, by rank)."""
     first = [int(run.ranges.start_ns[run.ranges.phase == Phase.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
-    place: list[int] = np.argsort(np.lexsort(([run.rank for run in runs], first))).tolist()
-    return place
+    return [int(place) for place in np.argsort(np.lexsort(([run.rank for run in runs], first)))]

@@ -8,7 +8,7 @@ The file has a few MB at most, whatever the run (docs/bubbles.md).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -81,7 +81,33 @@ def heading(entry: summary.Pipeline) -> Heading:
 
 def picture(head: Heading, panels: Sequence[Panel]) -> bytes:
     """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals."""
-    return "".join(_parts(head, panels, _frame(panels))).encode()
+    frame = _frame(panels)
+    causes = {cause for cause, ns in head.causes_ns.items() if ns or cause == Cause.UNKNOWN}
+    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | {FIRST_CAUSE + cause for cause in causes})
+    whole = frame.left + frame.width + _SHARE + _MARGIN
+    chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
+    legend, high = _legend(looks, head.causes_ns, chunks, whole)
+    top = 36 + 16 * len(head.lines)
+    y = top + high + 8
+    body: list[str] = []
+    bands: list[tuple[float, float]] = []
+    for panel in panels:
+        y += 20
+        body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {milliseconds(panel.makespan_ns)} ms</text>\n')
+        bands.append((y, y + frame.pitch * len(panel.labels)))
+        body += _rows(panel, frame, y)
+        y = bands[-1][1] + 6
+    axis = _axis(frame, bands, y)
+    y += 40
+    lines = "".join(f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n' for i, line in enumerate(head.lines))
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" role="img">\n'
+        f"<title>{xml(head.title)}</title>\n"
+        f'{style(looks)}<rect class="bg" width="100%" height="100%"/>\n'
+        f'<text class="b" x="{_MARGIN}" y="24">{xml(head.title)}</text>\n{lines}'
+        f'<g transform="translate({_MARGIN},{top})">\n{legend}</g>\n{axis}{"".join(body)}</svg>\n'
+    ).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +126,7 @@ class Frame:
 
     def pixels(self, ns: I64) -> Pixels:
         """Return positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
-        out: Pixels = np.round((ns - self.first_ns) / self.ns_per_pixel, 2)
-        return out
+        return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
 
 
 def _frame(panels: Sequence[Panel]) -> Frame:
@@ -132,40 +157,6 @@ def _frame(panels: Sequence[Panel]) -> Frame:
         pitch=pitch,
         height=pitch - (1 if pitch < 12 else 3),
     )
-
-
-def _parts(head: Heading, panels: Sequence[Panel], frame: Frame) -> Iterator[str]:
-    causes = {cause for cause, ns in head.causes_ns.items() if ns or cause == Cause.UNKNOWN}
-    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | {FIRST_CAUSE + cause for cause in causes})
-    whole = frame.left + frame.width + _SHARE + _MARGIN
-    chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
-    legend, high = _legend(looks, head.causes_ns, chunks, whole)
-    top = 36 + 16 * len(head.lines)
-    y = top + high + 8
-    body: list[str] = []
-    bands: list[tuple[float, float]] = []
-    for panel in panels:
-        y += 20
-        body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {milliseconds(panel.makespan_ns)} ms</text>\n')
-        bands.append((y, y + frame.pitch * len(panel.labels)))
-        body += _rows(panel, frame, y)
-        y = bands[-1][1] + 6
-    axis = _axis(frame, bands, y)
-    y += 40
-    yield '<?xml version="1.0" encoding="UTF-8"?>\n'
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" role="img">\n'
-        f"<title>{xml(head.title)}</title>\n"
-    )
-    yield style(looks)
-    yield '<rect class="bg" width="100%" height="100%"/>\n'
-    yield f'<text class="b" x="{_MARGIN}" y="24">{xml(head.title)}</text>\n'
-    for i, line in enumerate(head.lines):
-        yield f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n'
-    yield f'<g transform="translate({_MARGIN},{top})">\n{legend}</g>\n'
-    yield axis
-    yield from body
-    yield "</svg>\n"
 
 
 def _rows(panel: Panel, frame: Frame, top: float) -> Iterator[str]:
@@ -223,10 +214,8 @@ def _drawn(row: _Row, frame: Frame) -> Iterator[str]:
 
 def _paths(row: _Row, which: Bool) -> Iterator[str]:
     """Draw a path a look, all of its rectangles one after the other."""
-    shapes: defaultdict[int, list[str]] = defaultdict(list)
-    for i in np.flatnonzero(which).tolist():
-        shapes[int(row.marks.look[i])].append(_shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i]))
-    yield from _by_look(shapes)
+    at = np.flatnonzero(which).tolist()
+    return _by_look((int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at)
 
 
 def _stacks(row: _Row, frame: Frame, thin: Bool, layer: int) -> Iterator[str]:
@@ -246,13 +235,13 @@ def _stacks(row: _Row, frame: Frame, thin: Bool, layer: int) -> Iterator[str]:
     wide = np.add.reduceat(right - left, parts)
     low = np.minimum.reduceat(left, heads)
     room = np.maximum(np.maximum.reduceat(right, heads) - low, np.bincount(group[parts], wide))
-    shapes: defaultdict[int, list[str]] = defaultdict(list)
+    shapes: list[tuple[int, str]] = []
     y, before = 0.0, -1
     for first, of, width in zip(parts.tolist(), group[parts].tolist(), wide.tolist(), strict=True):
         y, before = (y, before) if of == before else (float(row.top[which].min()), of)
         if width > 0:
             share = width / room[of] * high
-            shapes[int(look[first])].append(_shape(low[of], y, room[of], share))
+            shapes.append((int(look[first]), _shape(low[of], y, room[of], share)))
             y += share
     yield from _by_look(shapes)
 
@@ -261,8 +250,12 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
     return f"M{x:.2f} {y:.4g}h{wide:.2f}v{high:.4g}h-{wide:.2f}z"
 
 
-def _by_look(shapes: dict[int, list[str]]) -> Iterator[str]:
-    return (f'<path class="t {class_of(look)}" d="{"".join(d)}"/>\n' for look, d in sorted(shapes.items()))
+def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
+    """Draw a path a look of what is to be drawn of each."""
+    of_look: defaultdict[int, list[str]] = defaultdict(list)
+    for look, shape in shapes:
+        of_look[look].append(shape)
+    return (f'<path {attributes.format(class_of(look))} d="{"".join(d)}"/>\n' for look, d in sorted(of_look.items()))
 
 
 def _own(row: _Row, which: Bool) -> Iterator[str]:
@@ -279,15 +272,14 @@ def _own(row: _Row, which: Bool) -> Iterator[str]:
 def _chunk_lines(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
     """Draw as many lines along the top of a box as its chunk says."""
     thick = 1 if frame.height > 12 else 0.6
-    lines: defaultdict[int, list[str]] = defaultdict(list)
+    lines: list[tuple[int, str]] = []
     for i in np.flatnonzero(which).tolist():
         wide = row.right[i] - row.left[i]
         inset = min(1.5, wide / 4)
         for k in range(min(int(row.marks.chunk[i]), MOST_LINES)):
             line = f"M{row.left[i] + inset:.2f} {row.top[i] + (2 * k + 1.2) * thick:.4g}h{wide - 2 * inset:.2f}"
-            lines[int(row.marks.look[i])].append(line)
-    for look, d in sorted(lines.items()):
-        yield f'<path class="k {class_of(look)}" stroke-width="{thick}" d="{"".join(d)}"/>\n'
+            lines.append((int(row.marks.look[i]), line))
+    return _by_look(lines, f'class="k {{}}" stroke-width="{thick}"')
 
 
 def _tip(row: _Row, i: int) -> str:

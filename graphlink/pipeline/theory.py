@@ -297,8 +297,7 @@ def _cut(durations: I64, parts: int) -> I64:
     had = len(durations)
     until = np.append(0, np.cumsum(durations))
     at = np.rint(np.interp(np.arange(parts + 1) * had / parts, np.arange(had + 1), until)).astype(np.int64)
-    pieces: I64 = at[1:] - at[:-1]
-    return pieces
+    return np.asarray(at[1:] - at[:-1])
 
 
 def _mean(values: I64) -> int:

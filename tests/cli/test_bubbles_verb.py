@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def folder(path: Path, given: Pipeline) -> Path:
     path.mkdir(exist_ok=True)
-    (path / bubbles.NAME).write_bytes(bubbles.encode(given))
+    (path / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(given)))
     return path
 
 

@@ -160,7 +160,6 @@ def idle_of(gaps: Sequence[Sequence[Gap]]) -> Idle:
     rank = np.array([r for r, _ in flat], np.int64)
     return Idle(
         rank=rank,
-        stage=rank.copy(),
         step=np.array([g.step for _, g in flat], np.int64),
         start_ns=np.array([g.start_ns for _, g in flat], np.int64),
         end_ns=np.array([g.end_ns for _, g in flat], np.int64),

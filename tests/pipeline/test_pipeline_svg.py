@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
-from graphlink.pipeline.panels import Marks, Panel, arranged, computed, joined, recorded, row_label
+from graphlink.pipeline.panels import Marks, Panel, arranged, computed, recorded, row_label
 from graphlink.pipeline.records import Cause, Phase, Pipeline
 from graphlink.pipeline.svg import encode, heading, picture
-from graphlink.tables import take
+from graphlink.tables import concat, take
 from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -337,7 +337,7 @@ def test_ranges_of_no_step_are_said() -> None:
 def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
     made = all_causes()
     path = tmp_path / bubbles.NAME
-    path.write_bytes(bubbles.encode(made))
+    path.write_bytes(b"".join(bubbles.blocks(made)))
     file = bubbles.load(path)
     panels = recorded([s.rank for s in file.stages], bubbles.ranges_of(file), bubbles.idle_of(file), file.steps)
     assert picture(heading(file.pipeline), panels) == encode(made)
@@ -360,7 +360,7 @@ def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: li
     row, start, length = (np.array(c, np.int64) for c in zip(*gaps, strict=True)) if gaps else [np.zeros(0, np.int64)] * 3
     which = np.arange(len(row))
     free = Marks(row, FIRST_CAUSE + row, start, start + length, which, which, which, np.zeros_like(row), ())
-    panel = arranged("", ("a", "b", "c"), 0, 0, joined([made, free]))
+    panel = arranged("", ("a", "b", "c"), 0, 0, concat(made, free))
     marks = panel.marks
     found = {int(k): bool(layer == 2) for k, layer, is_box in zip(marks.microbatch, panel.layer, marks.is_box, strict=True) if not is_box}
     plain = {i: any(a == r and s <= b and b + n <= s + k for r, s, k in boxes) for i, (a, b, n) in enumerate(gaps)}
