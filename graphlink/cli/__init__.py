@@ -72,8 +72,7 @@ def _settle(arguments: argparse.Namespace) -> None:
 def _fail(text: str, status: int) -> int:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    lines = text.splitlines()[:MOST_LINES]
-    complain("graphlink: " + "\n".join(lines))
+    complain("graphlink: " + "\n".join(text.splitlines()[:MOST_LINES]))
     return status
 
 

@@ -81,13 +81,11 @@ def say(text: str) -> None:
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        _drop_output()
     except OSError as problem:
-        _drop_output()
-        raise OutputError(
-            f"cannot be written: {problem.strerror or problem}", path="standard output", todo="make room, send it elsewhere, or use --quiet"
-        ) from None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush does not complain once more
+        if not isinstance(problem, BrokenPipeError):
+            todo = "make room, send it elsewhere, or use --quiet"
+            raise OutputError(f"cannot be written: {problem.strerror or problem}", path="standard output", todo=todo) from None
 
 
 def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Table]], *, quiet: bool = False) -> None:
@@ -204,8 +202,3 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
     ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
     if (file in above and file.exists()) or (above and ours) or (file.is_file() and looks_like(file) is not None):
         raise UsageError("--json would overwrite a recording or an output of graphlink", path=arguments.json, todo="name another file")
-
-
-def _drop_output() -> None:
-    """Keep the interpreter from complaining once more when it flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

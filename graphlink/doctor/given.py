@@ -44,12 +44,11 @@ def given(names: Sequence[str], scratch: Path) -> Given:
         UsageError: files cannot be paired.
     """
     paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
-    folders = [path for path in paths if path.is_dir()]
-    files = by_kind([path for path in paths if path not in folders])
+    files = by_kind([path for path in paths if not path.is_dir()])
     searched: list[str] = []
     bare: list[Path] = []
     beside: list[DumpHead] = []
-    for folder in folders:
+    for folder in filter(Path.is_dir, paths):
         dumps, others = _inside(folder)
         hosts = _lone_hosts(others)
         bare += hosts

@@ -114,26 +114,27 @@ def dump_lacking(dump: Dump) -> Iterator[Finding]:
 
 
 def _found(dump: Dump) -> Iterator[Finding]:
-    calls, kernels = dump.calls, dump.kernels
+    calls, channels = dump.calls, len(dump.kernels.call)
     count = len(calls.seq)
-    missing = missing_calls(dump)
-    if missing[0]:
-        figures = {"missing": missing[0], "between": missing[1]}
-        yield Finding(MISSING, missing[0] / (missing[0] + count), figures, record=_MORE.get(dump.kind, MISSING.record))
-    if dump.kind is DumpKind.PLUGIN and count:
-        if not len(kernels.call):
-            yield Finding(NO_KERNELS, figures={"calls": count})
-        without, channels = np.count_nonzero(kernels.gpu_end_ns == 0), len(kernels.call)
-        yield from if_any(NO_STOP, {"without": int(without), "channels": channels}, channels)
-        if not len(dump.steps.proxy):
-            yield Finding(NO_STEPS, figures={"calls": count})
-    if dump.kind is not DumpKind.PROXY:
-        for kind, lacking in ((NO_NUMBERS, calls.seq == NOWHERE), (NO_TIMES, calls.start_ns == 0)):
-            yield from if_any(kind, {"without": int(np.count_nonzero(lacking)), "calls": count}, count)
+    missing, between = missing_calls(dump)
+    if missing:
+        figures = {"missing": missing, "between": between}
+        yield Finding(MISSING, missing / (missing + count), figures, record=_MORE.get(dump.kind, MISSING.record))
+    plugin = dump.kind is DumpKind.PLUGIN and count > 0
+    for kind, lacking in (
+        (NO_KERNELS, plugin and not channels),
+        (NO_STEPS, plugin and not len(dump.steps.proxy)),
+        (LARGE_ONLY, dump.kind is DumpKind.INSPECTOR and count and calls.bytes.min() >= INSPECTOR_BYTES),
+    ):
+        if lacking:
+            yield Finding(kind, figures={"calls": count})
     if dump.kind is DumpKind.FLIGHT_RECORDER and (calls.end_ns > 0).any() and not calls.exec_ns.any():
         yield Finding(NO_DURATION)
-    if dump.kind is DumpKind.INSPECTOR and count and calls.bytes.min() >= INSPECTOR_BYTES:
-        yield Finding(LARGE_ONLY, figures={"calls": count})
+    if plugin:
+        yield from if_any(NO_STOP, {"without": int(np.count_nonzero(dump.kernels.gpu_end_ns == 0)), "channels": channels}, channels)
+    if dump.kind is not DumpKind.PROXY:
+        for kind, absent in ((NO_NUMBERS, calls.seq == NOWHERE), (NO_TIMES, calls.start_ns == 0)):
+            yield from if_any(kind, {"without": int(np.count_nonzero(absent)), "calls": count}, count)
     damaged = {reason: n for reason, n in dump.left_out.items() if any(word in reason for word in _DAMAGED)}
     if damaged or dump.warnings:
         events = sum(damaged.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -113,41 +113,33 @@ PIPELINE = Kind(
 
 def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
     """``rows``: of each rank what joining reads. O(n log n) in communication ops."""
-    yield from _missing({r.comms.rank for r in rows}, max((r.comms.world_size for r in rows), default=0))
+    there, world = {r.comms.rank for r in rows}, max((r.comms.world_size for r in rows), default=0)
+    missing = world - sum(rank < world for rank in there)
+    absent = islice((rank for rank in range(world) if rank not in there), _LISTED)
+    listed = ", ".join(map(str, absent)) + (", ..." if missing > _LISTED else "")
+    yield from if_any(MISSING, {"missing": missing, "world": world}, world, told=(f"rank {listed}",))
     run = join(rows, keep_unmatched=True)
     if len(rows) > 1:
         yield from _together(run, [r for r in rows if r.comms.rank not in run.silent])
-    yield from _pipeline(run.pipeline, rows)
-
-
-def _missing(there: Collection[int], world: int) -> Iterator[Finding]:
-    count = world - sum(rank < world for rank in there)
-    if count:
-        absent = islice((rank for rank in range(world) if rank not in there), _LISTED)
-        listed = ", ".join(map(str, absent)) + (", ..." if count > _LISTED else "")
-        yield Finding(MISSING, count / world, {"missing": count, "world": world}, told=(f"rank {listed}",))
+    if run.pipeline is not None:
+        yield from _pipeline(run.pipeline, rows)
 
 
 def _together(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
-    if run.silent:
-        yield Finding(SILENT, len(run.silent) / len(run.ranks), {"silent": len(run.silent)}, ranks=run.silent)
+    yield from if_any(SILENT, {"silent": len(run.silent)}, len(run.ranks), ranks=run.silent)
     matching = run.matching
     meetings = len(matching.meetings.kind)
     guessed = meetings - matching.by_sequence
     yield from if_any(NO_SEQ, {"guessed": guessed, "meetings": meetings}, meetings)
     ops = sum(left.count for left in matching.unmatched)
-    if ops:
-        all_ops = sum(len(r.comms.start_ns) for r in rows)
-        ranks = tuple(sorted({left.rank for left in matching.unmatched}))
-        yield Finding(UNMATCHED, ops / all_ops, {"ops": ops}, ranks=ranks)
+    ranks = tuple(sorted({left.rank for left in matching.unmatched}))
+    yield from if_any(UNMATCHED, {"ops": ops}, sum(len(r.comms.start_ns) for r in rows), ranks=ranks)
     yield from if_any(DIFFER, {"conflicts": len(matching.conflicts)}, told=tuple(run.summary.matched.conflicts[:_LISTED]))
     yield from _clocks(run, rows)
-    apart = run.figures.apart
-    for kind, why in ((BEGAN_APART, Apart.BEGAN_APART), (FIRST_LATE, Apart.FIRST)):
-        count = int(np.count_nonzero(apart == why))
-        if count:
-            figures = {"meetings": count}
-            yield Finding(kind, count / meetings, figures | {"spread_ns": _spread(run, rows)} if kind is BEGAN_APART else figures)
+    apart, late = (int(np.count_nonzero(run.figures.apart == why)) for why in (Apart.BEGAN_APART, Apart.FIRST))
+    if apart:
+        yield Finding(BEGAN_APART, apart / meetings, {"meetings": apart, "spread_ns": _spread(run, rows)})
+    yield from if_any(FIRST_LATE, {"meetings": late}, meetings)
 
 
 def _spread(run: Run, rows: Sequence[RankRows]) -> int:
@@ -167,9 +159,7 @@ def _clocks(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
         yield Finding(CLOCKS_DOUBTFUL, 0.0, told=run.clocks.warnings)
 
 
-def _pipeline(pipeline: Pipeline | None, rows: Sequence[RankRows]) -> Iterator[Finding]:
-    if pipeline is None:
-        return
+def _pipeline(pipeline: Pipeline, rows: Sequence[RankRows]) -> Iterator[Finding]:
     guessed = [run for run in pipeline.runs if RULE in run.ranges.rules]
     if guessed:
         ranges = sum(len(run.ranges.rule) for run in guessed)

@@ -58,12 +58,17 @@ class Finding:
 
 
 def if_any(
-    kind: Kind, figures: dict[str, int], of: int | None = None, parts: dict[str, int] | None = None, told: tuple[str, ...] = ()
+    kind: Kind,
+    figures: dict[str, int],
+    of: int | None = None,
+    parts: dict[str, int] | None = None,
+    told: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
 ) -> Iterator[Finding]:
     """Yield a finding unless its first figure is 0: that is how many of ``of`` (None: all there are) lack it."""
     count = next(iter(figures.values()))
     if count:
-        yield Finding(kind, 1.0 if of is None else count / of, figures, parts or {}, told)
+        yield Finding(kind, 1.0 if of is None else count / of, figures, parts or {}, told, ranks)
 
 
 def merged(findings: Iterable[Finding]) -> list[Told]:

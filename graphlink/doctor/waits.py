@@ -17,7 +17,7 @@ from graphlink.graph.durations import cost_ns
 from graphlink.link.call_roles import Role
 from graphlink.model import Bool, Built, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
-from graphlink.standstill.standstill import Stood, stood_still
+from graphlink.standstill.standstill import stood_still
 
 _COST: Final = (
     "{inferred} waits in the graph are inferred from when things ended; {explained} of {calls} synchronisation calls are explained so; "
@@ -149,16 +149,13 @@ def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Itera
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))
     stood = stood_still(built, linked, path)
     found = stood.standstill
-    rests = {"calls": _rest(found.calls), "threads": _rest(found.threads), "streams": _rest(found.streams)}
+    parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
+    rests = {name: part.ns - part.explained_ns for name, part in parts.items()}
     share = max(_share(rests["calls"], found.calls.ns), _share(rests["threads"], found.threads.ns))
     if share > 1 - EXPLAINED_SHARE or stood.warnings:
         figures = {"unexplained_ns": sum(rests.values()) + stood.beside_ns} | {f"{name}_ns": ns for name, ns in rests.items()}
         pieces = tuple(f"{p.ns / 1e6:,.3f} ms at {p.start_ns / 1e6:,.3f} ms, {p.what}: {p.record}" for p in found.largest)
         yield Finding(STANDSTILL, share, figures, told=(*stood.warnings, *pieces))
-
-
-def _rest(stood: Stood) -> int:
-    return stood.ns - stood.explained_ns
 
 
 def _no_rows(linked: Linked, *, nsys: bool) -> Kind:
