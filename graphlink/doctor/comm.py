@@ -59,7 +59,7 @@ KINDS: Final = (UNKNOWN, DOUBTFUL, GROUPS_UNKNOWN, GROUPS_ASSUMED, NO_RANK, ODD_
 
 def communication_lacking(comm: Communication) -> Iterator[Finding]:
     """Ops that stay computation, and groups whose members have to be guessed or cannot be."""
-    nodes = len(comm.device_node) + len(comm.host_node)
+    nodes = len(comm.ops.row)
     if comm.unknown:
         unknown = sum(comm.unknown.values())
         yield Finding(UNKNOWN, unknown / nodes, {"unknown": unknown, "comms": nodes}, parts=comm.unknown)
@@ -76,7 +76,7 @@ def communication_lacking(comm: Communication) -> Iterator[Finding]:
 
 def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:
     """``distributed``: other ranks were recorded, or the head of the recording tells that there were some."""
-    if trace.rank is None and (distributed or comm.device_node or comm.host_node or trace.process_groups):
+    if trace.rank is None and (distributed or len(comm.ops.row) or trace.process_groups):
         yield Finding(NO_RANK)
     odd = tuple(text for text in trace.warnings if text.startswith("distributedInfo: "))
     if odd:

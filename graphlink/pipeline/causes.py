@@ -191,7 +191,7 @@ class _Delayed:
             seen=seen,
             receives=receives,
             collective=some & (kind == CommKind.COLLECTIVE),
-            first=known & (kind == CommKind.COLLECTIVE) & (_taken(ex.ordinal, exchange, NOWHERE) == 0),
+            first=known & (kind == CommKind.COLLECTIVE) & (_taken(self.run.ordinal, exchange, NOWHERE) == 0),
             start_ns=_taken(ex.start_ns, exchange, 0),
             transfer_ns=np.where(some, transfer, y),
             late_rank=np.where(known, _taken(meeting.late_rank, exchange, NOWHERE), NOWHERE),

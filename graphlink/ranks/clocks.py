@@ -74,21 +74,13 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
     return Clocks(run, max(tolerance, int(moved.uncertainty_ns.max()), moved.slack_ns), warnings)
 
 
-def onto_run(clock: Clock, own_ns: I64) -> I64:
-    """Map times of a rank onto the run's clock, rounded to ns. What does not come later stays so."""
-    out: I64 = own_ns + clock.offset_ns
-    if clock.drift:
-        out += np.rint(clock.drift * (own_ns - clock.from_ns)).astype(np.int64)
-    return out
-
-
 def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
     """Map a column of times of all ranks, one rank after the other, onto the run's clock."""
     out = np.empty(sum(len(r.node) for r in ranks), np.int64)
     low = 0
     for rank, clock in zip(ranks, run, strict=True):
         high = low + len(rank.node)
-        out[low:high] = onto_run(clock, getattr(rank, name))
+        out[low:high] = clock.of(getattr(rank, name))
         low = high
     return out
 
@@ -112,7 +104,7 @@ class _Found:
             offset = int(middle[root] - middle[first]) + round(float(self.clock.shift_ns[first])) if first != root else 0
             residual = max(int(self.residual_ns[k]), int(uncertainty_ns[k]))
             drift = float(self.clock.drift[first])
-            out.append(Clock(rank.rank, offset + int(shift_ns[k]), drift, int(middle[first]), residual, ranks[first].rank, bool(known[k])))
+            out.append(Clock(offset + int(shift_ns[k]), drift, int(middle[first]), rank.rank, residual, ranks[first].rank, bool(known[k])))
         return tuple(out)
 
 
@@ -133,17 +125,17 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> _Foun
         np.logical_or.at(any_drifting, like, drifting)
         clock = _together(found, middles(ranks), like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
     all_clocks, residual = _spread(found, middles(ranks), like, clock)
-    counted = fit.sums.weight > 0
+    counted = fit.weight > 0
     off = np.abs(residual[counted])
     tolerance = round(float(np.percentile(off, 95))) if len(off) else 0
     if (pairs.count[grown.pair[~pinned]] < FEW).any():
         tolerance = max(tolerance, _UNSEEN_NS)
-    return _Found(grown.root, like, all_clocks, _residuals(found, residual, fit.sums.weight, count), tolerance, tuple(warnings))
+    return _Found(grown.root, like, all_clocks, _residuals(found, residual, fit.weight, count), tolerance, tuple(warnings))
 
 
 def _drifts(fit: Fit, grown: Tree) -> Bool:
     """Return where the data tell a drift: against the rank next to it in the tree, or by its size against the root."""
-    variance = fit.sums.drift_variance()
+    variance = fit.drift_variance()
     near = np.full(len(grown.pair), np.inf)
     hung = grown.pair != NOWHERE
     near[hung] = np.sqrt(variance[grown.pair[hung]])

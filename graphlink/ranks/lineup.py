@@ -88,7 +88,7 @@ def _note_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
             continue
         both = (found.at[hub] >= 0) & (found.at[k] >= 0) & (found.clash == NOWHERE)
         left, right = (found.at[m, both].astype(np.int64) for m in (hub, k))
-        line = clock(ops[hub], one, pairs(left, right, len(ops[hub])), FEWEST)
+        line = clock(ops[hub], one, left, right, FEWEST)
         if line is not None:
             lines.join(ops[hub].comms.rank, one.comms.rank, line)
 
@@ -123,9 +123,8 @@ def _by_calls(ops: Sequence[Ops], lines: Lines) -> Lineup:
     clashes: list[Clash] = []
     known: dict[bytes, Pairs] = {}
     for k, right in enumerate(ops):
-        found = _whole(left) if k == reference else _align(left, right, lines, known)
-        at[k] = found.right
-        for one in found.clashes:
+        at[k], found = _whole(left) if k == reference else _align(left, right, lines, known)
+        for one in found:
             of_place[one.left] = len(clashes)
             clashes.append(replace(one, members=(reference, k)))
     return Lineup(at, reference, of_place, tuple(clashes))
@@ -169,7 +168,8 @@ def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
         if found is None and line is not None and not same:
             found = by_clock(left, right, line)
     if line is None and found is not None:
-        line = clock(left, right, found)
+        a = np.flatnonzero(found[0] != NOWHERE)
+        line = clock(left, right, a, found[0][a])
         if line is not None:
             lines.join(left.comms.rank, right.comms.rank, line)
     return found
