@@ -52,21 +52,23 @@ def members(ranks: Sequence[RankComms], meetings: Meetings, chosen: I64) -> Memb
 
 
 def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
-    """Yield all meetings in order, about a million members at a time."""
+    """Yield all meetings in order, about a million members at a time; without any, once none."""
     where, total = offsets(ranks), len(meetings.kind)
     low = 0
-    while low < total:
+    while True:
         high = int(np.searchsorted(meetings.first, meetings.first[low] + _BLOCK, side="right")) - 1
         high = min(max(high, low + 1), total)
         first, entries = meetings.first[low : high + 1] - meetings.first[low], slice(meetings.first[low], meetings.first[high])
         rank = meetings.rank[entries]
         yield Members(low, high, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
+        if high == total:
+            return
         low = high
 
 
 def any_of(value: Bool, at: Members) -> Bool:
     """Return of values a member whether each meeting has one."""
-    out: Bool = np.logical_or.reduceat(value, at.first) if len(at.first) else np.zeros(0, np.bool_)
+    out: Bool = np.logical_or.reduceat(value, at.first)
     return out
 
 

@@ -136,7 +136,7 @@ def rank_totals(
     A rank is late where it came last by more than ``tolerance_ns``.
     """
     evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
-    codes, sums = [np.zeros(0, np.int64)], [np.zeros((6, 0))]
+    parts = []
     for at in blocks(ranks, meetings):
         mine = slice(at.low, at.high)
         entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
@@ -145,10 +145,8 @@ def rank_totals(
         waited = met * found.waited_ns[mine]
         columns = [found.wait_ns[entries][use], found.transfer_part_ns[entries][use]]
         columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
-        code, of_code = _summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
-        codes.append(code)
-        sums.append(of_code)
-    code, of_code = _summed(np.concatenate(codes), np.concatenate(sums, axis=1))
+        parts.append(_summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns))
+    code, of_code = _summed(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
     late = np.flatnonzero(evident)
     count = max(len(ranks), 1)
     overall = _summed(code % count, of_code)

@@ -65,31 +65,15 @@ class Times:
 
 def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
     """Time all meetings on the run's clock. Linear in members, about a million at a time."""
-    total = len(meetings.kind)
-    start, end = (on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns"))
-    own = {name: column(ranks, name) for name in ("on_host", "kind", "bytes")} | {"start_ns": start, "end_ns": end}
+    own = {name: column(ranks, name) for name in ("on_host", "kind", "bytes")}
+    own |= {name: on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns")}
     known = np.array([c.known for c in clocks.clocks], np.bool_)
-    size = np.array([len(members) for members, _ in meetings.groups], np.int64)
-    out = Times(
-        first_start_ns=np.zeros(total, np.int64),
-        last_start_ns=np.zeros(total, np.int64),
-        skew_ns=np.zeros(total, np.int64),
-        late=np.full(total, NOWHERE, np.int32),
-        lateness_ns=np.zeros(total, np.int64),
-        waited_ns=np.zeros(total, np.int64),
-        transfer_ns=np.zeros(total, np.int64),
-        bytes=np.zeros(total, np.int64),
-        timed=np.ones(total, np.bool_),
-        wait_ns=np.zeros(len(meetings.op), np.int64),
-        transfer_part_ns=np.zeros(len(meetings.op), np.int64),
-    )
-    for at in blocks(ranks, meetings):
-        _block(own, meetings, known, size, at, out)
-    return out
+    parts = [_block(own, meetings, known, at) for at in blocks(ranks, meetings)]
+    return Times(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, size: I64, at: Members, out: Times) -> None:
-    """Fill in the meetings ``at``; ``own``: columns of all ops."""
+def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
+    """Return the columns of ``Times`` of the meetings ``at``; ``own``: columns of all ops."""
     mine = slice(at.low, at.high)
     start, end = own["start_ns"][at.op], own["end_ns"][at.op]
     duration = end - start
@@ -105,19 +89,22 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, size: 
     transfer = np.maximum(np.where(timed, _transfer(own, meetings, at, last, end, shortest), shortest), 1)
     wait = np.clip(at.spread(np.where(timed, last, 0)) - start, 0, duration)
     wait = np.where(at.spread(timed), wait, duration - at.spread(shortest))
-    out.first_start_ns[mine], out.last_start_ns[mine] = first, last
-    out.skew_ns[mine] = np.where(timed, last - first, 0)
-    out.late[mine] = np.where(timed, at.rank[late], NOWHERE)
-    out.lateness_ns[mine] = np.where(timed & (at.count > 1), last - before, 0)
-    out.waited_ns[mine] = np.add.reduceat(wait, at.first)
-    out.transfer_ns[mine] = transfer
     mean = np.add.reduceat(own["bytes"][at.op], at.first) // at.count
     shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], SHARDS)
-    out.bytes[mine] = mean * np.where(shards, size[meetings.group[mine]], 1)
-    out.timed[mine] = timed
-    entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
-    out.wait_ns[entries] = wait
-    out.transfer_part_ns[entries] = np.minimum(duration - wait, at.spread(transfer))
+    size = np.array([len(members) for members, _ in meetings.groups], np.int64)
+    return (
+        first,
+        last,
+        np.where(timed, last - first, 0),
+        np.where(timed, at.rank[late], NOWHERE).astype(np.int32),
+        np.where(timed & (at.count > 1), last - before, 0),
+        np.add.reduceat(wait, at.first),
+        transfer,
+        mean * np.where(shards, size[meetings.group[mine]], 1),
+        timed,
+        wait,
+        np.minimum(duration - wait, at.spread(transfer)),
+    )
 
 
 def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
