@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.graph.bounds import OPEN, solved
 from graphlink.model import I32, I64, Bool, CommKind
 from graphlink.ranks.clock_ties import ROOTED
-from graphlink.ranks.columns import any_of, blocks, column, members
+from graphlink.ranks.columns import blocks, column, members
 from graphlink.ranks.records import Meetings, RankComms
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -49,7 +49,9 @@ def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns:
         receives, sends = message & (kind[at.op] == CommKind.RECV), message & (kind[at.op] == CommKind.SEND)
         late, last = _first_of(np.where(receives, _NEVER, -start_ns[at.op]), at.first, at.count)
         early, ends = _first_of(np.where(sends, _NEVER, end_ns[at.op]), at.first, at.count)
-        parts.append((np.where(free[mine], OPEN, early + late), at.rank[last], at.rank[ends], any_of(host[at.op], at)))
+        parts.append(
+            (np.where(free[mine], OPEN, early + late), at.rank[last], at.rank[ends], np.logical_or.reduceat(host[at.op], at.first))
+        )
     return Room(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 

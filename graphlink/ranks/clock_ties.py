@@ -11,7 +11,7 @@ only where nothing else ties two ranks, directly or by others. Host rows end whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.columns import any_of, column, members, offsets
+from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Meetings, RankComms
+from graphlink.tables import take
 
 F64 = NDArray[np.float64]
 MOST: Final = 512
@@ -52,7 +53,7 @@ def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
     rooted = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
     chosen = _evenly(_keys(ranks, meetings, rooted), MOST)
     at = members(ranks, meetings, chosen)
-    kept = ~at.spread(any_of(column(ranks, "on_host")[at.op], at))
+    kept = ~at.spread(np.logical_or.reduceat(column(ranks, "on_host")[at.op], at.first))
     hub_entry = at.spread(at.first)
     kept &= (np.arange(len(at.op)) != hub_entry) & (at.rank != at.rank[hub_entry])
     other, hub = np.flatnonzero(kept), hub_entry[kept]
@@ -65,12 +66,7 @@ def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
     if not loose.any():
         return out
     tied = components(len(ranks), out.hub[~loose], out.other[~loose])
-    return taken(out, ~loose | (tied[out.hub] != tied[out.other]))
-
-
-def taken(all_ties: Ties, wanted: Bool) -> Ties:
-    """Keep the ``wanted`` ties."""
-    return Ties(*(getattr(all_ties, field.name)[wanted] for field in fields(Ties)))
+    return take(out, ~loose | (tied[out.hub] != tied[out.other]))
 
 
 def middles(ranks: Sequence[RankComms]) -> I64:

@@ -10,7 +10,7 @@ clock as recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -32,12 +32,12 @@ from graphlink.ranks.clock_ties import (
     middles,
     pairs_of,
     summed,
-    taken,
     ties,
     tree,
 )
-from graphlink.ranks.columns import added, any_of, blocks, column
+from graphlink.ranks.columns import added, blocks, column
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.tables import take
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
@@ -54,20 +54,22 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
     if not ranks:
         return Clocks((), 0, ())
     resolution = max(r.resolution_ns for r in ranks)
-    found = _found(ranks, ties(ranks, meetings), resolution)
-    body = _bodies(ranks, found.root)
-    base = found.clocks(ranks, np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64), np.ones(len(ranks), np.bool_))
+    base, root, tolerance, clock_warnings = _found(ranks, ties(ranks, meetings), resolution)
+    body = _bodies(ranks, root)
     start_ns, end_ns = (on_run(ranks, base, name) for name in ("start_ns", "end_ns"))
     room = rooms(ranks, meetings, start_ns, end_ns)
-    tolerance = max(resolution, found.tolerance_ns)
+    tolerance = max(resolution, tolerance)
     shift_ns, uncertainty_ns, slack_ns = _moved(ranks, meetings, (start_ns, end_ns), body, room)
-    tied = _tied(ranks, meetings, found.root)
+    tied = _tied(ranks, meetings, root)
     labels, sizes = np.unique(tied, return_counts=True)
     known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
-    run = found.clocks(ranks, shift_ns, uncertainty_ns, known)
+    run = tuple(
+        replace(clock, offset_ns=clock.offset_ns + shift, residual_ns=max(clock.residual_ns, uncertainty), known=ok)
+        for clock, shift, uncertainty, ok in zip(base, shift_ns.tolist(), uncertainty_ns.tolist(), known.tolist(), strict=True)
+    )
     warnings = (
         *(_unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()),  # without communication nothing is compared
-        *found.warnings,
+        *clock_warnings,
         *_shifted(ranks, body, shift_ns, uncertainty_ns, slack_ns),
         *_impossible(ranks, room, shift_ns, max(tolerance, slack_ns)),
     )
@@ -85,31 +87,9 @@ def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What ties tell. ``root``: position of the lowest rank that device work ties each to. ``clock`` counts from the middle of ``like``."""
-
-    root: I64
-    like: I64
-    clock: Affine
-    residual_ns: I64
-    tolerance_ns: int
-    warnings: tuple[str, ...]
-
-    def clocks(self, ranks: Sequence[RankComms], shift_ns: I64, uncertainty_ns: I64, known: Bool) -> tuple[Clock, ...]:
-        middle = middles(ranks)
-        out = []
-        for k, rank in enumerate(ranks):
-            first, root = int(self.like[k]), int(self.root[k])
-            offset = int(middle[root] - middle[first]) + round(float(self.clock.shift_ns[first])) if first != root else 0
-            residual = max(int(self.residual_ns[k]), int(uncertainty_ns[k]))
-            drift = float(self.clock.drift[first])
-            out.append(Clock(offset + int(shift_ns[k]), drift, int(middle[first]), rank.rank, residual, ranks[first].rank, bool(known[k])))
-        return tuple(out)
-
-
-def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> _Found:
-    count = len(ranks)
+def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[Clock], I64, int, list[str]]:
+    """Return what ties tell: clocks, of each rank the position of the lowest that device work ties it to, a tolerance, and warnings."""
+    count, middle = len(ranks), middles(ranks)
     pairs = pairs_of(found, count)
     level, slope, near, deviation = lines(found, pairs)
     grown = tree(pairs, near, count)
@@ -123,14 +103,20 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> _Foun
     if (like != np.arange(count)).any():
         any_drifting = np.zeros(count, np.bool_)
         np.logical_or.at(any_drifting, like, drifting)
-        clock = _together(found, middles(ranks), like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
-    all_clocks, residual = _spread(found, middles(ranks), like, clock)
+        clock = _together(found, middle, like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
+    all_clocks, residual = _spread(found, middle, like, clock)
     counted = fit.weight > 0
     off = np.abs(residual[counted])
     tolerance = round(float(np.percentile(off, 95))) if len(off) else 0
     if (pairs.count[grown.pair[~pinned]] < FEW).any():
         tolerance = max(tolerance, _UNSEEN_NS)
-    return _Found(grown.root, like, all_clocks, _residuals(found, residual, fit.weight, count), tolerance, tuple(warnings))
+    of_rank = _residuals(found, residual, fit.weight, count).tolist()
+    out = []
+    for k, (first, root) in enumerate(zip(like.tolist(), grown.root.tolist(), strict=True)):
+        offset = int(middle[root] - middle[first]) + round(float(all_clocks.shift_ns[first])) if first != root else 0
+        drift = float(all_clocks.drift[first])
+        out.append(Clock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
+    return out, grown.root, tolerance, warnings
 
 
 def _drifts(fit: Fit, grown: Tree) -> Bool:
@@ -145,7 +131,7 @@ def _drifts(fit: Fit, grown: Tree) -> Bool:
 
 def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolution_ns: int) -> Affine:
     """The fit of ``like`` only: ties of all that share a clock are its ties."""
-    mine = taken(_onto(found, middle, like), like[found.hub] != like[found.other])
+    mine = take(_onto(found, middle, like), like[found.hub] != like[found.other])
     pairs = pairs_of(mine, len(like))
     deviation = medians(np.abs(fit.residual_ns[like[found.hub] != like[found.other]]), pairs.of, len(pairs.count))
     return fitted(mine, pairs, fit.clock, free, deviation, resolution_ns).clock
@@ -190,7 +176,7 @@ def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
     on_host = column(ranks, "on_host")
     pairs = [np.stack([np.arange(len(ranks)), root])]
     for at in blocks(ranks, meetings):
-        host = at.spread(any_of(on_host[at.op], at))
+        host = at.spread(np.logical_or.reduceat(on_host[at.op], at.first))
         pairs.append(np.unique(np.stack([at.rank[at.spread(at.first)], at.rank])[:, host], axis=1).astype(np.int64))
     a, b = np.concatenate(pairs, axis=1)
     return components(len(ranks), a, b)

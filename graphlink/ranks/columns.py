@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, Bool
+from graphlink.model import I32, I64
 from graphlink.ranks.records import Meetings, RankComms
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -64,12 +64,6 @@ def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
         if high == total:
             return
         low = high
-
-
-def any_of(value: Bool, at: Members) -> Bool:
-    """Return of values a member whether each meeting has one."""
-    out: Bool = np.logical_or.reduceat(value, at.first)
-    return out
 
 
 def added(group: I32 | I64, value: NDArray[Any], groups: int) -> NDArray[np.float64]:

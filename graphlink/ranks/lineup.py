@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash, pairs
+from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash
 from graphlink.ranks.byorder import by_order
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.ranks.records import Conflict, GroupKey, Unmatched
@@ -176,8 +176,7 @@ def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
 
 
 def _whole(ops: Ops) -> Pairs:
-    every = np.arange(len(ops))
-    return pairs(every, every, len(ops))
+    return np.arange(len(ops)), ()
 
 
 def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool) -> tuple[list[Unmatched], list[Conflict]]:

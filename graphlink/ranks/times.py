@@ -30,7 +30,7 @@ from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clock_ties import F64
 from graphlink.ranks.clocks import on_run
-from graphlink.ranks.columns import Members, any_of, blocks, column, quantiles
+from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import Clocks, Meetings, RankComms
 
 SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
@@ -85,7 +85,7 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
     before = np.maximum.reduceat(others, at.first)
     shortest = np.minimum.reduceat(duration, at.first)
     # the clocks of ranks that meet are tied to each other: either to the run's, or apart from it
-    timed = np.logical_and.reduceat(known[at.rank], at.first) | ~any_of(known[at.rank], at)
+    timed = np.logical_and.reduceat(known[at.rank], at.first) | ~np.logical_or.reduceat(known[at.rank], at.first)
     transfer = np.maximum(np.where(timed, _transfer(own, meetings, at, last, end, shortest), shortest), 1)
     wait = np.clip(at.spread(np.where(timed, last, 0)) - start, 0, duration)
     wait = np.where(at.spread(timed), wait, duration - at.spread(shortest))
@@ -112,7 +112,7 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
     since = end - at.spread(last)
     out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
     never = np.iinfo(np.int64).max
-    host = any_of(own["on_host"][at.op], at)
+    host = np.logical_or.reduceat(own["on_host"][at.op], at.first)
     if host.any():
         ended = np.minimum.reduceat(np.where(since > 0, since, never), at.first)
         out = np.where(host, np.where(ended < never, ended, 1), out)
