@@ -11,7 +11,7 @@ from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
 from graphlink.depend.merge import Dependencies, next_operator, operator_after
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,6 @@ def _columns(x: _Parts) -> dict[str, I64]:
     trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
     device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, x.async_row
     n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
-    sends = np.array([node.recorded == CommKind.SEND.name for node in x.comm.host_node], np.bool_)  # of unknown peer, too
     zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
 
     def column(*parts: I64 | I32 | None) -> I64:
@@ -264,7 +263,7 @@ def _columns(x: _Parts) -> dict[str, I64]:
     callers = _callers(x)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
     begun = x.host.begun
-    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
+    comm_ns = np.where(x.comm.host_sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
     order = x.device.order
     return {
         "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),

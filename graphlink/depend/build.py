@@ -21,8 +21,9 @@ from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import NOWHERE, Built, Communication, Linked, Sync, Untold, Waits
+from graphlink.model import NOWHERE, Communication, Graph, Linked, Sync, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.records import Short
 from graphlink.tables import take
 
 SYNC = ("both", "hta", "cuda")
@@ -30,6 +31,29 @@ NO_ROWS = (
     "the recording has no cuda_sync rows: waits are inferred from their effect "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """Waits that the recording does not show: their time stays in ops."""
+
+    calls: int = 0  # blocked in synchronisation, and nothing says on what
+    calls_ns: int = 0
+    comms: int = 0  # were pending on the host, and who waited for them cannot be seen
+    comms_ns: int = 0
+    spins: int = 0  # silences of the host that ended as a kernel ended, once
+    spins_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Built(Short):
+    """A graph with what was found, kept and left out while it was made."""
+
+    graph: Graph
+    sync: Sync
+    rejected: Waits  # that rows name exactly
+    warnings: tuple[str, ...]
+    untold: Untold = Untold()
 
 
 @dataclass(frozen=True, slots=True)

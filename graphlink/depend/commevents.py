@@ -22,7 +22,7 @@ waits and works come out even: every wait found a work open, and none is left.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -181,11 +181,12 @@ class _CallReader:
         self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
         earlier, later = successive(self.on_stream.row, self.stream)
         self.before[later] = earlier
-        numbers = Counter(node.seq for node in comm.device_node if node.seq is not None)
-        works = zip(comm.device_row.tolist(), comm.device_node, strict=True)
-        self.numbered = {node.seq: row for row, node in works if node.seq is not None and numbers[node.seq] == 1}
-        self.several = {number for number, count in numbers.items() if count > 1}  # several communicators use it, or P2P does
-        self.awaited = comm.awaited if numbers else {}
+        numbered = np.flatnonzero(~comm.ops.on_host & (comm.ops.seq != NOWHERE))
+        number, first, uses = np.unique(comm.ops.seq[numbered], return_index=True, return_counts=True)
+        rows = comm.ops.row[numbered[first]].tolist()
+        self.numbered = {n: row for n, row, count in zip(number.tolist(), rows, uses.tolist(), strict=True) if count == 1}
+        self.several = set(number[uses > 1].tolist())  # several communicators use it, or P2P does
+        self.awaited = comm.awaited if len(number) else {}
         wait = np.flatnonzero(role == Role.STREAM_WAIT)
         self.waits = self._in_place(wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD))
 

@@ -12,7 +12,7 @@ from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.merge import Dependencies
 from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
-from graphlink.tables import concat
+from graphlink.tables import concat, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,8 @@ def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) ->
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
     """Return (earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
     device = linked.trace.device
-    chosen = [i for i, node in enumerate(comm.device_node) if node.kind == CommKind.COLLECTIVE and node.group is not None]
-    row = comm.device_row[chosen]
-    group = np.array([comm.device_node[i].group for i in chosen], np.int64)
+    ops = take(comm.ops, ~comm.ops.on_host & (comm.ops.kind == CommKind.COLLECTIVE) & (comm.ops.group != NOWHERE))
+    row, group = ops.row, ops.group
     order = np.lexsort((row, group))
     row, group = row[order], group[order]
     a, b = row[:-1], row[1:]

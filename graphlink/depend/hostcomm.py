@@ -10,7 +10,7 @@ from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Elements, Marks
 from graphlink.link.askers import askers
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import take
 
 WAIT_END_NS = 50_000
@@ -76,7 +76,7 @@ def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Eleme
     not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost. Cost: O(n log n).
     """
     rows = linked.trace.host
-    at = np.flatnonzero([node.recorded != CommKind.SEND.name for node in comm.host_node])  # of unknown peer, too
+    at = np.flatnonzero(~comm.host_sends)
     row = comm.host_row[at]
     known = marks.axis.has(begun.tid[row])
     at, row = at[known], row[known]

@@ -57,7 +57,7 @@ ODD_HEADER = Kind(
 
 def communication_lacking(comm: Communication) -> Iterator[Finding]:
     """Ops that stay computation, and groups whose members have to be guessed or cannot be."""
-    nodes = len(comm.device_node) + len(comm.host_node)
+    nodes = len(comm.ops.row)
     yield from if_any(UNKNOWN, {"unknown": sum(comm.unknown.values()), "comms": nodes}, nodes, comm.unknown)
     doubtful = {name: ops for name, (ops, _) in comm.doubtful.items()}
     time_ns = sum(ns for _, ns in comm.doubtful.values())
@@ -70,7 +70,7 @@ def communication_lacking(comm: Communication) -> Iterator[Finding]:
 
 def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:
     """``distributed``: other ranks were recorded, or the head of the recording tells that there were some."""
-    if trace.rank is None and (distributed or comm.device_node or comm.host_node or trace.process_groups):
+    if trace.rank is None and (distributed or len(comm.ops.row) or trace.process_groups):
         yield Finding(NO_RANK)
     odd = tuple(text for text in trace.warnings if text.startswith("distributedInfo: "))
     if odd:

@@ -120,7 +120,7 @@ def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys
     linked, comm, options = read.linked, read.comm, BuildOptions(sync="cuda")
     found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
-    findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
+    findings = list(waits_lacking(linked, found, built, len(comm.host_row), nsys=nsys))
     findings += standing_lacking(built, linked, comm)
     staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:

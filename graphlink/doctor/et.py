@@ -100,7 +100,7 @@ BROKEN = Kind(
 def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
     """A rank of which there is no execution trace, or none that fits."""
     rows, unknown = len(linked.trace.host.start_ns), sum(comm.unknown.values())
-    yield Finding(NO_ET, figures={"rows": rows, "unknown": unknown, "comms": len(comm.device_node) + len(comm.host_node)})
+    yield Finding(NO_ET, figures={"rows": rows, "unknown": unknown, "comms": len(comm.ops.row)})
     if rows and len(np.unique(linked.trace.host.rf_id)) < 2:
         yield Finding(NO_IDS, 0.0)
 

@@ -84,7 +84,7 @@ def export_lacking(path: Path, linked: Linked, comm: Communication, numbering: N
         cut = cut_window(export)
         if cut:
             yield Finding(CUT, orphans / max(ops, 1), {"orphans": orphans, "ops": ops}, told=tuple(cut))
-        comms = len(comm.device_node)
+        comms = len(comm.device_row)
         if comms and not _has_payloads(export):
             yield Finding(NO_BLOBS, sum(comm.unknown.values()) / comms, {"comms": comms})
         if not export.epoch_ns:

@@ -11,7 +11,6 @@ import numpy as np
 from graphlink.doctor.records import Finding, Kind, if_any
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.records import Pipeline
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.times import Apart
 from graphlink.run.join import Run, join
 from graphlink.run.state import RankRows
@@ -144,9 +143,7 @@ def _together(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
 
 def _spread(run: Run, rows: Sequence[RankRows]) -> int:
     """Between the first and the last rank's first row, on the run's clock."""
-    began = [
-        int(onto_run(clock, np.array([row.comms.began_ns]))[0]) for row, clock in zip(rows, run.clocks.clocks, strict=True) if clock.known
-    ]
+    began = [int(clock.of(np.array([row.comms.began_ns]))[0]) for row, clock in zip(rows, run.clocks.clocks, strict=True) if clock.known]
     return max(began) - min(began)
 
 

@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.depend.build import FoundWaits
+from graphlink.depend.build import Built, FoundWaits
 from graphlink.depend.hostcomm import WAIT_RANGE
 from graphlink.doctor.kineto import bounds
 from graphlink.doctor.records import Finding, Kind, if_any
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.link.call_roles import Role
-from graphlink.model import Bool, Built, Communication, FoundBy, Linked, SyncKind
+from graphlink.model import Bool, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still
 

@@ -30,6 +30,7 @@ from graphlink.model import (
 )
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
+from graphlink.tables import take
 
 CATEGORY: Final = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "gpu_memcpy", DeviceKind.MEMSET: "gpu_memset"}
 Node = dict[str, Any]
@@ -76,7 +77,7 @@ class Merged:
     """Device ops joined with the ET nodes that launched them, and dependencies of a graph with both, all with new numbers. Linear."""
 
     def __init__(self, graph: Graph, linked: Linked, comm: Communication) -> None:
-        self.linked, self.comm, self.et = linked, comm, _et(linked)
+        self.linked, self.et = linked, _et(linked)
         self.device_rows: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows, in start order
         self.awaited: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows that a synchronisation before it waited for
         self.device_awaited: dict[int, list[int]] = defaultdict(list)  # device row -> device rows that an event wait made it wait for
@@ -95,7 +96,8 @@ class Merged:
                 self.device_id[device] = self.last
         self.host_rows = _host_row_of_et(linked)
         self.own_ns = _own_ns(linked)
-        self.groups = dict(zip(comm.device_row.tolist(), comm.device_node, strict=True))
+        named = take(comm.ops, ~comm.ops.on_host & (comm.ops.group != NOWHERE))
+        self.group_names = {row: named.groups[group][1] for row, group in zip(named.row.tolist(), named.group.tolist(), strict=True)}
         self.without_host = int(np.count_nonzero(graph.kind == NodeKind.DEVICE_OP)) - len(self.device_id)
 
     @property
@@ -188,9 +190,8 @@ class Merged:
             "ts": _us(int(rows.start_ns[row])),
             "stream": int(rows.stream[row]),
         }
-        comm = self.groups.get(row)
-        if comm is not None and comm.group is not None:
-            node["pg_name"] = self.comm.groups[comm.group].name
+        if row in self.group_names:
+            node["pg_name"] = self.group_names[row]
         self._add_sync(node, self.device_awaited.get(row, ()))
         return node
 

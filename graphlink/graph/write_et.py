@@ -263,8 +263,8 @@ def _encode_comm(written: WrittenComm, comm: Communication, ids: Mapping[GroupKe
     numbers = (("comm_type", written.comm_type), ("comm_size", written.size_bytes), ("comm_size_recorded", written.size_recorded))
     out = b"".join(attr.attribute(name, int64_val=value) for name, value in numbers if value is not None)
     if written.group is not None:
-        group = comm.groups[written.group]
-        out += attr.text("pg_name", str(ids[group.key])) + attr.text("pg_desc", group.name)
+        group = comm.ops.groups[written.group]
+        out += attr.text("pg_name", str(ids[group])) + attr.text("pg_desc", group[1])
     ends = (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag))
     out += b"".join(attr.attribute(name, int32_val=value) for name, value in ends if value is not None)
     return out if written.recorded is None else out + attr.text("comm_type_recorded", written.recorded)

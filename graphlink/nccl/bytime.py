@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.nccl.ops import OpSide
 from graphlink.nccl.shift import (
     LEAST_NS,
     TAIL,
@@ -26,7 +27,7 @@ from graphlink.nccl.shift import (
     shifted,
     timeline,
 )
-from graphlink.nccl.sides import AMBIGUOUS, NO_RUN, NO_TIME, SEVERAL, CallSide, OpSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.nccl.sides import AMBIGUOUS, NO_RUN, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
@@ -46,10 +47,10 @@ def by_time(outcome: Outcome, lanes: Sequence[int], *, epoch: bool) -> Shift | N
     own = np.flatnonzero(np.isin(calls.lane, lanes))
     even = np.where(ops.several, NOWHERE, ops.count)  # other counts differ each time
     kind = np.unique(np.stack([ops.group, ops.function, even, ops.peer]), axis=1, return_inverse=True)[1].reshape(-1)
-    issued = np.flatnonzero(ops.trace.issued_ns != NOWHERE)
+    issued = np.flatnonzero(ops.issued_ns != NOWHERE)
     timed = own[calls.host_ns[own] > 0]
     on_gpu = own[calls.gpu_ns[own] > 0]
-    host = timeline(timed, calls.host_ns[timed], issued, ops.trace.issued_ns[issued], kind[issued])
+    host = timeline(timed, calls.host_ns[timed], issued, ops.issued_ns[issued], kind[issued])
     gpu = timeline(on_gpu, calls.gpu_ns[on_gpu], np.arange(len(kind)), ops.trace.start_ns, kind)
     why = NO_TIME
     for line, other in ((host, gpu), (gpu, host)):
@@ -121,8 +122,8 @@ class _Search:
         for lane in np.unique(calls.lane[line.call]).tolist():
             left = np.flatnonzero((calls.lane[line.call] == lane) & (calls.ordinal[line.call] >= 0))
             for group in np.flatnonzero(calls.may_be[lane]).tolist():
-                right = np.flatnonzero((ops.group[line.op] == group) & (ops.trace.seq[line.op] > 0) & ~ops.message[line.op])
-                number = ops.trace.seq[line.op[right]] - 1
+                right = np.flatnonzero((ops.group[line.op] == group) & (ops.seq[line.op] > 0) & ~ops.message[line.op])
+                number = ops.seq[line.op[right]] - 1
                 _, i, j = np.intersect1d(calls.ordinal[line.call[left]], number, return_indices=True)
                 if len(i):
                     apart = np.sort(line.op_ns[right[j]] - line.call_ns[left[i]])
@@ -132,8 +133,8 @@ class _Search:
     def counted(self, shift: Shift) -> bool:
         """Return whether the pairs have the same numbers on both sides, PyTorch's from 1, NCCL's from 0."""
         call, op = self.line.call[shift.left], self.line.op[shift.right]
-        known = (self.calls.ordinal[call] >= 0) & (self.ops.trace.seq[op] >= 0) & ~self.ops.message[op]
-        same = self.calls.ordinal[call[known]] + 1 == self.ops.trace.seq[op[known]]
+        known = (self.calls.ordinal[call] >= 0) & (self.ops.seq[op] >= 0) & ~self.ops.message[op]
+        same = self.calls.ordinal[call[known]] + 1 == self.ops.seq[op[known]]
         return bool(len(same) and np.count_nonzero(same) >= AGREE * len(same))
 
 

@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE, Bool, Communication, Linked
 from graphlink.nccl.bytime import by_time
+from graphlink.nccl.ops import OpSide, op_side
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import Ops, SideFiles
+from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.sides import (
     CROWDED,
@@ -25,7 +26,6 @@ from graphlink.nccl.sides import (
     OTHER_RANK,
     SEVERAL,
     CallSide,
-    OpSide,
     Outcome,
     Reasons,
     Unit,
@@ -33,10 +33,9 @@ from graphlink.nccl.sides import (
     may_meet,
     of_several_ranks,
     of_unit,
-    op_side,
     units,
 )
-from graphlink.nccl.summary import NcclGroup
+from graphlink.nccl.summary import TIMES, NcclGroup, NcclTimes
 from graphlink.nccl.times import dump_clock, split_ops
 from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
@@ -55,16 +54,16 @@ class _Pairs(NamedTuple):
     same: Bool
 
 
-def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> SideFiles:
+def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) -> SideFiles:
     """Join the calls of one rank's side files with its communication. Nothing is raised: what does not fit is counted by reason.
 
     O(n log n) in ops and calls.
     """
     if not dumps:
         nothing = np.zeros(0, np.int32)
-        return SideFiles((), ops, nothing, nothing, nothing, [], (), split_ops(ops, (), (), nothing, nothing, nothing))
+        return SideFiles((), comm.ops, nothing, nothing, nothing, [], (), split_ops(comm.ops, (), (), nothing, nothing, nothing), [])
     codes = Strings()
-    side = op_side(ops, rank, codes)
+    side = op_side(linked, comm, rank, codes)
     calls = call_side(dumps, side, rank, codes)
     outcome = Outcome.of(calls, side)
     shifts = _join(outcome, dumps)
@@ -72,9 +71,9 @@ def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> SideFiles:
     dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[matched]]
     order = np.lexsort((dump, outcome.op[matched]))
     op, dump, call = outcome.op[matched][order].astype(np.int32), dump[order], calls.row[matched][order].astype(np.int32)
-    clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps))
-    split = split_ops(ops, dumps, clocks, op, dump, call)
-    return SideFiles(tuple(dumps), ops, op, dump, call, _table(outcome, list(codes)), clocks, split)
+    clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], side) for k, one in enumerate(dumps))
+    split = split_ops(comm.ops, dumps, clocks, op, dump, call)
+    return SideFiles(tuple(dumps), comm.ops, op, dump, call, _table(outcome, list(codes)), clocks, split, _times(side, split))
 
 
 def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
@@ -124,8 +123,8 @@ def _by_sequence(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit])
     left, left_at = _once(2 * calls.seq[own] + calls.message[own], own)
     found = []
     for unit in may_be:
-        theirs = np.flatnonzero(of_unit(ops, unit) & (ops.trace.seq >= 0) & ops.known)
-        right, right_at = _once(2 * ops.trace.seq[theirs] + ops.message[theirs], theirs)
+        theirs = np.flatnonzero(of_unit(ops, unit) & (ops.seq >= 0) & ops.known)
+        right, right_at = _once(2 * ops.seq[theirs] + ops.message[theirs], theirs)
         _, i, j = np.intersect1d(left, right, assume_unique=True, return_indices=True)
         call, op = left_at[i], right_at[j]
         found.append(_Pairs(unit, call, op, may_meet(calls, ops, call, op)))
@@ -154,11 +153,11 @@ def _by_span(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit]) -> 
 
 
 def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
-    theirs = np.flatnonzero(of_unit(ops, unit) & (ops.trace.asked_until_ns != NOWHERE))
+    theirs = np.flatnonzero(of_unit(ops, unit) & (ops.asked_until_ns != NOWHERE))
     if not len(theirs):
         return None
-    theirs = theirs[np.argsort(ops.trace.issued_ns[theirs], kind="stable")]
-    from_ns, until_ns = ops.trace.issued_ns[theirs], ops.trace.asked_until_ns[theirs]
+    theirs = theirs[np.argsort(ops.issued_ns[theirs], kind="stable")]
+    from_ns, until_ns = ops.issued_ns[theirs], ops.asked_until_ns[theirs]
     own = own[(calls.host_ns[own] >= from_ns[0]) & (calls.host_ns[own] <= until_ns.max())]
     place = np.searchsorted(from_ns, calls.host_ns[own], side="right") - 1
     inside = (calls.host_ns[own] <= until_ns[place]) & may_meet(calls, ops, own, theirs[place])
@@ -218,6 +217,21 @@ def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
                 )
             )
     return lines
+
+
+def _times(ops: OpSide, split: Split) -> list[NcclTimes]:
+    """Sum the parts of the time of ops by the name of their group."""
+    names = Strings()
+    of_group = names.column([group.name for group in ops.groups])[ops.group[split.op]]
+    words = list(names)
+    return [
+        NcclTimes(
+            group=words[code],
+            ops=int(np.count_nonzero(of_group == code)),
+            **{name: int(getattr(split, name)[of_group == code].sum()) for name in TIMES},
+        )
+        for code in np.unique(of_group).tolist()
+    ]
 
 
 def _left(own: I64, met: I64, why: Reasons) -> dict[str, int]:

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Column, Graph, NodeKind
+from graphlink.graph.target import comm_nodes
+from graphlink.model import I32, I64, NOWHERE, Column, Graph
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import Ops, SideFiles
+from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
 
 # Of several files with one op the first of these that tells something holds: NCCL's own before PyTorch's.
@@ -33,7 +34,7 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
         "nccl_wire_ns": Column.of(split.op, split.wire_ns),
         "nccl_receive_ns": Column.of(split.op, split.receive_ns),
     }
-    node_of = _nodes_of(graph, files.ops)
+    node_of = comm_nodes(graph, files.ops)
     found = {}
     for name, column in of_op.items():
         node = node_of[column.node]
@@ -83,14 +84,3 @@ def _sent(dump: Dump) -> I64:
     np.add.at(total, proxies.call[told], proxies.bytes[told])
     np.add.at(count, proxies.call[told], 1)
     return np.where(count > 0, total, NOWHERE)
-
-
-def _nodes_of(graph: Graph, ops: Ops) -> I32:
-    """Return the node of each op, ``NOWHERE`` where the graph has none."""
-    out = np.full(len(ops.row), NOWHERE, np.int32)
-    for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
-        node = np.flatnonzero(graph.kind == kind)
-        of_row = np.full(max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32)
-        of_row[graph.row[node]] = node
-        out[mine] = of_row[ops.row[mine]]
-    return out

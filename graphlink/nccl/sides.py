@@ -14,25 +14,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.link.commtypes import element_bytes
-from graphlink.model import I32, I64, NOWHERE, Bool, ProcessGroup
-from graphlink.nccl.ops import BARRIER, RECV, SEND
+from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import Ops
 from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 
-# Kineto's type -> what NCCL is called with, and how many of those an element is
-_SENT_AS: Final = {
-    "Bool": ("Byte", 1),
-    "ComplexHalf": ("Half", 2),
-    "ComplexFloat": ("Float", 2),
-    "ComplexDouble": ("Double", 2),
-}
-_BYTES_ALONE: Final = "Float8"  # sent as bytes by some versions
-_GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
-_EVEN: Final = ("allreduce", "broadcast", "reduce", SEND, RECV)  # as many elements in as out
-_OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
 # why a call or op is left
@@ -48,27 +35,6 @@ NO_PARAMETERS: Final = "no parameters"
 NO_COMMUNICATOR: Final = "no communicator joined"
 
 Reasons = NDArray[np.object_]
-
-
-@dataclass(frozen=True, slots=True)
-class OpSide:
-    """What calls are compared with, one entry an op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the group;
-    ``first``: whether the own rank stands before the peer in it."""
-
-    trace: Ops
-    groups: tuple[ProcessGroup, ...]
-    member: I64  # the own rank's place in each group, NOWHERE where unknown
-    group: I64
-    known: Bool  # what it does is known
-    function: I32
-    count: I64
-    other_count: I64
-    dtype: I32
-    bytes: I64
-    peer: I64
-    message: Bool
-    several: Bool  # its kernel stands for several calls of NCCL, or may
-    first: Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,49 +117,6 @@ class Outcome:
             del self.unit[k]
 
 
-def op_side(ops: Ops, rank: int, codes: Strings) -> OpSide:
-    """Return the ops of a rank in the spelling of NCCL. Linear in ops."""
-    keys: dict[tuple[str, tuple[int, ...] | None], int] = {}
-    names = [ops.strings[i] for i in ops.group_name.tolist()]
-    group = np.array([keys.setdefault(key, len(keys)) for key in zip(names, ops.ranks, strict=True)], np.int64)
-    members = [ranks or () for _, ranks in keys]
-    member = np.array([_place(ranks, rank) for ranks in members], np.int64)
-    peer = np.array([_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64)
-    function = codes.column(ops.strings)[ops.function]
-    gets = np.isin(function, codes.column(_GETS))
-    count, other = np.where(gets, ops.out_nelems, ops.in_nelems), np.where(gets, ops.in_nelems, ops.out_nelems)
-    count = np.where((count < 0) & np.isin(function, codes.column(_EVEN)), other, count)
-    factor = np.array([_SENT_AS.get(text, (text, 1))[1] for text in ops.strings], np.int64)[ops.dtype]
-    size = np.array([element_bytes(text) or NOWHERE for text in ops.strings], np.int64)[ops.dtype]
-    barrier = function == codes[BARRIER]
-    count = np.where((count < 0) | barrier, NOWHERE, count * factor)
-    return OpSide(
-        trace=ops,
-        groups=tuple(ProcessGroup(name, ranks=ranks) for name, ranks in keys),
-        member=member,
-        group=group,
-        known=function != 0,
-        function=np.where(barrier, codes["allreduce"], function),
-        count=count,
-        other_count=np.where((other < 0) | barrier, NOWHERE, other * factor),
-        dtype=np.where(barrier, 0, _sent_as(ops.strings, codes)[ops.dtype]),
-        bytes=np.where((count < 0) | (size < 0), NOWHERE, count * size // factor),
-        peer=peer,
-        message=np.isin(function, codes.column((SEND, RECV))),
-        several=(function == 0) | np.isin(function, codes.column(_OF_MESSAGES)),
-        first=member[group] < peer,
-    )
-
-
-def _sent_as(strings: Sequence[str], codes: Strings) -> I32:
-    """Return the code of the type that each recorded type is sent as."""
-    return codes.column(["" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0] for text in strings])
-
-
-def _place(ranks: tuple[int, ...], rank: int) -> int:
-    return ranks.index(rank) if rank in ranks else NOWHERE
-
-
 def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> CallSide:
     """Return the calls of all dumps, lanes in the order of dumps, communicators and members. O(n log n) in calls."""
     parts: list[dict[str, NDArray[Any]]] = []
@@ -215,7 +138,7 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
             "row": np.arange(len(lane)),
             "function": np.where(barrier, codes["allreduce"], function),
             "count": np.where(barrier, NOWHERE, calls.count),
-            "dtype": np.where(barrier, 0, _sent_as(dump.strings, codes)[calls.dtype]),
+            "dtype": np.where(barrier, 0, sent_as(dump.strings, codes)[calls.dtype]),
             "bytes": np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
             "peer": calls.peer.astype(np.int64),
             "seq": calls.seq,

@@ -7,16 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, U8
+from graphlink.model import I32, I64, U8, CommOps
+from graphlink.nccl.ops import OpSide
 from graphlink.nccl.read.records import Dump, State
-from graphlink.nccl.records import Ops, Split
+from graphlink.nccl.records import Split
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.summary import NcclClock
 
 SLACK_NS: Final = 2_000  # a block may seem to begin so long before its kernel: two clocks, each rounded
 
 
-def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: Ops) -> NcclClock:
+def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: OpSide) -> NcclClock:
     """Return the clock of a dump from its shift against the trace, else from its pairs (``call`` with ``op``), and check kernel starts."""
     offset_ns, residual_ns = (None, 0) if shift is None else (shift.offset_ns, shift.residual_ns)
     if shift is None:
@@ -36,13 +37,13 @@ def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: Ops) ->
     first, where = np.unique(at, return_inverse=True)
     least_ns = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(least_ns, where.reshape(-1), begun_ns)
-    gpu_offset_ns = int(np.sort(ops.start_ns[first] - least_ns)[len(first) // 2])
+    gpu_offset_ns = int(np.sort(ops.trace.start_ns[first] - least_ns)[len(first) // 2])
     shown_ns = begun_ns + gpu_offset_ns
-    inside = (shown_ns >= ops.start_ns[at] - SLACK_NS) & (shown_ns <= ops.end_ns[at])
+    inside = (shown_ns >= ops.trace.start_ns[at] - SLACK_NS) & (shown_ns <= ops.trace.end_ns[at])
     return NcclClock(offset_ns=offset_ns, residual_ns=residual_ns, gpu_offset_ns=gpu_offset_ns, inside=int(inside.sum()), checked=len(at))
 
 
-def split_ops(ops: Ops, dumps: Sequence[Dump], clocks: Sequence[NcclClock], op: I32, dump: I32, call: I32) -> Split:
+def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], op: I32, dump: I32, call: I32) -> Split:
     """Divide the time of ops with proxy steps among the pairs (``call`` of ``dump`` is ``op``). Of several dumps the first
     counts.
 

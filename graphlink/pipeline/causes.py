@@ -185,7 +185,7 @@ class _Delayed:
         """Return which collectives are the first of their group, and began before the recording of ``rank`` does."""
         ex = self.run.exchanges
         begins = np.array([self.from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
-        first = (kind == CommKind.COLLECTIVE) & (_taken(ex.ordinal, exchange, NOWHERE) == 0)
+        first = (kind == CommKind.COLLECTIVE) & (_taken(self.run.ordinal, exchange, NOWHERE) == 0)
         return np.asarray(first & (begins > _taken(ex.start_ns, exchange, 0)))
 
     def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:

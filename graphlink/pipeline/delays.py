@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 
 from graphlink.graph.waits import WaitSlices
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
-from graphlink.pipeline.exchanges import RankExchanges
-from graphlink.pipeline.records import Cause, Delays, Exchanges, Phase, Spans
+from graphlink.pipeline.exchanges import of_rows
+from graphlink.pipeline.records import Cause, Delays, Phase, Spans
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
@@ -33,7 +33,7 @@ _LOADER: Final = re.compile(
 )
 
 
-def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExchanges, reasons: Delays) -> Delays:
+def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:
     """Explain the idle time of a device. ``reasons``: what may have blocked its host (``host_reasons``).
 
     First counts communication that the next work waited for, then its late launch, then communication that just ran meanwhile.
@@ -42,7 +42,7 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExcha
     idle = _idle(worked)
     next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
     cut = segments(graph, linked, idle, next_op)
-    exchange = np.where(cut.op == NOWHERE, NOWHERE, found.of_device[cut.op] if len(found.of_device) else NOWHERE)
+    exchange = np.append(of_rows(ops, len(device.start_ns), on_host=False), NOWHERE)[cut.op]
     late = (exchange == NOWHERE) & (cut.call != NOWHERE)
     at = np.flatnonzero(late)
     touching = (cut.end_ns[at[:-1]] == cut.start_ns[at[1:]]) & (cut.next[at[:-1]] == cut.next[at[1:]])
@@ -50,7 +50,7 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExcha
     launches = [f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist()]
     by_host = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, reasons)
     by_device = _by_device(linked, take(cut, ~late), exchange[~late])
-    return _with_exchanges(joined(by_host, by_device), found.exchanges)
+    return _with_exchanges(joined(by_host, by_device), ops)
 
 
 def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays) -> Delays:
@@ -109,7 +109,7 @@ def _loads(linked: Linked, row: I32) -> Bool:
     return out
 
 
-def _with_exchanges(delays: Delays, ex: Exchanges) -> Delays:
+def _with_exchanges(delays: Delays, ex: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
     Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
@@ -121,7 +121,7 @@ def _with_exchanges(delays: Delays, ex: Exchanges) -> Delays:
     return _meanwhile(delays, ex, unexplained, ex.kind != CommKind.SEND)
 
 
-def _meanwhile(delays: Delays, ex: Exchanges, which: Bool, usable: Bool) -> Delays:
+def _meanwhile(delays: Delays, ex: CommOps, which: Bool, usable: Bool) -> Delays:
     """Give those ``which`` have no exchange the ``usable`` ones that ran meanwhile."""
     x = np.flatnonzero(usable)
     pieces = spans.cut(delays, ex.start_ns[x], ex.end_ns[x])
@@ -132,7 +132,7 @@ def _meanwhile(delays: Delays, ex: Exchanges, which: Bool, usable: Bool) -> Dela
     return Delays(pieces.start_ns, pieces.end_ns, delays.cause[of], exchange, delays.evidence[of], delays.texts)
 
 
-def host_reasons(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
+def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
     """Return what may have blocked the host threads ``threads`` (ids); may overlap. ``waits`` in graph time."""
     trace, strings = linked.trace, linked.trace.strings
     overhead = trace.overhead
@@ -143,10 +143,10 @@ def host_reasons(graph: Graph, linked: Linked, found: RankExchanges, waits: Wait
         mine = np.flatnonzero(np.isin(table.name, fitting) & np.isin(table.tid, threads))
         words = [strings[k] for k in table.name[mine].tolist()]
         tables.append(_table(table.start_ns[mine], table.end_ns[mine], cause, words))
-    return joined(*tables, _waited(graph, linked, found, waits, threads))
+    return joined(*tables, _waited(graph, linked, ops, waits, threads))
 
 
-def _waited(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
+def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
     """Tell waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
     mine = take(waits, np.isin(graph.tid[waits.part], threads))
@@ -155,7 +155,8 @@ def _waited(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlice
     by_device = (source != NOWHERE) & ~by_host
     row = np.where(source == NOWHERE, NOWHERE, graph.row[source])
     exchange = np.full(len(row), NOWHERE, np.int32)
-    exchange[by_host], exchange[by_device] = found.of_host[row[by_host]], found.of_device[row[by_device]]
+    for of, on_host, count in ((by_host, True, len(linked.trace.host.start_ns)), (by_device, False, len(device.start_ns))):
+        exchange[of] = of_rows(ops, count, on_host=on_host)[row[of]]
     words = []
     for call, at, is_exchange in zip(mine.call.tolist(), row.tolist(), (by_host | (exchange != NOWHERE)).tolist(), strict=True):
         by = strings[calls.name[call]] if call != NOWHERE else "wait"
@@ -178,15 +179,14 @@ def _awaited(graph: Graph, part: I32) -> I64:
     return out
 
 
-def receive_waits(linked: Linked, comm: Communication, found: RankExchanges, threads: I64) -> Delays:
+def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
     """Return host-side receives and collectives that somebody waited for on ``threads``.
 
     Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or since the row began.
     The graph takes fewer of these for waits (only where the next row begins within 50 us), so that nothing else is hidden in them.
     """
     rows = linked.trace.host
-    receives = np.array([node.recorded != CommKind.SEND.name for node in comm.host_node], np.bool_)
-    row = comm.host_row[receives]
+    row = comm.host_row[~comm.host_sends]
     row = row[np.isin(rows.tid[row], threads)]
     start = rows.start_ns[row].copy()
     for tid in np.unique(rows.tid[row]).tolist():
@@ -195,7 +195,8 @@ def receive_waits(linked: Linked, comm: Communication, found: RankExchanges, thr
         mine = rows.tid[row] == tid
         last = np.searchsorted(marks, rows.end_ns[row[mine]], side="left") - 1
         start[mine] = np.maximum(start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine])
-    return _table(start, rows.end_ns[row], Cause.UNKNOWN, ["wait"] * len(row), found.of_host[row])
+    exchange = of_rows(comm.ops, len(rows.start_ns), on_host=True)[row]
+    return _table(start, rows.end_ns[row], Cause.UNKNOWN, ["wait"] * len(row), exchange)
 
 
 def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from graphlink.model import I32, I64, U8, Bool
+from graphlink.model import I32, I64, U8, CommOps
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
@@ -92,28 +92,6 @@ class KeyedSpans(Spans):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanges:
-    """Communication that ran on a stage, sorted by start: kernels, or host-side operations where the run has no device.
-
-    ``kind`` is a ``CommKind``; ``peer`` the other global rank of a send or receive, ``NOWHERE`` else. ``group`` and ``ordinal`` name the
-    operation over ranks (index into ``groups``; position in that group's order), ``NOWHERE`` if unknown. ``name`` points into ``names``.
-    """
-
-    start_ns: I64
-    end_ns: I64
-    kind: U8
-    peer: I64
-    tag: I64
-    bytes: I64
-    group: I32
-    ordinal: I64
-    name: I32
-    on_host: Bool  # gloo: a row lasts until somebody waits for it
-    groups: tuple[tuple[str, tuple[int, ...]], ...]  # name and global ranks, as recorded
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Delays(Spans):
     """What delayed work after moments in which a rank was idle, as its own recording tells, sorted by start; disjoint in a ``StageRun``.
 
@@ -145,6 +123,7 @@ class StageRun:
 
     ``work``: union of compute inside its F, B, I and W ranges, by step; ``optimizer`` inside its OPT ranges. ``previous``: the global
     rank that its first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
+    ``exchanges``: all its communication; ``ordinal`` names each over ranks (position in its group's order), ``NOWHERE`` if unknown.
     """
 
     rank: int
@@ -153,7 +132,8 @@ class StageRun:
     ranges: Ranges
     work: KeyedSpans
     optimizer: Spans
-    exchanges: Exchanges
+    exchanges: CommOps
+    ordinal: I64
     delays: Delays
     sees_device: bool  # False: times are those of host ranges
     sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero

@@ -16,7 +16,7 @@ from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import Clocks, GroupKey, Meetings, RankComms
 from graphlink.ranks.stragglers import RankTotals, stragglers
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
-from graphlink.ranks.times import SHARDS, Apart, Times, apart, bus_factors, times
+from graphlink.ranks.times import SHARDS, WORDS, Apart, Times, apart, bus_factors, times
 
 _MESSAGE: Final = "SEND"
 
@@ -87,7 +87,7 @@ def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Times,
 
     count = np.bincount(mine, minlength=size)
     set_apart = np.bincount(key, minlength=size) - count
-    skew = quantiles(mine, found.skew_ns[counted], size)
+    median, p95, most = quantiles(mine, found.skew_ns[counted], size)
     bytes_, wait_ns, transfer_ns = (total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns))
     seconds = np.maximum(transfer_ns, 1) / 1e9
     on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings)
@@ -103,9 +103,9 @@ def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Times,
                 count=int(count[k]),
                 set_apart=int(set_apart[k]),
                 bytes=int(bytes_[k]) // (len(meetings.groups[group][0]) if code in SHARDS else 1),
-                skew_median_ns=int(skew.median[k]),
-                skew_p95_ns=int(skew.p95[k]),
-                skew_max_ns=int(skew.most[k]),
+                skew_median_ns=int(median[k]),
+                skew_p95_ns=int(p95[k]),
+                skew_max_ns=int(most[k]),
                 wait_ns=int(wait_ns[k]),
                 transfer_ns=int(transfer_ns[k]),
                 algorithm_bytes_per_s=round(float(algorithm[k])) if measured[k] else None,
@@ -136,7 +136,7 @@ def rank_totals(
     A rank is late where it came last by more than ``tolerance_ns``.
     """
     evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
-    codes, sums = [np.zeros(0, np.int64)], [np.zeros((6, 0))]
+    parts = []
     for at in blocks(ranks, meetings):
         mine = slice(at.low, at.high)
         entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
@@ -145,10 +145,8 @@ def rank_totals(
         waited = met * found.waited_ns[mine]
         columns = [found.wait_ns[entries][use], found.transfer_part_ns[entries][use]]
         columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
-        code, of_code = _summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
-        codes.append(code)
-        sums.append(of_code)
-    code, of_code = _summed(np.concatenate(codes), np.concatenate(sums, axis=1))
+        parts.append(_summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns))
+    code, of_code = _summed(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
     late = np.flatnonzero(evident)
     count = max(len(ranks), 1)
     overall = _summed(code % count, of_code)
@@ -181,7 +179,7 @@ def _rank_totals(code: I64, sums: F64, late_code: I64, found: Times, late: I64, 
         square=sums[5],
         late=np.bincount(at, minlength=len(code)),
         caused_ns=caused_ns,
-        lateness_ns=quantiles(at, found.lateness_ns[late], len(code)).median,
+        lateness_ns=quantiles(at, found.lateness_ns[late], len(code))[0],
     )
 
 
@@ -205,7 +203,7 @@ def _set_apart(meetings: Meetings, found: Times, why: U8, numbers: Sequence[int]
                 number=int(meetings.turn[m]),
                 skew_ns=int(found.skew_ns[m]),
                 late_rank=None if late == NOWHERE else numbers[late],
-                why=Apart(int(why[m])).words,
+                why=WORDS[Apart(int(why[m]))],
             )
         )
     return out

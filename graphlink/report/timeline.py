@@ -18,7 +18,7 @@ from graphlink.graph.critical import CriticalPath, Share
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Column, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Column, CommKind, CommOps, Communication, EdgeKind, Graph, Linked, NodeKind
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.tracks import channel_rows
 from graphlink.pairs import numbered_pairs
@@ -28,7 +28,6 @@ from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
 from graphlink.pipeline.records import Pipeline
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import Clock
 from graphlink.records import Short
@@ -171,7 +170,7 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
     """Times since ``epoch_ns`` still, but as the run's clock has them. The order in which slices begin and end stays."""
     if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
         return slices
-    start_ns, end_ns = (onto_run(clock, column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
+    start_ns, end_ns = (clock.of(column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
     return replace(slices, start_ns=start_ns, end_ns=end_ns)
 
 
@@ -255,8 +254,7 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds)
         _where("start_delay_ns", every, graph.start_delay_ns),
         _where("overlap_ns", every, graph.overlap_ns),
     ]
-    found = comm_nodes(graph, comm)
-    return [*args, *_comm_args(np.array(list(found), np.int64), list(found.values()), comm, ids)]
+    return [*args, *_comm_args(comm_nodes(graph, comm.ops), comm.ops, linked.trace.rank, ids)]
 
 
 def _where(name: str, slices: I64, value: I64) -> Arg:
@@ -265,22 +263,25 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
     return Arg(name, slices[there], value[there].astype(np.int64))
 
 
-def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: GroupIds) -> list[Arg]:
-    def group(one: CommNode) -> int | None:
-        named = None if one.group is None else comm.groups[one.group]
-        return None if named is None or named.ranks is None else ids.get(named.key)
+def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list[Arg]:
+    """Return what is known of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
+    order = np.lexsort((node, ops.on_host))
+    order = order[node[order] != NOWHERE]
+    slices, kind, peer = node[order].astype(np.int64), ops.kind[order], ops.peer[order]
+    group = np.array([*(ids.get(key, NOWHERE) for key in ops.groups), NOWHERE], np.int64)[ops.group[order]]
+    message, sends, own = np.isin(kind, (CommKind.SEND, CommKind.RECV)), kind == CommKind.SEND, NOWHERE if rank is None else rank
+    src, dst = np.where(sends, own, peer), np.where(sends, peer, own)
 
-    def known(name: str, values: list[int | None]) -> Arg:
-        there = [i for i, value in enumerate(values) if value is not None]
-        return Arg(name, slices[there], np.array([v for v in values if v is not None], np.int64))
+    def known(name: str, value: I64, there: Bool) -> Arg:
+        return Arg(name, slices[there], value[there])
 
     return [
-        Arg("comm", slices, np.arange(len(comms)), [c.recorded for c in comms]),
-        known("comm_size", [c.size_bytes for c in comms]),
-        known("group", [group(c) for c in comms]),
-        known("comm_src", [c.src for c in comms]),
-        known("comm_dst", [c.dst for c in comms]),
-        known("comm_tag", [c.tag for c in comms]),
+        Arg("comm", slices, np.arange(len(order)), [ops.names[k] for k in ops.name[order].tolist()]),
+        Arg("comm_size", slices, ops.bytes[order]),
+        known("group", group, group != NOWHERE),
+        known("comm_src", src, message & (src != NOWHERE)),
+        known("comm_dst", dst, message & (dst != NOWHERE)),
+        known("comm_tag", ops.tag[order], message),
     ]
 
 

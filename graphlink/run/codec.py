@@ -21,8 +21,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import CommTable, Communication, Graph, Linked
-from graphlink.nccl.records import Ops
+from graphlink.model import CommTable, Graph, Linked
 from graphlink.pipeline.records import Witness
 from graphlink.ranks.records import RankComms
 from graphlink.version import __version__
@@ -36,9 +35,7 @@ _TABLE: Final[dict[type, dict[str, int]]] = {
     Graph: {"first": 1, "source": 2, "edge_kind": 2, "found_by": 2},
     Linked: {"call_op": 1, "device_call": 2},
     CommTable: {"comms": 0},
-    Communication: {"device_node": 0, "host_row": 1, "host_node": 1},
     RankComms: {"overhead_start_ns": 1, "overhead_end_ns": 1},
-    Ops: {"ranks": 0},
     Witness: {"words": 0},
 }
 _Record = TypeVar("_Record")

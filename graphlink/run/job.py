@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.depend.build import build
+from graphlink.depend.build import Built, build
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
@@ -33,7 +33,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I64, Built, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I64, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
@@ -46,7 +46,6 @@ from graphlink.pipeline.records import Pipeline
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
@@ -138,7 +137,7 @@ class LinkedRank(Short):
 
     def world_size(self, rank: int) -> int:
         """Return the recorded number of ranks, at least what ``rank`` and the groups of the communication need."""
-        return max(self.trace.world_size or 1, rank + 1, *(r + 1 for g in self.comm.groups for r in g.ranks or ()))
+        return max(self.trace.world_size or 1, rank + 1, *(r + 1 for ranks, _ in self.comm.ops.groups for r in ranks))
 
 
 def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False) -> LinkedRank:
@@ -286,7 +285,7 @@ def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
     if clock is None:
         return 0, 0
     epoch = np.array([graph.epoch_ns], np.int64)
-    return int((onto_run(clock, epoch) - epoch)[0]), round(clock.drift * 1e9)
+    return int((clock.of(epoch) - epoch)[0]), round(clock.drift * 1e9)
 
 
 def store(trace: Trace, path: Path) -> None:

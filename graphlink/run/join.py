@@ -18,7 +18,7 @@ from graphlink.pipeline.records import Pipeline, StageRun
 from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks import summary
-from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.clocks import clocks
 from graphlink.ranks.figures import Figures, figures
 from graphlink.ranks.match import match
 from graphlink.ranks.records import Clock, Clocks, Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
@@ -219,8 +219,8 @@ def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) ->
     """A rank's part of a pipeline with the times and counts that all ranks share."""
     if row.staged is None:
         return None
-    exchanges = counted_alike(row.staged.exchanges, row.comms, matching.meetings, position)
-    return on_run_clock(replace(row.staged, exchanges=exchanges), aligned.clocks[position])
+    ordinal = counted_alike(row.staged, row.comms, matching.meetings, position)
+    return on_run_clock(replace(row.staged, ordinal=ordinal), aligned.clocks[position])
 
 
 def _lonely(matching: Matching, rank: int) -> I64:
@@ -265,7 +265,7 @@ def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I6
         return [NO_ARROWS for _ in comms]
     start = np.zeros(len(meetings.rank), np.int64)
     for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
-        start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
+        start[mine] = clock.of(one.start_ns)[meetings.op[mine]]
     meeting = np.repeat(np.arange(len(meetings.kind)), np.diff(meetings.first))
     last = np.lexsort((meetings.rank, start, meeting))[meetings.first[1:] - 1]
     begins = np.flatnonzero(last[meeting] != np.arange(len(meeting)))

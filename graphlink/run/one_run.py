@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clocks, RankComms
 from graphlink.run.state import Manifest
 
@@ -46,7 +45,7 @@ def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks:
     times = np.array([(rank.began_ns, rank.ended_ns) for rank in ranks], np.int64)
     for at, rank in zip(times, ranks, strict=True):
         if rank.rank in clock_of:
-            at[:] = onto_run(clock_of[rank.rank], at)
+            at[:] = clock_of[rank.rank].of(at)
     order = [k for k in np.argsort(times[:, 0], kind="stable").tolist() if times[k, 1] > times[k, 0]]
     if not order:
         return None

@@ -12,11 +12,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.graph.critical import CriticalPath
 from graphlink.link.call_roles import Role, role_of, roles
-from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
 from graphlink.standstill.silence import MEASURED, Timeline, silences

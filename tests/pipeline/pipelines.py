@@ -12,7 +12,6 @@ from graphlink.model import NOWHERE
 from graphlink.pipeline.records import (
     Cause,
     Delays,
-    Exchanges,
     Idle,
     KeyedSpans,
     PartsNs,
@@ -25,6 +24,7 @@ from graphlink.pipeline.records import (
     StepEntry,
     Theory,
 )
+from tests.comm_ops import comm_ops
 
 EPOCH_NS = 1_700_000_000_000_000_000
 NONE = np.zeros(0, np.int64)
@@ -222,17 +222,8 @@ def pipeline(
             ranges=ranges_of(mine, rules),
             work=KeyedSpans(NONE, NONE, NONE),
             optimizer=Spans(NONE, NONE),
-            exchanges=Exchanges(
-                *[NONE] * 2,
-                NONE.astype(np.uint8),
-                *[NONE] * 3,
-                NONE.astype(np.int32),
-                NONE,
-                NONE.astype(np.int32),
-                np.zeros(0, np.bool_),
-                (),
-                (),
-            ),
+            exchanges=comm_ops([]),
+            ordinal=NONE,
             delays=Delays(NONE, NONE, BYTES, CODES, CODES, ("",)),
             sees_device=sees_device,
             sees_causes=sees_causes,

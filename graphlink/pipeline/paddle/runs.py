@@ -11,13 +11,14 @@ import numpy as np
 
 from graphlink.errors import InputError, UsageError
 from graphlink.link.steps import Steps
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I64, NOWHERE, CommOps
 from graphlink.pipeline import spans
 from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
-from graphlink.pipeline.records import Delays, Exchanges, Phase, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Phase, Ranges, StageRun
+from graphlink.read.columns import Parts
 from graphlink.tables import take
 
 LOWER_BOUND: Final = (
@@ -105,7 +106,8 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
         ranges=_ranges(jobs, stages, worker, start, end, first_step),
         work=spans.union_by(jobs.step[jobs.work] + first_step, start[jobs.work], end[jobs.work]),
         optimizer=spans.union(start[optimizer], end[optimizer]),
-        exchanges=Exchanges(none, none, none_u8, none, none, none, none_i32, none, none_i32, np.zeros(0, np.bool_), (), ()),
+        exchanges=Parts().table(CommOps, none, names=(), groups=()),
+        ordinal=none,
         delays=Delays(none, none, none_u8, none_i32, none_i32, ("",)),
         sees_device=True,
         sees_causes=False,
