@@ -45,24 +45,25 @@ def given(names: Sequence[str], scratch: Path) -> Given:
     """
     paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
     folders = {path: _inside(path) for path in paths if path.is_dir()}
-    files = by_kind([path for path in paths if path not in folders])
+    of_kind, dumps = by_kind([path for path in paths if path not in folders])
+    devices, hosts, exports = (of_kind[kind.name] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS))
     searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
     parts = [of_folders(searched, None, same_run=True)] if searched else []
     bare = tuple(path for inside in folders.values() for path in inside.hosts)
-    if files.devices:  # a single pair is one as given; more are paired by rank
-        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None, same_run=True))
+    if devices:  # a single pair is one as given; more are paired by rank
+        parts.append(of_files(list(map(str, devices)), list(map(str, hosts)), None, same_run=True))
     else:
-        bare = (*bare, *files.hosts)
+        bare = (*bare, *hosts)
     ranks = [one for part in parts for one in part.ranks]
     inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
-    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Discovered()
-    exports = [*files.exports, *(export for part in parts for export in part.exports)]
+    paired = pair(list(inside.values()), dumps, ranks) if ranks else Discovered()
+    exports += [export for part in parts for export in part.exports]
     of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
     said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]
     return Given(
         ranks=(*paired.ranks, *of_exports),
         bare=bare,
-        dumps=tuple(dict.fromkeys([*(dump.path for dump in files.dumps), *inside])),
+        dumps=tuple(dict.fromkeys([*(dump.path for dump in dumps), *inside])),
         found=frozenset(inside),
         passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
     )

@@ -39,16 +39,13 @@ class Failed:
     text: str
 
 
-@contextlib.contextmanager
-def session(runs_on: RunsOn) -> Iterator[None]:
+def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[None]:
     """Calls of ``run_all`` inside share what the engine needs to be started."""
-    if runs_on.engine != "ray":
-        yield
-        return
-    from graphlink.engine.ray import session as ray_session
+    if runs_on.engine == "ray":
+        from graphlink.engine.ray import session as ray_session
 
-    with ray_session():
-        yield
+        return ray_session()
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

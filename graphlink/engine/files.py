@@ -112,6 +112,15 @@ def is_folder(url: str) -> bool:
         return bool(system.isdir(path))
 
 
+def read(url: str) -> bytes | None:
+    """Return the bytes of a file; None where there is none. InputError when it cannot be read."""
+    system, path = _place(url)
+    with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
+        data: bytes = system.cat_file(path)
+        return data
+    return None
+
+
 def put_file(path: Path, url: str) -> None:
     """Copy a local file to ``url``, in place of what is there. OutputError when it cannot be written."""
     system, there = _place(url)

@@ -60,8 +60,5 @@ def telling(told: Callable[[str], str]) -> Iterator[None]:
 
 def unpacked_size(inputs: Inputs) -> int:
     """Bytes of the rank's files once unpacked, as far as that can be told without fetching them."""
-    total = 0
-    for path in inputs.files:
-        remote = inputs.remote_of(path)
-        total += unpacked_bytes(path, None if remote is None else remote.size_bytes)
-    return total
+    behind = [(path, inputs.remote_of(path)) for path in inputs.files]
+    return sum(unpacked_bytes(path, None if remote is None else remote.size_bytes) for path, remote in behind)

@@ -85,11 +85,10 @@ def link(
         )
     if len(recordings) == 1 and isinstance(recordings[0], Recordings):
         named = recordings[0]
+    elif any(isinstance(one, Recordings) for one in recordings):
+        raise UsageError("a Recordings stands alone: it names all files", todo="give one Recordings, or names only")
     else:
-        names = [one for one in recordings if not isinstance(one, Recordings)]
-        if len(names) < len(recordings):
-            raise UsageError("a Recordings stands alone: it names all files", todo="give one Recordings, or names only")
-        named = Recordings.of(names)
+        named = Recordings(folders=tuple(map(str, recordings)))
     folder = Path(tempfile.mkdtemp(prefix="graphlink-") if out is None else out)
     with contextlib.ExitStack() as left:
         if out is None:

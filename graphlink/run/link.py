@@ -23,12 +23,12 @@ from graphlink.run import job
 from graphlink.run.compare import compare
 from graphlink.run.discover.find import find
 from graphlink.run.discover.standins import Standins
-from graphlink.run.fetch import here
+from graphlink.run.fetch import here, telling
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
 from graphlink.run.ranks import good, join_ranks, options_of, rank_jobs
-from graphlink.run.state import State, Stored
+from graphlink.run.state import Stored, all_found
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
@@ -89,9 +89,8 @@ def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: boo
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
-    state = State(output.folder)
-    out = state.out
-    stored = state.all()
+    out = out_of(output.folder)
+    stored = all_found(out)
     if not stored:
         raise InputError(
             "holds no jobs of ranks to join", path=out.name, todo="run graphlink link --rank-job --out DIR for every rank first"
@@ -203,7 +202,7 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
     failed = [one.text.splitlines()[0] for one in outcomes if isinstance(one, Failed)]
     warnings = (*warnings, *(f"left out, since its job failed: {text}" for text in failed))
     standins = Standins(folder / "graphs")
-    with standins.telling():
+    with telling(standins.told):
         beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out)])  # not with outputs of our own
     compared, others = compare(beside, {rank.rank: folder / f"{options.name}.{rank.rank}.et" for rank in result.ranks})
     assert result.run is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -80,15 +79,6 @@ class Recordings(Short):
             raise bad_value("paddle_logs", "", "a folder")
         if self.rank is not None and self.rank < 0:
             raise bad_value("rank", self.rank, "a number from 0")
-
-    @classmethod
-    def of(cls, names: Sequence[str | Path]) -> Recordings:
-        """Take folders and files, which are told by content when they are looked for.
-
-        Raises:
-            UsageError: nothing is named.
-        """
-        return cls(folders=tuple(map(str, names)))
 
     @property
     def several(self) -> bool:

@@ -5,10 +5,9 @@ All that is asked of them until their ranks are known is in their heads; so the 
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,7 +19,6 @@ from graphlink.run.compare import MOST
 from graphlink.run.discover.inputs import is_looked_into, unfold
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import may_be_side_file
-from graphlink.run.fetch import telling
 from graphlink.run.options import Recordings
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
@@ -64,7 +62,10 @@ class Standins:
                 raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].name, todo="copy it here first")
         return replace(
             found,
-            ranks=tuple(replace(one, remote=self._behind(*one.files)) for one in found.ranks),
+            ranks=tuple(
+                replace(one, remote=tuple((path, self._remotes[path]) for path in one.files if path in self._remotes))
+                for one in found.ranks
+            ),
             warnings=tuple(map(self.told, found.warnings)),
             missing=tuple(map(self.told, found.missing)),
         )
@@ -83,14 +84,6 @@ class Standins:
         for local, url in self._prefixes.items():
             text = text.replace(local, url)
         return text
-
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        with telling(self.told):
-            yield
-
-    def _behind(self, *paths: Path) -> tuple[tuple[Path, files.FileState], ...]:
-        return tuple((path, self._remotes[path]) for path in paths if path in self._remotes)
 
     def _folders(self, names: Sequence[str]) -> list[str]:
         urls = filter(files.is_url, names)
