@@ -9,7 +9,7 @@ from graphlink.cli.out import say, tell
 from graphlink.cli.progress import reporting
 from graphlink.engine.engines import RunsOn
 from graphlink.report import summary
-from graphlink.run.link import Made, Output, joined, leave_jobs, linked
+from graphlink.run.link import Made, joined, leave_jobs, linked
 from graphlink.run.options import Options, Recordings
 from graphlink.run.out import out_of
 
@@ -21,15 +21,15 @@ def link(arguments: argparse.Namespace) -> int:
         GraphlinkError: as the stages do; nothing is published then.
     """
     recordings, options, runs_on = _recordings(arguments), _options(arguments), _runs_on(arguments)
-    output = Output(folder=arguments.out, force=arguments.force, resume=arguments.resume, partial=arguments.partial)
     if arguments.rank_job:
         with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
-            ranks = leave_jobs(recordings, options, output, runs_on)
+            ranks = leave_jobs(recordings, options, runs_on, arguments.out, resume=arguments.resume)
         if not arguments.quiet:
             out = out_of(arguments.out)
             say(f"rank {', '.join(map(str, ranks))}: kept in {out.hidden}; when all ranks are, graphlink join {out.name}")
         return 0
-    return _shown(arguments, linked(recordings, options, output, runs_on))
+    force, resume, partial = arguments.force, arguments.resume, arguments.partial
+    return _shown(arguments, linked(recordings, options, runs_on, arguments.out, force=force, resume=resume, partial=partial))
 
 
 def join(arguments: argparse.Namespace) -> int:
@@ -39,9 +39,8 @@ def join(arguments: argparse.Namespace) -> int:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
     joining = Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched)
-    output = Output(folder=arguments.out, force=arguments.force)
-    made = joined(joining, output, _runs_on(arguments), strict=arguments.strict, same_run=arguments.same_run)
-    return _shown(arguments, made)
+    force, strict, same_run = arguments.force, arguments.strict, arguments.same_run
+    return _shown(arguments, joined(joining, _runs_on(arguments), arguments.out, force=force, strict=strict, same_run=same_run))
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:

@@ -155,9 +155,7 @@ def remove_folder(url: str) -> None:
 
 def _plain_start(url: str) -> str:
     """The beginning without a pattern; what follows "?" in a web address is none."""
-    start = re.match(r"[^*\[]*" if url.partition("://")[0] in _WEB else r"[^*?\[]*", url)
-    assert start is not None
-    return start.group()
+    return re.split(r"[*\[]" if url.partition("://")[0] in _WEB else r"[*?\[]", url, maxsplit=1)[0]
 
 
 def _entries(url: str) -> list[tuple[str, dict[str, Any]]]:

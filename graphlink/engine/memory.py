@@ -108,10 +108,8 @@ def _mem_available(proc: Path) -> int | None:
 def _sysconf_bytes() -> int | None:
     """Where there is no ``/proc``: free memory if the system tells, else all that it has."""
     names = getattr(os, "sysconf_names", {})
-    for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        if pages in names:
-            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    return None
+    pages = next((name for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names), None)
+    return None if pages is None else os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:

@@ -45,7 +45,6 @@ class Run:
     pipeline: Pipeline | None
     summary: summary.Run
     silent: tuple[int, ...]
-    nodes: int
     warnings: tuple[str, ...]
 
 
@@ -84,7 +83,6 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         pipeline=pipeline,
         summary=_summary([row.comms for row in every], matching, aligned, measured, group_ids),
         silent=quiet,
-        nodes=sum(row.nodes for row in every),
         warnings=(*_silence(quiet), *aligned.warnings),
     )
 

@@ -27,7 +27,7 @@ from graphlink.replay.report import MACHINES, report
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.report import summary
 from graphlink.run import tables
-from graphlink.run.link import Output, linked
+from graphlink.run.link import linked
 from graphlink.run.options import Options, Recordings
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def link(
     with contextlib.ExitStack() as left:
         if out is None:
             left.callback(shutil.rmtree, folder, ignore_errors=True)
-        output = Output(folder=str(folder), force=force, resume=resume, partial=partial)
-        with linked(named, options or Options(), output, runs_on or RunsOn()):
+        with linked(named, options or Options(), runs_on or RunsOn(), str(folder), force=force, resume=resume, partial=partial):
             pass
         run = Run(folder)
         left.pop_all()

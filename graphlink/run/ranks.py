@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.engine.engines import Failed, RunsOn, run_all
+from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
 from graphlink.nccl.summary import over_ranks
@@ -57,13 +57,16 @@ def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
         raise InputError(what, path=str(path), todo=f"{state.AGAIN}; if it says the same then, please report it") from problem
 
 
-def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool) -> list[Stored | Failed]:
+def rank_jobs(
+    inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool
+) -> list[Stored | GraphlinkError]:
     """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
-    options = _of_ranks(options)
+    default = job.Options()
+    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining looks at
     place = out_of(out)
     place.clear_unfinished()
     earlier = at_once(lambda one: state.found(place, one, options), inputs) if resume else []
-    done: dict[int, Stored | Failed] = {i: found for i, found in enumerate(earlier) if found is not None}
+    done: dict[int, Stored | GraphlinkError] = {i: found for i, found in enumerate(earlier) if found is not None}
     todo = [i for i in range(len(inputs)) if i not in done]
     if done:
         log.info("%d of %d ranks are done already", len(done), len(inputs))
@@ -122,14 +125,14 @@ def join_ranks(
     ids = {rank: one.ids for rank, one in joined.ranks.items()}
     files = [*(name for result in results for name in result.files), *job.write_common(ids, joined.pipeline, options, folder)]
     replay = None
-    if len(stored) > 1 and joined.nodes <= MOST_REPLAYED:
+    if len(stored) > 1 and sum(row.nodes for row in rows) <= MOST_REPLAYED:
         log.info("replaying all ranks")
         members = {number: ranks for of_rank in ids.values() for (ranks, _), number in of_rank.items()}
         path = across(load({rank: folder / f"{options.name}.{rank}.et" for rank in sorted(joined.ranks)}), members)
         publish.write(folder / PATH_NAME, encode_across(path))
         files.append(PATH_NAME)
         replay = _replay(path)
-    ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
+    ranks = tuple(result.rank for result in results)
     side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
     run = msgspec.structs.replace(joined.summary, replay=replay, nccl=over_ranks(side_files) if side_files else UNSET)
     return RunResult(ranks, joined.pipeline, tuple(files), run, warnings)
@@ -181,19 +184,16 @@ def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
     return replace(first, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
 
 
-def _of_ranks(options: job.Options) -> job.Options:
-    default = job.Options()
-    return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
-
-
-def good(outcomes: Sequence[_Result | Failed], what: str = "ranks", *, partial: bool = False, kept: str | None = None) -> list[_Result]:
+def good(
+    outcomes: Sequence[_Result | GraphlinkError], what: str = "ranks", *, partial: bool = False, kept: str | None = None
+) -> list[_Result]:
     """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are kept.
 
     Raises:
         SomeRanksFailed, InputError: some or all have none; the first failure is told.
     """
-    good = [one for one in outcomes if not isinstance(one, Failed)]
-    failed = [one.text for one in outcomes if isinstance(one, Failed)]
+    good = [one for one in outcomes if not isinstance(one, GraphlinkError)]
+    failed = [one.text() for one in outcomes if isinstance(one, GraphlinkError)]
     if not failed or (good and partial):
         return good
     text = failed[0]

@@ -22,7 +22,7 @@ from graphlink.run.discover.names import natural_order
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
-from graphlink.run.fetch import telling
+from graphlink.run.fetch import naming_urls
 from graphlink.run.options import Inputs, Recordings
 from graphlink.run.ranks import good
 
@@ -43,7 +43,7 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
         UsageError: files cannot be paired, or not be used as asked.
     """
     standins = Standins(folder / "urls")  # a folder, which is not published
-    with telling(standins.told):
+    with naming_urls(standins.urls):
         found = standins.stood_for(_found(standins.named(recordings), one=one))
     warnings = (*found.missing, *found.warnings)
     for text, count in summary.alike(warnings):
