@@ -53,7 +53,7 @@ def link(arguments: argparse.Namespace) -> int:
     """
     refuse_contradictions(arguments)
     from graphlink.engine.engines import RunsOn
-    from graphlink.run.link import Output, leave_jobs, linked
+    from graphlink.run.link import leave_jobs, linked
     from graphlink.run.options import Options, Recordings
     from graphlink.run.out import out_of
 
@@ -82,12 +82,12 @@ def link(arguments: argparse.Namespace) -> int:
         comm_time=arguments.comm_time,
         keep_unmatched=arguments.keep_unmatched,
     )
-    output = Output(folder=arguments.out, force=arguments.force, resume=arguments.resume, partial=arguments.partial)
     runs_on = RunsOn(arguments.jobs, arguments.engine)
+    force, resume, partial = arguments.force, arguments.resume, arguments.partial
     if not arguments.rank_job:
-        return _shown(arguments, linked(recordings, options, output, runs_on))
+        return _shown(arguments, linked(recordings, options, runs_on, arguments.out, force=force, resume=resume, partial=partial))
     with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
-        ranks = leave_jobs(recordings, options, output, runs_on)
+        ranks = leave_jobs(recordings, options, runs_on, arguments.out, resume=resume)
     if not arguments.quiet:
         out = out_of(arguments.out)
         say(f"rank {', '.join(map(str, ranks))}: kept in {out.hidden}; when all ranks are, graphlink join {out.name}")
@@ -101,13 +101,14 @@ def join(arguments: argparse.Namespace) -> int:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
     from graphlink.engine.engines import RunsOn
-    from graphlink.run.link import Output, joined
+    from graphlink.run.link import joined
     from graphlink.run.options import Options
 
     joining = Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched)
-    output = Output(folder=arguments.out, force=arguments.force)
     runs_on = RunsOn(arguments.jobs, arguments.engine)
-    return _shown(arguments, joined(joining, output, runs_on, strict=arguments.strict, same_run=arguments.same_run))
+    return _shown(
+        arguments, joined(joining, runs_on, arguments.out, force=arguments.force, strict=arguments.strict, same_run=arguments.same_run)
+    )
 
 
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:

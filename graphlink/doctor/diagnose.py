@@ -16,9 +16,9 @@ from graphlink.doctor.nsys import export_lacking
 from graphlink.doctor.ranks import LEFT_ASIDE, PIPELINE, ranks_lacking
 from graphlink.doctor.records import Finding, merged
 from graphlink.doctor.waits import standing_lacking, waits_lacking
-from graphlink.engine.engines import Failed, RunsOn, naming_limits, run_all
+from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import InputError
+from graphlink.errors import GraphlinkError, InputError
 from graphlink.nccl import job as nccl
 from graphlink.nccl.records import SideFiles
 from graphlink.pipeline.stagerun import stage_run
@@ -46,8 +46,8 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
     outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
     examined: list[Examined] = []
     for outcome in outcomes:
-        if isinstance(outcome, Failed):
-            raise InputError(outcome.text)
+        if isinstance(outcome, GraphlinkError):
+            raise InputError(outcome.text())
         examined.append(outcome)
     first: dict[int, str] = {}
     for (rank, _, _), name in zip(examined, (one.name for one in inputs), strict=True):

@@ -44,32 +44,33 @@ def given(names: Sequence[str], scratch: Path) -> Given:
         UsageError: files cannot be paired.
     """
     paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
-    files = by_kind([path for path in paths if not path.is_dir()])
+    of_kind, dumps = by_kind([path for path in paths if not path.is_dir()])
+    devices, hosts, exports = (of_kind[kind.name] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS))
     searched: list[str] = []
     bare: list[Path] = []
     beside: list[DumpHead] = []
     for folder in filter(Path.is_dir, paths):
-        dumps, others = _inside(folder)
-        hosts = _lone_hosts(others)
-        bare += hosts
-        beside += dumps
-        if not hosts and (others or not dumps):
+        heads, others = _inside(folder)
+        lone = _lone_hosts(others)
+        bare += lone
+        beside += heads
+        if not lone and (others or not heads):
             searched.append(str(folder))
     parts = [of_folders(searched, None, same_run=True)] if searched else []
-    if files.devices:  # a single pair is one as given; more are paired by rank
-        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None, same_run=True))
+    if devices:  # a single pair is one as given; more are paired by rank
+        parts.append(of_files(list(map(str, devices)), list(map(str, hosts)), None, same_run=True))
     else:
-        bare += files.hosts
+        bare += hosts
     ranks = [one for part in parts for one in part.ranks]
     inside = {dump.path: dump for dump in (*(dump for part in parts for dump in part.dumps), *beside)}
-    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Discovered()
-    exports = [*files.exports, *(export for part in parts for export in part.exports)]
+    paired = pair(list(inside.values()), dumps, ranks) if ranks else Discovered()
+    exports += [export for part in parts for export in part.exports]
     of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
     said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]
     return Given(
         ranks=(*paired.ranks, *of_exports),
         bare=tuple(bare),
-        dumps=tuple(dict.fromkeys([*(dump.path for dump in files.dumps), *inside])),
+        dumps=tuple(dict.fromkeys([*(dump.path for dump in dumps), *inside])),
         found=frozenset(inside),
         passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
     )

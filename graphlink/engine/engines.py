@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from graphlink.engine import pool
 from graphlink.engine.memory import workers
@@ -32,23 +32,13 @@ class RunsOn:
     engine: str = "pool"
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """What is said of a job that has no result."""
-
-    text: str
-
-
-@contextlib.contextmanager
-def session(runs_on: RunsOn) -> Iterator[None]:
+def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[Any]:
     """Calls of ``run_all`` inside share what the engine needs to be started."""
-    if runs_on.engine != "ray":
-        yield
-        return
-    from graphlink.engine.ray import session as ray_session
+    if runs_on.engine == "ray":
+        from graphlink.engine.ray import session as ray_session
 
-    with ray_session():
-        yield
+        return ray_session()
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -73,8 +63,8 @@ def run_all(
     runs_on: RunsOn,
     estimates_bytes: Sequence[int],
     what: str = "ranks",
-) -> list[_Result | Failed]:
-    """Return ``work`` of every task, or why it failed, in the order of ``tasks``.
+) -> list[_Result | GraphlinkError]:
+    """Return ``work`` of every task, or the error with which it failed, in the order of ``tasks``.
 
     ``names``: of their recordings, for messages; ``estimates_bytes``: the memory that each may need.
     """
@@ -92,13 +82,13 @@ def run_all(
         outcomes = run_all_on_ray(attempt, named, runs_on.jobs, done, estimates_bytes)
     else:
         outcomes = pool.run_all(attempt, named, workers(estimates_bytes, runs_on.jobs), done)
-    return [Failed(f"{name}: {one.text}") if isinstance(one, Lost) else one for one, name in zip(outcomes, names, strict=True)]
+    return [InputError(f"{name}: {one.text}") if isinstance(one, Lost) else one for one, name in zip(outcomes, names, strict=True)]
 
 
-def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | Failed:
+def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | GraphlinkError:
     name, task = named
     try:
         with naming_limits(name):
             return work(task)
     except GraphlinkError as problem:
-        return Failed(problem.text())
+        return problem

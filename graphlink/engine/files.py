@@ -112,6 +112,15 @@ def is_folder(url: str) -> bool:
         return bool(system.isdir(path))
 
 
+def read(url: str) -> bytes | None:
+    """Return the bytes of a file; None where there is none. InputError when it cannot be read."""
+    system, path = _place(url)
+    with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
+        data: bytes = system.cat_file(path)
+        return data
+    return None
+
+
 def put_file(path: Path, url: str) -> None:
     """Copy a local file to ``url``, in place of what is there. OutputError when it cannot be written."""
     system, there = _place(url)
@@ -146,9 +155,7 @@ def remove_folder(url: str) -> None:
 
 def _plain_start(url: str) -> str:
     """The beginning without a pattern; what follows "?" in a web address is none."""
-    start = re.match(r"[^*\[]*" if url.partition("://")[0] in _WEB else r"[^*?\[]*", url)
-    assert start is not None
-    return start.group()
+    return re.split(r"[*\[]" if url.partition("://")[0] in _WEB else r"[*?\[]", url, maxsplit=1)[0]
 
 
 def _entries(url: str) -> list[tuple[str, dict[str, Any]]]:

@@ -31,11 +31,8 @@ def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC
     if jobs is not None:
         return min(jobs, count)
     free = available_bytes(proc, cgroup)
-    if free is None:
-        fit = count
-    else:
-        room = free * (1 - HELD_BACK)
-        fit = sum(total <= room for total in accumulate(sorted(estimates_bytes, reverse=True)))
+    room = math.inf if free is None else free * (1 - HELD_BACK)
+    fit = sum(total <= room for total in accumulate(sorted(estimates_bytes, reverse=True)))
     return max(min(cores(proc, cgroup), fit, count), 1)
 
 
@@ -90,18 +87,15 @@ def _zstd_bytes(head: bytes, packed: int) -> int:
 
 def available_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
     """Memory that can be had without swapping: what the machine and each cgroup around this process have left. None if unknown."""
-    left = [rest for folder in _cgroups(proc, cgroup, "memory") if (rest := _cgroup_rest(folder)) is not None]
-    machine = _mem_available(proc)
-    if machine is not None:
-        left.append(machine)
-    return max(min(left), 0) if left else None
+    told = (_mem_available(proc), *map(_cgroup_rest, _cgroups(proc, cgroup, "memory")))
+    return min((max(left, 0) for left in told if left is not None), default=None)
 
 
 def cores(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
     """CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded up."""
     have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for folder in _cgroups(proc, cgroup, "cpu") if (quota := _cpu_quota(folder)) is not None]
-    return max(min([have, *(math.ceil(quota) for quota in quotas)]), 1)
+    quotas = map(_cpu_quota, _cgroups(proc, cgroup, "cpu"))
+    return max(min([have, *(math.ceil(quota) for quota in quotas if quota is not None)]), 1)
 
 
 def _mem_available(proc: Path) -> int | None:
@@ -114,10 +108,8 @@ def _mem_available(proc: Path) -> int | None:
 def _sysconf_bytes() -> int | None:
     """Where there is no ``/proc``: free memory if the system tells, else all that it has."""
     names = getattr(os, "sysconf_names", {})
-    for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        if pages in names:
-            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    return None
+    pages = next((name for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names), None)
+    return None if pages is None else os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:

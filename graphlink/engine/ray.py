@@ -44,7 +44,6 @@ def run_all_on_ray(
         UsageError: Ray is not installed.
         InputError: there is no cluster at ``RAY_ADDRESS``, Ray does not start, or a node lacks a module.
     """
-    ray = _ray()
     folder = Path.cwd()
 
     def job(packed: bytes) -> Any:  # nested, so that a node without graphlink can run it and say so
@@ -58,7 +57,7 @@ def run_all_on_ray(
         return function(task)
 
     finished: dict[int, _Result | Lost] = {}
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), _connected(ray):
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), session() as ray:
         remote = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=False)(job)
         most = max((int(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]), default=0)
         running: dict[Future[Any], tuple[int, Any]] = {}
@@ -79,26 +78,6 @@ def run_all_on_ray(
     return [finished[task] for task in range(len(tasks))]
 
 
-@contextlib.contextmanager
-def session() -> Iterator[None]:
-    """Calls of ``run_all_on_ray`` inside share one connection, and one cluster if it is started for them.
-
-    Raises:
-        UsageError, InputError: as ``run_all_on_ray``.
-    """
-    with _connected(_ray()):
-        yield
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("--engine ray needs Ray", todo="pip install '.[ray]' in a clone of graphlink") from None
-    return ray
-
-
 def _outcome(ray: Any, future: Future[Any]) -> Any:
     gone = ray.exceptions
     try:
@@ -116,19 +95,28 @@ def _outcome(ray: Any, future: Future[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _connected(ray: Any) -> Iterator[None]:
-    """With the cluster that this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``; else one of its own.
+def session() -> Iterator[Any]:
+    """Give the module ``ray``, connected: calls of ``run_all_on_ray`` inside share the connection, and a cluster that is started for them.
 
+    The cluster is that which this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``; else one of its own.
     Only the last is ended. One that another program started for itself is not joined: it ends with that.
+
+    Raises:
+        UsageError, InputError: as ``run_all_on_ray``.
     """
+    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--engine ray needs Ray", todo="pip install '.[ray]' in a clone of graphlink") from None
     if ray.is_initialized():
-        yield
+        yield ray
         return
     _refuse_dead_address()
     try:
         with _sigterm_kept():
             _start(ray)
-        yield
+        yield ray
     finally:
         ray.shutdown()
 

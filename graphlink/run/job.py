@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -103,12 +103,21 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     pipeline = analyse([prepared.staged.run])
     joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
     entry, files = finish(prepared, joined, options, folder)
-    if prepared.plan.groups:
+    return RunResult((entry,), pipeline, (*files, *write_common(ids, pipeline, options, folder)))
+
+
+def write_common(ids: Mapping[int, groups.GroupIds], pipeline: Pipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
+    """Write what the ranks of a run have in common beside the summary: communicators, timeline, pipeline. Return the names of the files.
+
+    ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
+    """
+    files = []
+    if any(ids.values()):
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
-        files = (*files, groups.NAME)
+        files.append(groups.NAME)
     if options.timeline != "none":
-        files = (*files, timeline.join(folder, [prepared.rank], pipeline))
-    return RunResult((entry,), pipeline, (*files, *write_pipeline(pipeline, folder)))
+        files.append(timeline.join(folder, sorted(ids), pipeline))
+    return (*files, *write_pipeline(pipeline, folder))
 
 
 def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
@@ -288,12 +297,6 @@ def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
     return int((clock.of(epoch) - epoch)[0]), round(clock.drift * 1e9)
 
 
-def store(trace: Trace, path: Path) -> None:
-    """Leaves a trace for ``prepare`` of another process (``Inputs.stored``)."""
-    with publish.writing(path) as out:
-        codec.dump(trace, out.write)
-
-
 def trace_of(inputs: Inputs) -> Trace:
     """What was recorded of the rank.
 
@@ -330,11 +333,6 @@ def rank_of(inputs: Inputs, recorded: int | None) -> int:
     return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
 
 
-def _device(trace: Trace) -> int | None:
-    """The one device of a rank of an nsys export."""
-    return int(trace.device.device[0]) if len(trace.device.device) else None
-
-
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
     """What ``--rank`` says overrules what the recording says of its run, too."""
     if world_size is not None and rank >= world_size and inputs.rank is None:
@@ -342,12 +340,8 @@ def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
 
 
 def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
-    if inputs.rank is None:
-        return []
-    for who, told in (("the recording", recorded), ("the name of the file", inputs.expected_rank)):
-        if told is not None and told != rank:
-            return [f"{who} says rank {told}; written as rank {rank}, as --rank says"]
-    return []
+    told = (("the recording", recorded), ("the name of the file", inputs.expected_rank)) if inputs.rank is not None else ()
+    return [f"{who} says rank {other}; written as rank {rank}, as --rank says" for who, other in told if other not in (None, rank)][:1]
 
 
 def _entry(
@@ -373,7 +367,7 @@ def _entry(
             et=prepared.inputs.name_of(prepared.inputs.et) if prepared.inputs.et else None,
             kineto=prepared.inputs.name_of(prepared.inputs.kineto) if prepared.inputs.kineto else None,
             nsys=str(prepared.inputs.nsys) if prepared.inputs.nsys else None,
-            device=_device(trace) if prepared.inputs.nsys else None,
+            device=int(trace.device.device[0]) if prepared.inputs.nsys and len(trace.device.device) else None,
             et_schema=et.schema if et else None,
             recorded_at=et.recorded_at if et else None,
             pid=trace.pid,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, Column, CommKind
+from graphlink.model import I64, NOWHERE, Column, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.peers import TOLERANCE_NS
@@ -27,7 +28,6 @@ from graphlink.run.job import Joined
 from graphlink.run.state import RankRows
 
 log: Final = logging.getLogger("graphlink")
-_NONE: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,12 @@ class Run:
     """
 
     ranks: dict[int, Joined]
-    ids: dict[int, groups.GroupIds]
     matching: Matching
     clocks: Clocks
     figures: Figures
     pipeline: Pipeline | None
     summary: summary.Run
     silent: tuple[int, ...]
-    nodes: int
     warnings: tuple[str, ...]
 
 
@@ -79,14 +77,12 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         ranks[rank] = replace(one, ids=ids.setdefault(rank, {}), world_size=world_size, pipeline=rank_pipeline(pipeline, rank))
     return Run(
         ranks=ranks,
-        ids=ids,
         matching=matching,
         clocks=aligned,
         figures=measured,
         pipeline=pipeline,
         summary=_summary([row.comms for row in every], matching, aligned, measured, group_ids),
         silent=quiet,
-        nodes=sum(row.nodes for row in every),
         warnings=(*_silence(quiet), *aligned.warnings),
     )
 
@@ -97,14 +93,18 @@ def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, me
     members = _members(len(comms), meetings)
     largest, arrows = _largest(comms, meetings), _arrows(comms, meetings, members, aligned)
     waits = _by_op(meetings, members, measured.times.wait_ns)
+    lonely: dict[int, list[Any]] = defaultdict(list)  # ops that other recorded ranks lack; what is alone by right is none of them
+    for left in matching.unmatched:
+        lonely[left.rank].append(left.ops)
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
-        alike = _uneven(one, meetings.of_op[k])
+        met = meetings.of_op[k] != NOWHERE
+        alike = np.flatnonzero(met & (one.kind == CommKind.COLLECTIVE) & one.uneven)  # whose sizes differ over ranks by right
         ranks[one.rank] = Joined(
             ids={},
             world_size=one.world_size,
             clock=clock if clock.known else None,
-            unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
+            unmatched=one.node[np.unique(np.concatenate([*lonely[one.rank], _with(quiet, one)]))],
             size_bytes=Column.of(one.node[alike], largest[meetings.of_op[k][alike]]),
             wait_ns=Column.of(one.node, waits[k], waits[k] > 0),
             across=arrow,
@@ -193,7 +193,7 @@ def _silence(ranks: Sequence[int]) -> list[str]:
 def _with(quiet: Sequence[int], comms: RankComms) -> I64:
     """Ops of a rank in which ranks take part whose own communication is not known."""
     if not quiet:
-        return _NONE
+        return np.zeros(0, np.int64)
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
     collective = comms.kind == CommKind.COLLECTIVE
     return np.flatnonzero((collective & np.isin(comms.group, among)) | (~collective & np.isin(comms.peer, quiet)))
@@ -221,16 +221,6 @@ def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) ->
         return None
     ordinal = counted_alike(row.staged, row.comms, matching.meetings, position)
     return on_run_clock(replace(row.staged, ordinal=ordinal), aligned.clocks[position])
-
-
-def _lonely(matching: Matching, rank: int) -> I64:
-    """Ops of a rank that other recorded ranks lack; what is alone by right is none of them."""
-    return np.concatenate([_NONE, *(left.ops.astype(np.int64) for left in matching.unmatched if left.rank == rank)])
-
-
-def _uneven(comms: RankComms, meeting: I32) -> I64:
-    """Collectives whose sizes differ over ranks by right."""
-    return np.flatnonzero((meeting != NOWHERE) & (comms.kind == CommKind.COLLECTIVE) & comms.uneven)
 
 
 def _largest(comms: Sequence[RankComms], meetings: Meetings) -> I64:

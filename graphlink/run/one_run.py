@@ -6,8 +6,8 @@ Several hosts are no reason against it, nor are starts some seconds apart: ranks
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -16,27 +16,40 @@ from graphlink.ranks.records import Clocks, RankComms
 from graphlink.run.state import Manifest
 
 APART_NS: Final = 600 * 10**9
+_Recording = TypeVar("_Recording")
 
 
 def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> InputError | None:
     """Return what to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own clocks."""
-    for what, labels in (
-        ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else "" for one in jobs]),
+    labels = (
+        ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
         ("the job", [one.job for one in jobs]),
-    ):
-        sets: dict[str, list[Manifest]] = defaultdict(list)
-        for one, label in zip(jobs, labels, strict=True):
-            if label:
-                sets[label].append(one)
-        if len(sets) > 1:
-            (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
-            return _error(ones[0], others[0], f"they differ by {what}, {label} and {other}")
+    )
+    for how, ones, others in differences(jobs, labels):
+        return _error(ones[0], others[0], how)
     there = [k for k, rank in enumerate(ranks) if rank.ended_ns > rank.began_ns]
     first, last = (end(there, key=lambda k: ranks[k].began_ns, default=0) for end in (min, max))
     apart_ns = ranks[last].began_ns - ranks[first].began_ns
     if apart_ns > APART_NS:
         return _error(jobs[first], jobs[last], f"it began {apart_ns / 60e9:,.1f} min later")
     return None
+
+
+def differences(
+    recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]
+) -> Iterator[tuple[str, list[_Recording], list[_Recording]]]:
+    """Yield how recordings differ in what is the same in all of a run, and those that have each of the two commonest labels.
+
+    ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known.
+    """
+    for what, of_each in labels:
+        sets: dict[str, list[_Recording]] = defaultdict(list)
+        for one, label in zip(recordings, of_each, strict=True):
+            if label:
+                sets[label].append(one)
+        if len(sets) > 1:
+            (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
+            yield f"they differ by {what}, {label} and {other}", ones, others
 
 
 def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: Clocks) -> InputError | None:

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -80,15 +80,15 @@ class LocalOut:
         with (self.folder / name).open("rb") as file:
             yield file
 
-    def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
-        """Have ``write`` fill a folder, and put it in place of an older one."""
-        folder = self.folder / name
+    @contextlib.contextmanager
+    def place(self, name: str, last: str) -> Iterator[Path]:
+        """Give a folder to fill, and put it in place of an older one."""
         with publish.naming(self.folder):
             beside = self._beside()
         try:
-            write(beside)
+            yield beside
             with publish.naming(self.folder):
-                self._put(beside, folder)
+                self._put(beside, self.folder / name)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -179,16 +179,17 @@ class RemoteOut:
         return f"{self.url}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        return _read(f"{self.url}/{name}")
+        return files.read(f"{self.url}/{name}")
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, files.fetch(f"{self.url}/{name}", Path(folder)).open("rb") as file:
             yield file
 
-    def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
+    @contextlib.contextmanager
+    def place(self, name: str, last: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-            write(Path(folder))
+            yield Path(folder)
             self.drop(name, last)
             for path in sorted(Path(folder).iterdir(), key=lambda p: (p.name == last, p.name)):
                 files.put_file(path, f"{self.url}/{name}/{path.name}")
@@ -230,21 +231,17 @@ class RemotePublication:
         self._put: list[str] = []
 
     def __enter__(self) -> RemotePublication:
-        told = _read(f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
+        told = files.read(f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
         if told is not None:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._cut = list(filter(publish.is_own, msgspec.json.decode(told, type=list[str])))
-        listed = _read(f"{self.url}/{summary.NAME}")
+        listed = files.read(f"{self.url}/{summary.NAME}")
         self._old = list(self._cut)
         if listed is not None:
             self._old += publish.replaced_by_force(listed, f"{self.url}/{summary.NAME}", self.url, force=self.force)
+        self._note(self._cut)
         self._beside = tempfile.TemporaryDirectory(prefix="graphlink-")
         self.beside = Path(self._beside.name)
-        try:
-            self._note(self._cut)
-        except BaseException:
-            self._beside.cleanup()
-            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
@@ -279,14 +276,6 @@ class RemotePublication:
 def _names(url: str) -> list[str]:
     """Of the files in a folder; none where there is no such folder."""
     return [inner.rpartition("/")[2] for inner in files.listing(url)] if files.is_folder(url) else []
-
-
-def _read(url: str) -> bytes | None:
-    """None where there is no such file."""
-    if not files.is_file(url):
-        return None
-    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        return files.fetch(url, Path(folder)).read_bytes()
 
 
 Out = LocalOut | RemoteOut

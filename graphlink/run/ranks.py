@@ -14,24 +14,23 @@ import msgspec
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.engine.engines import Failed, RunsOn, run_all
+from graphlink.engine.engines import RunsOn, run_all
 from graphlink.engine.memory import estimate_bytes
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError
 from graphlink.nccl.summary import over_ranks
-from graphlink.ranks import group_ids as groups
 from graphlink.ranks import summary
 from graphlink.ranks.comms import rank_comms
 from graphlink.read.heads import at_once
 from graphlink.replay.across import CriticalAcross, across
 from graphlink.replay.across import encode as encode_across
 from graphlink.replay.folder import load
-from graphlink.report import timeline
-from graphlink.run import job
+from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
-from graphlink.run.job import RunResult
+from graphlink.run.job import Prepared, RunResult
 from graphlink.run.join import cut_short, join
 from graphlink.run.one_run import of_other_runs, of_other_times
-from graphlink.run.state import AGAIN, RankRows, Result, State, Stored, digest
+from graphlink.run.out import Out, out_of
+from graphlink.run.state import RankRows, Result, Stored
 
 log: Final = logging.getLogger("graphlink")
 MOST_REPLAYED: Final = 500_000  # nodes of all ranks up to which they are replayed together in passing
@@ -55,26 +54,30 @@ def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
         if not earlier:
             raise
         what = f"what an earlier job left does not fit together ({type(problem).__name__}: {problem})"
-        raise InputError(what, path=str(path), todo=f"{AGAIN}; if it says the same then, please report it") from problem
+        raise InputError(what, path=str(path), todo=f"{state.AGAIN}; if it says the same then, please report it") from problem
 
 
-def rank_jobs(inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool) -> list[Stored | Failed]:
+def rank_jobs(
+    inputs: Sequence[job.Inputs], options: job.Options, out: str, runs_on: RunsOn, *, resume: bool
+) -> list[Stored | GraphlinkError]:
     """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
-    options = _of_ranks(options)
-    state = State(out)
-    state.out.clear_unfinished()
-    earlier = at_once(lambda one: state.found(one, options), inputs) if resume else []
-    done: dict[int, Stored | Failed] = {i: found for i, found in enumerate(earlier) if found is not None}
+    default = job.Options()
+    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining looks at
+    place = out_of(out)
+    place.clear_unfinished()
+    earlier = at_once(lambda one: state.found(place, one, options), inputs) if resume else []
+    done: dict[int, Stored | GraphlinkError] = {i: found for i, found in enumerate(earlier) if found is not None}
     todo = [i for i in range(len(inputs)) if i not in done]
     if done:
         log.info("%d of %d ranks are done already", len(done), len(inputs))
-    at_once(lambda i: state.forget(inputs[i]), todo)  # or what an earlier job made of other recordings would stand where this one fails
+    # or what an earlier job made of other recordings would stand where this one fails
+    at_once(lambda i: place.drop(state.key(inputs[i]), state.MANIFEST), todo)
     estimates = [estimate_bytes(unpacked_size(inputs[i])) for i in todo]
     work = functools.partial(_rank_job, options=options, out=out)
     try:
         outcomes = run_all(work, [inputs[i] for i in todo], [inputs[i].name for i in todo], runs_on, estimates)
     finally:
-        state.out.clear_unfinished()
+        place.clear_unfinished()
     done.update(zip(todo, outcomes, strict=True))
     return [done[i] for i in range(len(inputs))]
 
@@ -84,7 +87,7 @@ def _rank_job(inputs: job.Inputs, options: job.Options, out: str) -> Stored:
         prepared = job.prepare(local, options)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
     rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
-    return State(out).save(inputs, options, prepared, rows)
+    return state.save(out_of(out), inputs, options, prepared, rows)
 
 
 def join_ranks(
@@ -97,17 +100,17 @@ def join_ranks(
             or what a job left cannot be read.
         SomeRanksFailed: the files of some ranks cannot be written.
     """
-    state = State(out)
-    _refuse_same_rank(stored, state)
+    place = out_of(out)
+    _refuse_same_rank(stored, place)
     stored = sorted(stored, key=lambda s: s.manifest.rank)
     keys = [s.key for s in stored]
-    rows = state.rows(keys)
+    rows = at_once(lambda key: state.load(place, key, RankRows), keys)
     other = next((s for s, row in zip(stored, rows, strict=True) if row.comms.rank != s.manifest.rank), None)
     if other is not None:
         what = f"what an earlier job left is not of rank {other.manifest.rank}, as it says"
-        raise InputError(what, path=state.out.where(other.key), todo="run the job of this rank again")
+        raise InputError(what, path=place.where(other.key), todo="run the job of this rank again")
     manifests = [s.manifest for s in stored]
-    with _fitting(state.out.where(""), earlier=any(s.earlier for s in stored)):
+    with _fitting(place.where(""), earlier=any(s.earlier for s in stored)):
         apart = of_other_runs(manifests, [row.comms for row in rows])
         if apart is None or same_run:
             joined = join(rows, keep_unmatched=options.keep_unmatched)
@@ -118,23 +121,18 @@ def join_ranks(
     tasks = [(s, joined.ranks[s.manifest.rank]) for s in stored]
     names, estimates = [s.name for s in stored], [estimate_bytes(s.manifest.unpacked_bytes) for s in stored]
     results = good(run_all(functools.partial(_finish, options=options, out=out), tasks, names, runs_on, estimates))
-    state.take_files(keys, folder)
-    files = [name for result in results for name in result.files]
-    if any(joined.ids.values()):
-        publish.write(folder / groups.NAME, groups.comm_group_json(joined.ids))
-        files.append(groups.NAME)
-    if options.timeline != "none":
-        files.append(timeline.join(folder, sorted(joined.ranks), joined.pipeline))
-    files += job.write_pipeline(joined.pipeline, folder)
+    at_once(lambda key: place.take(f"{key}/{state.FINISHED}", state.RESULT, folder), keys)
+    ids = {rank: one.ids for rank, one in joined.ranks.items()}
+    files = [*(name for result in results for name in result.files), *job.write_common(ids, joined.pipeline, options, folder)]
     replay = None
-    if len(stored) > 1 and joined.nodes <= MOST_REPLAYED:
+    if len(stored) > 1 and sum(row.nodes for row in rows) <= MOST_REPLAYED:
         log.info("replaying all ranks")
-        members = {number: ranks for of_rank in joined.ids.values() for (ranks, _), number in of_rank.items()}
+        members = {number: ranks for of_rank in ids.values() for (ranks, _), number in of_rank.items()}
         path = across(load({rank: folder / f"{options.name}.{rank}.et" for rank in sorted(joined.ranks)}), members)
         publish.write(folder / PATH_NAME, encode_across(path))
         files.append(PATH_NAME)
         replay = _replay(path)
-    ranks = tuple(sorted((r.rank for r in results), key=lambda s: s.rank))
+    ranks = tuple(result.rank for result in results)
     side_files = [(rank.rank, rank.nccl) for rank in ranks if rank.nccl is not UNSET]
     run = msgspec.structs.replace(joined.summary, replay=replay, nccl=over_ranks(side_files) if side_files else UNSET)
     return RunResult(ranks, joined.pipeline, tuple(files), run, warnings)
@@ -156,14 +154,16 @@ def _replay(path: CriticalAcross) -> summary.RunReplay:
 
 def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> Result:
     stored, joined = task
-    state, made_with = State(out), digest(joined, options)
-
-    def write(folder: Path) -> Result:
-        entry, files = job.finish(state.prepared(stored.key), joined, options, folder)
-        return Result(joined=made_with, rank=entry, files=list(files))
-
-    with _fitting(state.out.where(stored.key), earlier=stored.earlier):
-        return state.finish(stored.key, made_with, write)
+    place, made_with = out_of(out), state.digest(joined, options)
+    there = state.finished(place, stored.key, made_with)
+    if there is not None:
+        return there
+    name = f"{stored.key}/{state.FINISHED}"
+    with _fitting(place.where(stored.key), earlier=stored.earlier), place.place(name, state.RESULT) as folder:
+        entry, files = job.finish(state.load(place, stored.key, Prepared), joined, options, folder)
+        result = Result(joined=made_with, rank=entry, files=list(files))
+        publish.write(folder / state.RESULT, msgspec.json.encode(result))
+    return result
 
 
 def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
@@ -184,19 +184,16 @@ def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
     return replace(first, comm_time=joining.comm_time, keep_unmatched=joining.keep_unmatched)
 
 
-def _of_ranks(options: job.Options) -> job.Options:
-    default = job.Options()
-    return replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)
-
-
-def good(outcomes: Sequence[_Result | Failed], what: str = "ranks", *, partial: bool = False, kept: str | None = None) -> list[_Result]:
+def good(
+    outcomes: Sequence[_Result | GraphlinkError], what: str = "ranks", *, partial: bool = False, kept: str | None = None
+) -> list[_Result]:
     """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are kept.
 
     Raises:
         SomeRanksFailed, InputError: some or all have none; the first failure is told.
     """
-    good = [one for one in outcomes if not isinstance(one, Failed)]
-    failed = [one.text for one in outcomes if isinstance(one, Failed)]
+    good = [one for one in outcomes if not isinstance(one, GraphlinkError)]
+    failed = [one.text() for one in outcomes if isinstance(one, GraphlinkError)]
     if not failed or (good and partial):
         return good
     text = failed[0]
@@ -208,7 +205,7 @@ def good(outcomes: Sequence[_Result | Failed], what: str = "ranks", *, partial: 
     raise SomeRanksFailed(text, todo=todo)
 
 
-def _refuse_same_rank(stored: Sequence[Stored], state: State) -> None:
+def _refuse_same_rank(stored: Sequence[Stored], place: Out) -> None:
     first: dict[int, Stored] = {}
     for one in stored:
         other = first.setdefault(one.manifest.rank, one)
@@ -216,6 +213,6 @@ def _refuse_same_rank(stored: Sequence[Stored], state: State) -> None:
             raise InputError(
                 f"both this and {other.name} say that they are rank {one.manifest.rank}",
                 path=one.name,
-                where=f"{state.out.where(one.key)} and {state.out.where(other.key)}",
+                where=f"{place.where(one.key)} and {place.where(other.key)}",
                 todo="give one recording a rank; of jobs done before remove the folder of the one that is not wanted",
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -26,12 +25,10 @@ from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs, Options, Prepared
-from graphlink.run.out import out_of
+from graphlink.run.out import Out
 from graphlink.version import __version__
 
 MANIFEST: Final = "rank.json"
-ROWS: Final = "rows.columns"
-PREPARED: Final = "prepared.columns"
 AGAIN: Final = "run the job of this rank again"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
@@ -83,118 +80,94 @@ class Stored:
         return self.manifest.recordings[0].name
 
 
+_FILES: Final[dict[type, str]] = {Prepared: "prepared.columns", RankRows: "rows.columns"}
 _Told = TypeVar("_Told", Manifest, Result)
 _Record = TypeVar("_Record", Prepared, RankRows)
 
 
-class State:
-    """The jobs that are done for an output folder, ``out``."""
+def key(inputs: Inputs) -> str:
+    """Return 16 hexadecimal digits of the names of the recordings and which rank is wanted of them."""
+    named = [_name(inputs, p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]
+    named += [_name(inputs, p) for p in inputs.nccl]
+    return hashlib.sha256(repr((named, inputs.place, inputs.rank, inputs.numbering)).encode()).hexdigest()[:16]
 
-    def __init__(self, out: str) -> None:
-        self.out = out_of(out)
 
-    def key(self, inputs: Inputs) -> str:
-        """Of the names of the recordings and which rank is wanted of them: 16 hexadecimal digits."""
-        named = [_name(inputs, p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]
-        named += [_name(inputs, p) for p in inputs.nccl]
-        return hashlib.sha256(repr((named, inputs.place, inputs.rank, inputs.numbering)).encode()).hexdigest()[:16]
+def found(out: Out, inputs: Inputs, options: Options) -> Stored | None:
+    """Return what an earlier job made of the same recordings with the same options, by the same version."""
+    stored = _stored(out, key(inputs))
+    if stored is None:
+        return None
+    told = stored.manifest
+    try:
+        same = told.options == options and told.recordings == recordings(inputs) and told.members == inputs.members
+    except OSError:  # a recording is gone: the job says so
+        return None
+    return stored if same else None
 
-    def found(self, inputs: Inputs, options: Options) -> Stored | None:
-        """What an earlier job made of the same recordings with the same options, by the same version."""
-        stored = self._stored(self.key(inputs))
+
+def all_found(out: Out) -> list[Stored]:
+    """Return every rank whose job is done, by key.
+
+    Raises:
+        InputError: one was made by another version of graphlink.
+    """
+    done = []
+    names = out.names(MANIFEST)
+    for name, stored in zip(names, at_once(lambda one: _stored(out, one), names), strict=True):
         if stored is None:
-            return None
-        told = stored.manifest
-        try:
-            same = told.options == options and told.recordings == recordings(inputs) and told.members == inputs.members
-        except OSError:  # a recording is gone: the job says so
-            return None
-        return stored if same else None
+            what, todo = "was not made by this version of graphlink", "run the jobs of all ranks with one version"
+            raise InputError(what, path=out.where(name), todo=todo)
+        done.append(stored)
+    return done
 
-    def all(self) -> list[Stored]:
-        """Every rank whose job is done, by key.
 
-        Raises:
-            InputError: one was made by another version of graphlink.
-        """
-        names = self.out.names(MANIFEST)
-        out = []
-        for name, stored in zip(names, at_once(self._stored, names), strict=True):
-            if stored is None:
-                raise InputError(
-                    "was not made by this version of graphlink",
-                    path=self.out.where(name),
-                    todo="run the jobs of all ranks with one version",
-                )
-            out.append(stored)
-        return out
+def save(out: Out, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
+    """Keep the work on a rank, in place of what an earlier job left of it.
 
-    def save(self, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
-        """Keep the work on a rank, in place of what an earlier job left of it.
+    Raises:
+        OutputError: there is no room, or no leave to write.
+    """
+    manifest = Manifest(
+        rank=prepared.rank,
+        world_size=prepared.world_size,
+        recorded_world_size=prepared.linked.trace.world_size,
+        job=prepared.linked.trace.job,
+        unpacked_bytes=unpacked_size(inputs),
+        recordings=recordings(inputs),
+        options=options,
+        members=inputs.members,
+    )
+    with out.place(key(inputs), MANIFEST) as folder:
+        for record in (prepared, rows):
+            with publish.writing(folder / _FILES[type(record)]) as file:
+                codec.dump(record, file.write)
+        publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
+    return Stored(key(inputs), manifest, earlier=False)
 
-        Raises:
-            OutputError: there is no room, or no leave to write.
-        """
-        manifest = Manifest(
-            rank=prepared.rank,
-            world_size=prepared.world_size,
-            recorded_world_size=prepared.linked.trace.world_size,
-            job=prepared.linked.trace.job,
-            unpacked_bytes=unpacked_size(inputs),
-            recordings=recordings(inputs),
-            options=options,
-            members=inputs.members,
-        )
 
-        def write(folder: Path) -> None:
-            for name, record in ((PREPARED, prepared), (ROWS, rows)):
-                with publish.writing(folder / name) as out:
-                    codec.dump(record, out.write)
-            publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
+def load(out: Out, of: str, kind: type[_Record]) -> _Record:
+    """Read a record that the job with the key ``of`` left.
 
-        key = self.key(inputs)
-        self.out.place(key, MANIFEST, write)
-        return Stored(key, manifest, earlier=False)
+    Raises:
+        InputError: it cannot be read.
+    """
+    name = f"{of}/{_FILES[kind]}"
+    try:
+        with out.opened(name) as stored:
+            return codec.load(stored, kind, out.where(name), AGAIN)
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror or problem}", path=out.where(name), todo=AGAIN) from None
 
-    def forget(self, inputs: Inputs) -> None:
-        """Remove what an earlier job of these recordings left."""
-        self.out.drop(self.key(inputs), MANIFEST)
 
-    def rows(self, keys: Sequence[str]) -> list[RankRows]:
-        return at_once(lambda key: self._load(f"{key}/{ROWS}", RankRows), keys)
+def finished(out: Out, of: str, joined: str) -> Result | None:
+    """Return the files of a rank that are there, if they were written with the same ``joined``."""
+    there = _decoded(out.read(f"{of}/{FINISHED}/{RESULT}"), Result)
+    return there if there is not None and there.joined == joined and out.holds(f"{of}/{FINISHED}", there.files) else None
 
-    def prepared(self, key: str) -> Prepared:
-        return self._load(f"{key}/{PREPARED}", Prepared)
 
-    def finish(self, key: str, joined: str, write: Callable[[Path], Result]) -> Result:
-        """The rank's files: those that are there if they were written with the same ``joined``, else ``write`` makes them."""
-        folder = f"{key}/{FINISHED}"
-        there = _decoded(self.out.read(f"{folder}/{RESULT}"), Result)
-        if there is not None and there.joined == joined and self.out.holds(folder, there.files):
-            return there
-        made: list[Result] = []
-
-        def write_all(beside: Path) -> None:
-            made.append(write(beside))
-            publish.write(beside / RESULT, msgspec.json.encode(made[0]))
-
-        self.out.place(folder, RESULT, write_all)
-        return made[0]
-
-    def take_files(self, keys: Sequence[str], to: Path) -> None:
-        """Bring the ranks' files into a folder of this machine, on the file system of the jobs if they are on one of it."""
-        at_once(lambda key: self.out.take(f"{key}/{FINISHED}", RESULT, to), keys)
-
-    def _stored(self, key: str) -> Stored | None:
-        manifest = _decoded(self.out.read(f"{key}/{MANIFEST}"), Manifest)
-        return Stored(key, manifest) if manifest is not None and manifest.graphlink == __version__ else None
-
-    def _load(self, name: str, kind: type[_Record]) -> _Record:
-        try:
-            with self.out.opened(name) as stored:
-                return codec.load(stored, kind, self.out.where(name), AGAIN)
-        except OSError as problem:
-            raise InputError(f"cannot be read: {problem.strerror or problem}", path=self.out.where(name), todo=AGAIN) from None
+def _stored(out: Out, of: str) -> Stored | None:
+    manifest = _decoded(out.read(f"{of}/{MANIFEST}"), Manifest)
+    return Stored(of, manifest) if manifest is not None and manifest.graphlink == __version__ else None
 
 
 def recordings(inputs: Inputs) -> list[FileState]:

@@ -9,18 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from graphlink import publish
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import InputError, UsageError
 from graphlink.read.nsys.places import Contents, number
 from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
-from graphlink.run import job
+from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
 from graphlink.run.discover.names import natural_order
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
+from graphlink.run.fetch import naming_urls
 from graphlink.run.options import Inputs, Recordings
 from graphlink.run.ranks import good
 
@@ -41,7 +43,7 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
         UsageError: files cannot be paired, or not be used as asked.
     """
     standins = Standins(folder / "urls")  # a folder, which is not published
-    with standins.telling():
+    with naming_urls(standins.urls):
         found = standins.stood_for(_found(standins.named(recordings), one=one))
     warnings = (*found.missing, *found.warnings)
     for text, count in summary.alike(warnings):
@@ -55,14 +57,13 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
             what = "--linked merges an execution trace with device ops, and there is none for it"
             raise UsageError(what, path=bare[0].name, todo="give one of every rank, or leave out --linked")
         return Discovered(found.ranks, warnings=warnings)
-    if linked:
-        raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=found.exports[0])
-    if recordings.nccl:
-        raise UsageError("--nccl is for Kineto traces: side files are not joined with nsys exports", path=found.exports[0])
-    if recordings.strict:
-        raise UsageError(
-            "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are", path=found.exports[0]
-        )
+    for option, refused in (
+        (linked, "--linked merges an execution trace with device ops, and nsys exports have none"),
+        (recordings.nccl, "--nccl is for Kineto traces: side files are not joined with nsys exports"),
+        (recordings.strict, "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are"),
+    ):
+        if option:
+            raise UsageError(refused, path=found.exports[0])
     traces = folder / "nsys"  # a folder, which is not published
     traces.mkdir()
     return Discovered(tuple(ranks_of(found.exports, recordings.rank, traces, runs_on)), warnings=warnings)
@@ -142,10 +143,11 @@ def _named_rank(path: Path) -> int | None:
 
 def _store(task: tuple[Path, Path]) -> Contents:
     export, prefix = task
-    job.log.info("reading %s", export)
+    log.info("reading %s", export)
     contents, traces = read_report(export)
     for place, trace in enumerate(traces):
-        job.store(trace, _stored(prefix, place))
+        with publish.writing(_stored(prefix, place)) as out:
+            codec.dump(trace, out.write)
     return contents
 
 
