@@ -231,9 +231,7 @@ def test_a_member_on_a_device_without_work_is_the_only_one_of_its_process() -> N
 def test_members_are_of_the_processes_that_recorded_them() -> None:
     one = {"communicator": 3, "ranks": 2, "rank": 1, "device": 0}
     without = {"communicator": 3, "rank": 1, "device": 0}
-    assert members([(5, one), (5, one), (6, one | {"rank": 2}), (6, without)]) == (
-        Member(3, 2, 1, 5, 0),
-    )
+    assert members([(5, one), (5, one), (6, one | {"rank": 2}), (6, without)]) == (Member(3, 2, 1, 5, 0),)
 
 
 @settings(max_examples=100, deadline=None)
