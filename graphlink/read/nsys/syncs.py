@@ -181,10 +181,13 @@ def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int,
 
 def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
     """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
+    out = np.full(len(process), NOWHERE, np.int64)
     order = np.argsort(calls.start_ns, kind="stable")
-    processes, ids = np.append(calls.tid[order] & PID_MASK, process), np.append(calls.correlation[order], correlation)
-    known, asked = np.split(numbered_pairs(processes, ids)[1] + 1, [len(order)])
-    return np.append(order, NOWHERE)[lookup(known, np.where(correlation > 0, asked, 0))]
+    process_of_call = calls.tid[order] & PID_MASK
+    for one in np.unique(process).tolist():
+        mine, asked = order[process_of_call == one], process == one
+        out[asked] = np.append(mine, NOWHERE)[lookup(calls.correlation[mine], correlation[asked])]
+    return out
 
 
 def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
