@@ -17,9 +17,9 @@ _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
 def take(table: _Table, rows: Positions | Bool) -> _Table:
     """Return the rows of a record of columns, in the order of ``rows``: positions, or a mask.
 
-    Communication goes with its rows; what is no column stays as it is.
+    Communication goes with its rows; what is no column stays as it is. Of a mask that marks all rows the table itself.
     """
-    return take_as(table, rows, type(table))
+    return table if rows.dtype == np.bool_ and rows.all() else take_as(table, rows, type(table))
 
 
 def take_as(table: Any, rows: Positions | Bool, kind: type[_Table]) -> _Table:

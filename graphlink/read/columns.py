@@ -5,7 +5,6 @@ Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -28,20 +27,12 @@ _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\
 
 def to_int(value: object, default: int = MISSING) -> int:
     """Return ``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
-    if isinstance(value, int):
-        number = int(value)
-    elif isinstance(value, float):
-        if not math.isfinite(value) or value != math.floor(value):
-            return default
-        number = int(value)
-    elif isinstance(value, str):
+    if isinstance(value, str):
         match = _NUMBER.fullmatch(value)
-        if match is None:
-            return default
-        number = int(match[1], 16 if match[1][:2] in ("0x", "0X") else 10)
-    else:
-        return default
-    return number if MISSING < number < 1 << 63 else default
+        value = int(match[1], 16 if match[1][:2] in ("0x", "0X") else 10) if match else None
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return int(value) if isinstance(value, int) and MISSING < value < 1 << 63 else default
 
 
 def to_int_or_none(value: object) -> int | None:

@@ -121,7 +121,7 @@ class _EtNodes:
         attrs = [_attrs(node) for node in nodes]
         numbers = _number_columns(attrs)
         parent = ints([_parent(node) for node in nodes])
-        texts, names = self.json_texts, [node.name for node in nodes]
+        texts, names, schemas = self.json_texts, [node.name for node in nodes], [attr.get("op_schema") for attr in attrs]
         for at, name in enumerate(names):
             if name == _COLLECTIVE or name in P2P_OPS:
                 op = _recorded(nodes[at])
@@ -135,7 +135,7 @@ class _EtNodes:
             name=self.strings.column(names),
             parent=np.where(parent == MISSING, ids, parent),
             **{name: ints(numbers[name], default) for name, default in _NUMBERS.items()},
-            op_schema=self.strings.column([_text(a.get("op_schema")) for a in attrs]),
+            op_schema=self.strings.column([schema if isinstance(schema, str) else "" for schema in schemas]),
             input_shapes=texts.column([_shapes(node.inputs, node.input_shapes) for node in nodes]),
             input_types=texts.column([_types(node.inputs, node.input_types) for node in nodes]),
             output_shapes=texts.column([_shapes(node.outputs, node.output_shapes) for node in nodes]),
@@ -211,10 +211,6 @@ def _number_columns(attrs: list[dict[str, Any]]) -> dict[str, Sequence[object]]:
     except KeyError:
         rows = [tuple(attr.get(name, default) for name, default in _NUMBERS.items()) for attr in attrs]
     return dict(zip(_NUMBERS, zip(*rows, strict=True), strict=True))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _parent(node: _Node) -> object:

@@ -79,7 +79,7 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         bytes=columns.get("bytes", np.zeros(len(start), np.int64)),
         comm=NO_COMMS,
     )
-    return work if placed.all() else take(work, placed)
+    return take(work, placed)
 
 
 def _kernels(export: Export, names: ByteTexts) -> ExportWork:

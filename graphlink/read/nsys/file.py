@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64
+from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING
 from graphlink.read.kineto_tables import MAX_SPAN_NS
@@ -48,7 +50,6 @@ class Export:
         self.warnings: list[str] = []
         self._connection = connection
         self.tables: dict[str, frozenset[str]] = {}
-        self._calls: I64 | None = None  # (correlation, globalPid) of the calls, for tables that do not say of which process they are
         with self._reading("sqlite_master"):
             names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             for table in (name.decode("ascii") for (name,) in names if isinstance(name, bytes) and name.isascii()):
@@ -88,24 +89,18 @@ class Export:
         device and context agree (ids of two processes meet by chance); else MISSING.
         """
         count = len(rows[_PROCESS])
-        if self._calls is None:
-            calls = self.integers(_CALLS, ("globalTid", "correlationId"))
-            if not self.has(_CALLS, "globalTid"):
-                calls = self.integers(_RANGES, ("globalTid", "correlationId"))
-            there = calls["globalTid"] != MISSING
-            self._calls = np.unique(np.stack([calls["correlationId"][there], calls["globalTid"][there] & PID_MASK], axis=1), axis=0)
         ids, process = self._calls.T
         only = np.unique(process)
         if len(only) < 2:
             self.warnings.append(f"{table} has no column {_PROCESS}: its rows are taken to be of the only process in the export")
             return np.full(count, only[0] if len(only) else 0)
-        correlation = rows.get("correlationId", np.full(count, MISSING))
+        out = np.full(count, MISSING)
+        correlation, device, context = (rows.get(name, out) for name in ("correlationId", "deviceId", "contextId"))
         first, last = (np.searchsorted(ids, correlation, side=side) for side in ("left", "right"))
         known = (last - first == 1) & (correlation > 0)
-        out = np.full(count, MISSING)
-        places = np.stack([rows.get(name, out) for name in ("deviceId", "contextId")], axis=1)
-        for place in np.unique(places, axis=0):
-            mine = (places == place).all(axis=1)
+        places, place = numbered_pairs(device, context)
+        for k in range(len(places)):
+            mine = place == k
             votes, counts = np.unique(process[first[mine & known]], return_counts=True)
             if len(votes) and counts.max() >= 0.9 * counts.sum():
                 out[mine] = votes[counts.argmax()]
@@ -114,6 +109,15 @@ class Export:
             "that made the calls of their device, the others are left out"
         )
         return out
+
+    @cached_property
+    def _calls(self) -> I64:
+        """(correlation, globalPid) of the calls, for tables that do not say of which process they are."""
+        table = _CALLS if self.has(_CALLS, "globalTid") else _RANGES
+        calls = self.integers(table, ("globalTid", "correlationId"))
+        there = calls["globalTid"] != MISSING
+        pairs, _ = numbered_pairs(calls["correlationId"][there], calls["globalTid"][there] & PID_MASK)
+        return np.array(pairs, np.int64).reshape(-1, 2)
 
     def texts(self, table: str, column: str, kind: str = "text") -> Iterator[tuple[I64, list[bytes]]]:
         """Yield (rows, texts) of a column page by page: rows by row id that are of ``kind``, their text as bytes, cut after 64 KiB."""
@@ -142,19 +146,15 @@ class Export:
 
     def strings(self, ids: I64) -> list[bytes]:
         """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); nothing where there is none."""
-        out = [b""] * len(ids)
-        if not len(ids) or not self.has("StringIds", "id", "value"):
-            return out
+        if not self.has("StringIds", "id", "value"):
+            return [b""] * len(ids)
         value = f"CASE typeof(value) WHEN 'text' THEN substr(value, 1, {MAX_TEXT_BYTES}) END"
         few = f" WHERE id IN ({','.join(map(str, ids.tolist()))})" if len(ids) <= PAGE_ROWS else ""
+        wanted = set(ids.tolist())
         with self._reading("StringIds"):
             cursor = self._connection.execute(f"SELECT id, {value} FROM StringIds{few}")
-            while page := cursor.fetchmany(PAGE_ROWS):
-                found = np.array([row[0] if isinstance(row[0], int) else MISSING for row in page], np.int64)
-                at = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
-                for k in np.flatnonzero(ids[at] == found).tolist():
-                    out[at[k]] = page[k][1] or b""
-        return out
+            found = {number: text for number, text in cursor if number in wanted}
+        return [found.get(number) or b"" for number in ids.tolist()]
 
     def count(self, table: str) -> int:
         with self._reading(table):

@@ -15,6 +15,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE, Comm, Trace
+from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import ByteTexts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
@@ -103,11 +104,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:
     """Each (process, device) that ran work, in ascending order; without any, each process that has rows."""
-    found = {
-        Place(process, device)
-        for process in np.unique(work.process).tolist()
-        for device in np.unique(work.device[work.process == process]).tolist()
-    }
+    found = {Place(process, device) for process, device in numbered_pairs(work.process, work.device)[0]}
     if not found:
         threads = np.concatenate([ranges.tid, calls.tid])
         found = {Place(process, None) for process in np.unique(process_of(threads)).tolist()}

@@ -160,17 +160,12 @@ def with_untold(syncs: ExportSyncs, names: ByteTexts, calls: ExportCalls, proces
 
 def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], int]:
     """Return the device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
-    out: dict[tuple[int, int], int] = {}
-    told = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
-    by_pid = {(pid, context): device for pid, context, device in told if all(isinstance(n, int) for n in (pid, context, device))}
-    for process in np.unique(work.process).tolist():
-        mine = work.process == process
-        for context, first in zip(*np.unique(work.context[mine], return_index=True), strict=True):
-            out[process, int(context)] = int(work.device[mine][first])
-        for (pid, context), device in by_pid.items():
-            if pid == pid_of(process):
-                out.setdefault((process, context), device)
-    return out
+    places, place = numbered_pairs(work.process, work.context)
+    of_work = dict(zip(places, work.device[np.unique(place, return_index=True)[1]].tolist(), strict=True))
+    rows = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
+    told = [row for row in rows if all(isinstance(number, int) for number in row)]
+    processes = np.unique(work.process).tolist()
+    return {(one, context): device for one in processes for pid, context, device in told if pid == pid_of(one)} | of_work
 
 
 def pid_of(process: int) -> int:
@@ -186,10 +181,13 @@ def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int,
 
 def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
     """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
+    out = np.full(len(process), NOWHERE, np.int64)
     order = np.argsort(calls.start_ns, kind="stable")
-    processes, ids = np.append(calls.tid[order] & PID_MASK, process), np.append(calls.correlation[order], correlation)
-    known, asked = np.split(numbered_pairs(processes, ids)[1] + 1, [len(order)])
-    return np.append(order, NOWHERE)[lookup(known, np.where(correlation > 0, asked, 0))]
+    process_of_call = calls.tid[order] & PID_MASK
+    for one in np.unique(process).tolist():
+        mine, asked = order[process_of_call == one], process == one
+        out[asked] = np.append(mine, NOWHERE)[lookup(calls.correlation[mine], correlation[asked])]
+    return out
 
 
 def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:

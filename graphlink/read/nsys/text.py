@@ -30,13 +30,15 @@ def range_name(text: bytes) -> tuple[bytes, int, bool]:
     Ranges come in millions, and each with an op_id of its own: what else stands in their names is looked at once.
     """
     head, _, after = text.partition(_OP_ID)
-    number, _, more = after.partition(b", ")
-    if not number.isdigit() or (more and not more.startswith(_AFTER_OP_ID)):
-        return split_name(text)
+    is_last = after.isdigit()
+    if not is_last:
+        number, _, more = after.partition(b", ")
+        if not number.isdigit() or not more.startswith(_AFTER_OP_ID):
+            return split_name(text)
     bare, _, seq = head.partition(_SEQ)
     if seq.isdigit() and len(seq) <= 18:
         return bare, int(seq), True
-    return split_name(text if more else head + _OP_ID + b"0")
+    return split_name(head + _OP_ID + b"0" if is_last else text)
 
 
 @lru_cache(maxsize=1 << 12)
