@@ -61,19 +61,13 @@ def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
     return Spans(start[some], end[some])
 
 
-def disjoint(start_ns: I64, end_ns: I64) -> Pieces:
-    """Return intervals with what an earlier one covers taken off them (of equal starts, the first given holds); ``of`` is the interval."""
-    order = np.argsort(start_ns, kind="stable")
-    start, end = start_ns[order], end_ns[order]
-    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
-    start = np.maximum(start, reach)
-    some = start < end
-    return Pieces(start[some], end[some], order[some], np.full(int(some.sum()), NOWHERE))
-
-
 def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     """Cut each span where the intervals begin and end, and which interval covers each piece (of several the one that began first)."""
-    cover = disjoint(start_ns, end_ns)
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], end_ns[order]
+    start = np.maximum(start, np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1])  # without what an earlier one covers
+    some = start < end
+    cover, covers = Spans(start[some], end[some]), order[some]
     edges = np.unique(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
     if not len(edges):
         return Pieces(edges, edges, edges, edges)
@@ -81,7 +75,7 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     of, by = _holding(spans.start_ns, spans.end_ns, low), _holding(cover.start_ns, cover.end_ns, low)
     inside = of != NOWHERE
     low, high, of, by = low[inside], high[inside], of[inside], by[inside]
-    by = np.where(by == NOWHERE, NOWHERE, cover.of[by] if len(cover.of) else NOWHERE)
+    by = np.where(by == NOWHERE, NOWHERE, covers[by] if len(covers) else NOWHERE)
     new = np.ones(len(low), np.bool_)
     new[1:] = (of[1:] != of[:-1]) | (by[1:] != by[:-1])
     last = np.append(np.flatnonzero(new)[1:] - 1, len(low) - 1) if len(low) else np.zeros(0, np.int64)
