@@ -9,8 +9,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import KeyedSpans, Spans
 
-NO_TIMES = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-NONE = Spans(*NO_TIMES)
+NONE = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,7 @@ def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     keys, which = np.unique(key, return_inverse=True)
     shift = which.reshape(-1) * len(points)
     united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
-    if not len(united.start_ns):
-        return KeyedSpans(*NO_TIMES, np.zeros(0, np.int64))
-    count = len(points)
+    count = max(len(points), 1)
     return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
 
 
@@ -69,8 +66,6 @@ def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     some = start < end
     cover, covers = Spans(start[some], end[some]), order[some]
     edges = np.unique(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
-    if not len(edges):
-        return Pieces(edges, edges, edges, edges)
     low, high = edges[:-1], edges[1:]
     of, by = _holding(spans.start_ns, spans.end_ns, low), _holding(cover.start_ns, cover.end_ns, low)
     inside = of != NOWHERE
