@@ -204,11 +204,8 @@ def step_numbers(linked: Linked, entries: Entries) -> I64:
     mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)
     if len(mark):
         return _by_marks(rows.start_ns[mark], [strings[k] for k in rows.name[mark].tolist()], entries)
-    if (entries.phase == Phase.OPT).any():
-        is_opt = entries.phase == Phase.OPT
-        begins = np.append(False, is_opt[:-1] & ~is_opt[1:])
-        return np.cumsum(begins)
-    return _by_repetition(entries)
+    is_opt = entries.phase == Phase.OPT
+    return np.cumsum(np.append(False, is_opt[:-1] & ~is_opt[1:])) if is_opt.any() else _by_repetition(entries)
 
 
 def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
