@@ -194,19 +194,20 @@ def _notes(file: Bubbles) -> list[str]:
 
     from graphlink.report.summary import alike, like_it
 
-    lines = []
     sync, optimizer = file.pipeline.optimizer_sync_ns, sum(entry.optimizer_ns for entry in file.stages)
-    if optimizer or (sync is not UNSET and sync):
-        waited = "" if sync is UNSET else f", optimizer_sync {ms(sync)} ms"
-        lines.append(f"after the makespan, all ranks: optimizer {ms(optimizer)} ms{waited}")
-    if file.definition.causes_not_seen:
-        lines.append(f"this recording cannot show, so their time is elsewhere: {', '.join(file.definition.causes_not_seen)}")
+    waited = "" if sync is UNSET else f", optimizer_sync {ms(sync)} ms"
+    unseen = ", ".join(file.definition.causes_not_seen)
     left_out = [
         f"rank {rank} left out: {', '.join(f'{plain(reason)} {n:,}' for reason, n in sorted(reasons.items()))}"
         for rank, reasons in file.left_out.items()
     ]
     said = [*left_out, *(f"warning: {plain(text)}" for text in file.warnings)]
-    return [*lines, *(f"{text}{like_it(count)}" for text, count in alike(said))]
+    lines = [
+        f"after the makespan, all ranks: optimizer {ms(optimizer)} ms{waited}" if optimizer or (sync is not UNSET and sync) else "",
+        f"this recording cannot show, so their time is elsewhere: {unseen}" if unseen else "",
+        *(f"{text}{like_it(count)}" for text, count in alike(said)),
+    ]
+    return [line for line in lines if line]
 
 
 def _check(arguments: argparse.Namespace) -> None:

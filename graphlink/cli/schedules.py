@@ -16,7 +16,7 @@ from graphlink.pipeline.recognise import recognise
 from graphlink.pipeline.records import Other
 from graphlink.pipeline.schedules import SPLIT, Order, default_chunks, named
 from graphlink.pipeline.simulate import Timed
-from graphlink.pipeline.svg import heading, picture
+from graphlink.pipeline.svg import picture
 from graphlink.pipeline.theory import Measured, measure, rebuild, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
@@ -83,7 +83,7 @@ def compare(file: Bubbles, other: tuple[Other, tuple[Order, ...], Timed] | None,
     above = _drawn(orders, timed, whole, [file.stages[i].rank for i in replica(file)])
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), file.steps)
-    drawing = picture(heading(file.pipeline), [above, *panels])
+    drawing = picture(file.pipeline, [above, *panels])
     try:
         path.write_bytes(drawing)
     except OSError as problem:

@@ -199,18 +199,13 @@ class _Rows:
     size: I64
 
 
-@dataclass(frozen=True, slots=True)
-class _Detail:
-    """A repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
+_Detail = tuple[I64, I64, Callable[[I64], _Rows]]
 
-    at: I64
-    value: I64
-    encode: Callable[[I64], _Rows]
 
-    @staticmethod
-    def of(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
-        order = np.argsort(at, kind="stable")
-        return _Detail(at[order], value[order], encode)
+def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
+    """Return a repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
+    order = np.argsort(at, kind="stable")
+    return at[order], value[order], encode
 
 
 def _packets(trace: Trace, order: tuple[I32, Bool, I64]) -> Iterator[bytes]:
@@ -264,7 +259,7 @@ def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
 
     number = {name: varint(i) for i, name in enumerate(_arg_names(trace), start=1)}
     return [
-        _Detail.of(
+        _detail(
             begin_of[a.slice],
             a.value.astype(np.int64),
             annotation(b"\x08" + number[a.name] + (b"\x20" if a.words is None else b"\x88\x01")),
@@ -287,7 +282,7 @@ def _flows(trace: Trace, begin_of: I64) -> list[_Detail]:
 
     own = trace.arrows
     return [
-        _Detail.of(begin_of[own.slice[mine]], own.id[mine], fixed(tag)) for mine, tag in ((~own.ends, b"\xf9\x02"), (own.ends, b"\x81\x03"))
+        _detail(begin_of[own.slice[mine]], own.id[mine], fixed(tag)) for mine, tag in ((~own.ends, b"\xf9\x02"), (own.ends, b"\x81\x03"))
     ]
 
 
@@ -306,10 +301,10 @@ def _field(tag: bytes, value: I64, where: Bool | None = None) -> _Rows:
 def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
     """Return a row for each packet of ``part``: its details, one after the other in their order."""
     at, rows = [np.zeros(0, np.int64)], [_Rows(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
-    for detail in details:
-        mine = slice(*np.searchsorted(detail.at, (part.start, part.stop)).tolist())
-        at.append(detail.at[mine] - part.start)
-        rows.append(detail.encode(detail.value[mine]))
+    for where, value, encoded in details:
+        mine = slice(*np.searchsorted(where, (part.start, part.stop)).tolist())
+        at.append(where[mine] - part.start)
+        rows.append(encoded(value[mine]))
     packet, size = np.concatenate(at), np.concatenate([r.size for r in rows])
     order = np.argsort(packet.astype(np.uint16), kind="stable")  # numpy sorts 16 bits by radix
     begin = np.cumsum(size) - size

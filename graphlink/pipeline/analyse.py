@@ -161,15 +161,13 @@ def _left_out(found: Sequence[Recognised]) -> list[str]:
 
 def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[StepEntry]) -> Theory | None:
     """Compute theory; of several pipelines the parts are added up, and the rates are those of the first."""
-    out: Theory | None = None
+    each = []
     for group, one in zip(groups, found, strict=True):
         own = [structs.replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
         inside = not all(whole.runs[i].sees_device for i in group)
-        mine = theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own)
-        if mine is None:
-            return None
-        if out is not None:
-            parts = {name: ns + getattr(mine.parts_ns, name) for name, ns in structs.asdict(out.parts_ns).items()}
-            mine = structs.replace(out, parts_ns=PartsNs(**parts))
-        out = mine
-    return out
+        each.append(theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own))
+    known = [mine for mine in each if mine is not None]
+    if len(known) < len(each):
+        return None
+    parts = {name: sum(getattr(mine.parts_ns, name) for mine in known) for name in PartsNs.__struct_fields__}
+    return structs.replace(known[0], parts_ns=PartsNs(**parts))

@@ -165,7 +165,6 @@ def nested(entries: Entries) -> Entries:
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
     e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
-    stage, chunk, microbatch = (c.copy() for c in (e.stage, e.chunk, e.microbatch))
     around, keep = np.full(len(order), NOWHERE, np.int64), np.ones(len(order), np.bool_)
     pair = np.full(len(order), NOWHERE, np.int64)
     open_: dict[int, list[int]] = {}
@@ -180,7 +179,7 @@ def nested(entries: Entries) -> Entries:
         if stack:
             outer = stack[-1]
             if phases[outer] == phases[i]:
-                for column in (stage, chunk, microbatch):
+                for column in (e.stage, e.chunk, e.microbatch):
                     if column[outer] == NOWHERE:
                         column[outer] = column[i]
                 keep[i] = False
@@ -191,9 +190,8 @@ def nested(entries: Entries) -> Entries:
     kept = np.flatnonzero(keep)
     others = np.where(pair[kept] == NOWHERE, new[kept], new[np.maximum(pair[kept], 0)])
     up = around[kept]
-    out = replace(e, stage=stage, chunk=chunk, microbatch=microbatch)
     return replace(
-        take(out, kept),
+        take(e, kept),
         around=np.where(up == NOWHERE, NOWHERE, new[np.maximum(up, 0)]).astype(np.int32),
         other_threads=others.astype(np.int32),
     )
@@ -206,11 +204,8 @@ def step_numbers(linked: Linked, entries: Entries) -> I64:
     mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)
     if len(mark):
         return _by_marks(rows.start_ns[mark], [strings[k] for k in rows.name[mark].tolist()], entries)
-    if (entries.phase == Phase.OPT).any():
-        is_opt = entries.phase == Phase.OPT
-        begins = np.append(False, is_opt[:-1] & ~is_opt[1:])
-        return np.cumsum(begins)
-    return _by_repetition(entries)
+    is_opt = entries.phase == Phase.OPT
+    return np.cumsum(np.append(False, is_opt[:-1] & ~is_opt[1:])) if is_opt.any() else _by_repetition(entries)
 
 
 def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:

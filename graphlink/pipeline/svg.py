@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -40,27 +40,15 @@ _SMALLEST_TEXT: Final = 8  # pixels
 _DIGIT: Final = 0.62  # of the size of a font
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The first lines of the picture, and the idle time by cause that the legend tells."""
-
-    title: str
-    lines: tuple[str, ...]
-    causes_ns: dict[Cause, int]
-
-
 def encode(pipeline: Pipeline) -> bytes:
     """Draw a recorded run."""
     panels = recorded(pipeline.ranks, [run.ranges for run in pipeline.runs], pipeline.idle, pipeline.steps)
-    head = heading(summarised(pipeline))
     unplaced = sum(int(np.count_nonzero(run.ranges.step == NOWHERE)) for run in pipeline.runs)
-    if unplaced:
-        head = replace(head, lines=(*head.lines, f"not drawn: {unplaced:,} ranges of no known step"))
-    return picture(head, panels)
+    return picture(summarised(pipeline), panels, [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else [])
 
 
-def heading(entry: summary.Pipeline) -> Heading:
-    """Say ``summary.json.pipeline`` in words."""
+def _lines(entry: summary.Pipeline) -> list[str]:
+    """Say rates and the nearest schedule in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -71,23 +59,28 @@ def heading(entry: summary.Pipeline) -> Heading:
         if (value := getattr(entry, name)) is not UNSET
     ]
     lines = ["; ".join(rates)] if rates else []
-    if entry.nearest is not UNSET:
-        lines.append(f"nearest schedule: {entry.nearest}")
+    return lines if entry.nearest is UNSET else [*lines, f"nearest schedule: {entry.nearest}"]
+
+
+def _causes(entry: summary.Pipeline) -> dict[Cause, int]:
+    """Return the idle time by cause that the legend tells."""
     causes = {Cause(CAUSES.index(name)): ns for name, ns in entry.causes_ns.items() if name in CAUSES}
-    if entry.optimizer_sync_ns is not UNSET:
-        causes[Cause.OPTIMIZER_SYNC] = entry.optimizer_sync_ns
-    return Heading(summary.shape(entry), tuple(lines), causes)
+    return causes if entry.optimizer_sync_ns is UNSET else {**causes, Cause.OPTIMIZER_SYNC: entry.optimizer_sync_ns}
 
 
-def picture(head: Heading, panels: Sequence[Panel]) -> bytes:
-    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals."""
+def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[str] = ()) -> bytes:
+    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals.
+
+    ``entry`` and ``notes`` are the first lines.
+    """
     frame = _frame(panels)
-    causes = {cause for cause, ns in head.causes_ns.items() if ns or cause == Cause.UNKNOWN}
-    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | {FIRST_CAUSE + cause for cause in causes})
+    causes_ns, title, words = _causes(entry), xml(summary.shape(entry)), [*_lines(entry), *notes]
+    shown = {FIRST_CAUSE + cause for cause, ns in causes_ns.items() if ns or cause == Cause.UNKNOWN}
+    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | shown)
     whole = frame.left + frame.width + _SHARE + _MARGIN
     chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
-    legend, high = _legend(looks, head.causes_ns, chunks, whole)
-    top = 36 + 16 * len(head.lines)
+    legend, high = _legend(looks, causes_ns, chunks, whole)
+    top = 36 + 16 * len(words)
     y = top + high + 8
     body: list[str] = []
     bands: list[tuple[float, float]] = []
@@ -99,13 +92,13 @@ def picture(head: Heading, panels: Sequence[Panel]) -> bytes:
         y = bands[-1][1] + 6
     axis = _axis(frame, bands, y)
     y += 40
-    lines = "".join(f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n' for i, line in enumerate(head.lines))
+    lines = "".join(f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n' for i, line in enumerate(words))
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" role="img">\n'
-        f"<title>{xml(head.title)}</title>\n"
+        f"<title>{title}</title>\n"
         f'{style(looks)}<rect class="bg" width="100%" height="100%"/>\n'
-        f'<text class="b" x="{_MARGIN}" y="24">{xml(head.title)}</text>\n{lines}'
+        f'<text class="b" x="{_MARGIN}" y="24">{title}</text>\n{lines}'
         f'<g transform="translate({_MARGIN},{top})">\n{legend}</g>\n{axis}{"".join(body)}</svg>\n'
     ).encode()
 

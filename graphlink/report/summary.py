@@ -161,16 +161,14 @@ def load(path: Path) -> Summary:
 def table(summary: Summary) -> list[str | Table]:
     """Return the summary for people: a block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
     ranks = summary.ranks
-    blocks = [_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]
-    if len(ranks) > 1 and any(rank.warnings for rank in ranks):
-        blocks.append(_rank_warnings(ranks))
-    if summary.run:
-        blocks.append(run_table(summary.run))
-    if summary.pipeline:
-        blocks.append(pipeline_table(summary.pipeline))
-    if summary.warnings:
-        blocks.append([f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)])
-    return joined(blocks)
+    blocks: list[list[str | Table]] = [
+        *([_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]),
+        _rank_warnings(ranks) if len(ranks) > 1 else [],
+        run_table(summary.run) if summary.run else [],
+        pipeline_table(summary.pipeline) if summary.pipeline else [],
+        [f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)],
+    ]
+    return joined(block for block in blocks if block)
 
 
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
 from graphlink.pipeline.panels import Marks, Panel, arranged, computed, recorded, row_label
 from graphlink.pipeline.records import Cause, Phase, Pipeline
-from graphlink.pipeline.svg import encode, heading, picture
+from graphlink.pipeline.svg import encode, picture
 from graphlink.tables import concat, take
 from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -288,7 +288,7 @@ def test_theory_stands_above_measured_on_one_axis() -> None:
     flat = [b for mine in played(one_f_one_b(4, 8), EQUAL) for b in mine]
     theory = computed("theory", tuple(f"stage {k}" for k in range(4)), boxes_of(flat))
     assert theory.makespan_ns == 33_000_000
-    drawn = Drawn(picture(heading(bubbles.summarised(made)), [theory, *panels_of(made)]))
+    drawn = Drawn(picture(bubbles.summarised(made), [theory, *panels_of(made)]))
     assert len(drawn.rows) == 8
     above, below = drawn.areas(0), drawn.areas(4)
     assert above["p0"] == pytest.approx(below["p0"], abs=0.1)
@@ -318,7 +318,7 @@ def test_what_a_computed_schedule_leaves_free(orders: list) -> None:
 def test_nothing_to_draw() -> None:
     assert Drawn(encode(replace(simple(), steps=()))).rows == []
     empty = computed("none", ("a", "b"), boxes_of([]))
-    assert len(Drawn(picture(heading(bubbles.summarised(simple())), [empty])).rows) == 2
+    assert len(Drawn(picture(bubbles.summarised(simple()), [empty])).rows) == 2
 
 
 def test_of_many_steps_three_are_drawn_and_the_rest_is_said() -> None:
@@ -340,7 +340,7 @@ def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
     path.write_bytes(b"".join(bubbles.blocks(made)))
     file = bubbles.load(path)
     panels = recorded([s.rank for s in file.stages], bubbles.ranges_of(file), bubbles.idle_of(file), file.steps)
-    assert picture(heading(file.pipeline), panels) == encode(made)
+    assert picture(file.pipeline, panels) == encode(made)
 
 
 def test_boxes_at_the_same_time_share_the_row() -> None:
@@ -375,7 +375,7 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
     for k, (length, phase) in enumerate([*pieces, *[(200_000, 0)] * wide]):
         flat.append(Box(Phase(phase), 0, k, at, at + length))
         at += length
-    drawn = Drawn(picture(heading(bubbles.summarised(simple(1, 1))), [computed("", ("a",), boxes_of(flat))]))
+    drawn = Drawn(picture(bubbles.summarised(simple(1, 1)), [computed("", ("a",), boxes_of(flat))]))
     truth = Counter[str]()
     for b in flat:
         truth[name_of(b.phase)] += b.end_ns - b.start_ns
@@ -387,7 +387,7 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
 
 def test_thousands_of_boxes_share_pixels_where_they_are() -> None:
     flat = [Box(Phase(k % 2), 0, k, 50 * k, 50 * k + (20 if k % 2 else 50)) for k in range(20_000)]
-    drawn = Drawn(picture(heading(bubbles.summarised(simple(1, 1))), [computed("", ("a",), boxes_of(flat))]))
+    drawn = Drawn(picture(bubbles.summarised(simple(1, 1)), [computed("", ("a",), boxes_of(flat))]))
     areas, half = drawn.areas(0), drawn.width() / 2
     assert areas["p0"] == pytest.approx(half, rel=0.005)
     assert areas["p1"] == pytest.approx(half * 0.4, rel=0.005)
