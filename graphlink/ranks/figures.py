@@ -136,14 +136,12 @@ def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: Times, co
     evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
     parts = []
     for at in blocks(ranks, meetings):
-        mine = slice(at.low, at.high)
-        entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
-        use = at.spread(counted[mine])
-        met = evident[mine].astype(np.float64)
-        waited = met * found.waited_ns[mine]
-        columns = [found.wait_ns[entries][use], found.transfer_part_ns[entries][use]]
+        use = at.spread(counted[at.meetings])
+        met = evident[at.meetings].astype(np.float64)
+        waited = met * found.waited_ns[at.meetings]
+        columns = [found.wait_ns[at.entries][use], found.transfer_part_ns[at.entries][use]]
         columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
-        parts.append(_summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns))
+        parts.append(_summed((at.spread(meetings.group[at.meetings].astype(np.int64)) * len(ranks) + at.rank)[use], columns))
     code, of_code = _summed(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
     count, whole = max(len(ranks), 1), len(meetings.groups)
     overall, of_rank = _summed(whole * count + code % count, of_code)
