@@ -44,14 +44,12 @@ def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns:
     free = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
     parts = []
     for at in blocks(ranks, meetings):
-        mine = slice(at.low, at.high)
-        message = at.spread(meetings.kind[mine] != CommKind.COLLECTIVE)
+        message = at.spread(meetings.kind[at.meetings] != CommKind.COLLECTIVE)
         receives, sends = message & (kind[at.op] == CommKind.RECV), message & (kind[at.op] == CommKind.SEND)
         late, last = _first_of(np.where(receives, _NEVER, -start_ns[at.op]), at.first, at.count)
         early, ends = _first_of(np.where(sends, _NEVER, end_ns[at.op]), at.first, at.count)
-        parts.append(
-            (np.where(free[mine], OPEN, early + late), at.rank[last], at.rank[ends], np.logical_or.reduceat(host[at.op], at.first))
-        )
+        on_host = np.logical_or.reduceat(host[at.op], at.first)
+        parts.append((np.where(free[at.meetings], OPEN, early + late), at.rank[last], at.rank[ends], on_host))
     return Room(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 

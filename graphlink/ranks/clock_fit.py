@@ -215,20 +215,18 @@ class _Moments:
         return out
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
-        error = _ERRORS * np.sqrt(self.variance[:, others] + self.variance[:, rank, None])
-        fits = self.off_ns(rank, others) <= np.maximum(error, self._least(rank, others))
-        found: list[int] = others[fits.all(axis=0)].tolist()
+        found: list[int] = others[self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])].tolist()
         return found
 
     def agree(self, rank: int, other: int) -> bool:
-        error = _ERRORS * np.sqrt(self.of_pair[:, self._path(rank, other)].sum(axis=1))
-        one = np.array([other])
-        return bool((self.off_ns(rank, one)[:, 0] <= np.maximum(error, self._least(rank, one))).all())
+        return bool(self._fits(rank, np.array([other]), self.of_pair[:, self._path(rank, other)].sum(axis=1, keepdims=True)).all())
 
-    def _least(self, rank: int, others: I64) -> F64:
-        """What does not tell two clocks apart, whatever the error."""
+    def _fits(self, rank: int, others: I64, variance: F64) -> Bool:
+        """Whether clocks are no farther apart than their errors at both moments, or than what does not tell two clocks apart anyway."""
         one_host = (self.host[others] == self.host[rank]) & (self.host[rank] != 0)
-        return np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
+        least = np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
+        out: Bool = np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least))
+        return out
 
     def _path(self, a: int, b: int) -> list[int]:
         """Pairs between two ranks."""

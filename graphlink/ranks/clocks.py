@@ -78,13 +78,7 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
 
 def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
     """Map a column of times of all ranks, one rank after the other, onto the run's clock."""
-    out = np.empty(sum(len(r.node) for r in ranks), np.int64)
-    low = 0
-    for rank, clock in zip(ranks, run, strict=True):
-        high = low + len(rank.node)
-        out[low:high] = clock.of(getattr(rank, name))
-        low = high
-    return out
+    return np.concatenate([clock.of(getattr(rank, name)) for rank, clock in zip(ranks, run, strict=True)])
 
 
 def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[Clock], I64, int, list[str]]:

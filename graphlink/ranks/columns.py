@@ -20,8 +20,8 @@ _BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to b
 class Members:
     """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry a member; ``op`` as in ``column``."""
 
-    low: int  # first meeting
-    high: int  # one after the last
+    meetings: slice
+    entries: slice  # of all members of meetings
     first: I64
     count: I64
     rank: I32  # position of the rank
@@ -43,12 +43,12 @@ def column(ranks: Sequence[RankComms], name: str) -> NDArray[Any]:
 
 
 def members(ranks: Sequence[RankComms], meetings: Meetings, chosen: I64) -> Members:
-    """Return the meetings ``chosen`` (ascending), whose ``low`` and ``high`` mean nothing then."""
+    """Return the meetings ``chosen`` (ascending), whose slices mean nothing then."""
     count = np.diff(meetings.first)[chosen]
     first = np.cumsum(count) - count
     entry = np.arange(int(count.sum())) + np.repeat(meetings.first[chosen] - first, count)
     rank = meetings.rank[entry]
-    return Members(0, len(chosen), first, count, rank, offsets(ranks)[rank] + meetings.op[entry])
+    return Members(slice(0), slice(0), first, count, rank, offsets(ranks)[rank] + meetings.op[entry])
 
 
 def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
@@ -60,7 +60,7 @@ def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
         high = min(max(high, low + 1), total)
         first, entries = meetings.first[low : high + 1] - meetings.first[low], slice(meetings.first[low], meetings.first[high])
         rank = meetings.rank[entries]
-        yield Members(low, high, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
+        yield Members(slice(low, high), entries, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
         if high == total:
             return
         low = high

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short, Table
+from graphlink.records import Short, Table, ms
 
 NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -324,4 +324,4 @@ def _more(name: str, count: int, of: str) -> list[tuple[str, str]]:
 
 
 def _ms(ns: int) -> str:
-    return f"{ns / 1e6:,.3f} ms"
+    return f"{ms(ns)} ms"

@@ -74,7 +74,6 @@ def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Tim
 
 def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
     """Return the columns of ``Times`` of the meetings ``at``; ``own``: columns of all ops."""
-    mine = slice(at.low, at.high)
     start, end = own["start_ns"][at.op], own["end_ns"][at.op]
     duration = end - start
     first, last = np.minimum.reduceat(start, at.first), np.maximum.reduceat(start, at.first)
@@ -90,7 +89,7 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
     wait = np.clip(at.spread(np.where(timed, last, 0)) - start, 0, duration)
     wait = np.where(at.spread(timed), wait, duration - at.spread(shortest))
     mean = np.add.reduceat(own["bytes"][at.op], at.first) // at.count
-    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], SHARDS)
+    shards = (meetings.kind[at.meetings] == CommKind.COLLECTIVE) & np.isin(meetings.type[at.meetings], SHARDS)
     size = np.array([len(members) for members, _ in meetings.groups], np.int64)
     return (
         first,
@@ -100,7 +99,7 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
         np.where(timed & (at.count > 1), last - before, 0),
         np.add.reduceat(wait, at.first),
         transfer,
-        mean * np.where(shards, size[meetings.group[mine]], 1),
+        mean * np.where(shards, size[meetings.group[at.meetings]], 1),
         timed,
         wait,
         np.minimum(duration - wait, at.spread(transfer)),
@@ -116,7 +115,7 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
     if host.any():
         ended = np.minimum.reduceat(np.where(since > 0, since, never), at.first)
         out = np.where(host, np.where(ended < never, ended, 1), out)
-    message = meetings.kind[at.low : at.high] != CommKind.COLLECTIVE
+    message = meetings.kind[at.meetings] != CommKind.COLLECTIVE
     if message.any():
         received = np.minimum.reduceat(np.where(own["kind"][at.op] == CommKind.RECV, since, never), at.first)
         out = np.where(message & (received < never), received, out)

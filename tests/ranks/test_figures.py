@@ -22,6 +22,7 @@ from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
 from graphlink.ranks.stragglers import _tail
 from graphlink.ranks.summary import NOBODY, Collectives
 from graphlink.ranks.times import SHARDS, WORDS, Apart, _covered
+from graphlink.tables import take
 from tests.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
 C = CollectiveType
@@ -151,12 +152,13 @@ def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequenc
             whole = {bool(meetings.complete[k]) for k, m in enumerate(expected) if (m["group"], m["type"]) == (g, code)}
             shards = len(group.ranks) if code in SHARDS else 1
             assert_collectives(one, [m for m, counts in mine if counts], shards, measured=whole == {True} and not on_host[g])
-    totals_by = rank_totals(ranks, meetings, found.times, found.apart == Apart.NO, residual_ns)
-    for totals, whole_run in zip(totals_by, (False, True), strict=True):
+    both, whole = rank_totals(ranks, meetings, found.times, found.apart == Apart.NO, residual_ns), len(meetings.groups)
+    for whole_run in (False, True):
+        totals = take(both, (both.group == whole) == whole_run)
         wait, transfer, count, late, met, caused = (Counter[tuple[int, int]]() for _ in range(6))
         lateness: dict[tuple[int, int], list[int]] = {}
         for m in counted:
-            g = 0 if whole_run else m["group"]
+            g = whole if whole_run else m["group"]
             evident = m["late"] != NOWHERE and m["lateness"] > residual_ns
             for r, w, p in zip(m["ranks"], m["waits"], m["parts"], strict=True):
                 wait[g, r] += w
@@ -176,7 +178,7 @@ def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequenc
         numbers = [r.rank for r in ranks]
         if whole_run:
             reported = [(one.rank, one.wait_ns, one.transfer_ns, one.last) for one in found.waits]
-            assert reported == [(numbers[r], wait[0, r], transfer[0, r], late[0, r]) for _, r in keys]
+            assert reported == [(numbers[r], wait[whole, r], transfer[whole, r], late[whole, r]) for _, r in keys]
         else:
             for g, group in enumerate(found.groups):
                 assert group.last == {str(numbers[r]): late[g, r] for of, r in keys if of == g and late[g, r]}
