@@ -70,3 +70,17 @@ def successive(order: Positions, *columns: NDArray[Any]) -> tuple[Positions, Pos
     for column in columns:
         same &= column[earlier] == column[later]
     return earlier[same], later[same]
+
+
+def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none: int = NOWHERE) -> NDArray[Any]:
+    """Return a column of ``count`` rows that has ``values`` at ``rows``, the last of several, and ``none`` elsewhere."""
+    out = np.full(count, none, np.int64 if isinstance(values, int) else values.dtype)
+    out[rows] = values
+    return out
+
+
+def marked(count: int, rows: Positions) -> Bool:
+    """Return a mask of ``count`` rows in which ``rows`` are set."""
+    out = np.zeros(count, np.bool_)
+    out[rows] = True
+    return out

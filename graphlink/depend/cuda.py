@@ -19,7 +19,7 @@ from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.pairs import numbered_pairs
-from graphlink.tables import lookup
+from graphlink.tables import lookup, marked
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
 # recorded, the one that waits is the first that is held up.
@@ -143,8 +143,7 @@ class _Walk:
         sync = np.flatnonzero((syncs.kind != SyncKind.STREAM_WAIT) & (self.call_of_row != NOWHERE))
         wait_ns, called = syncs.start_ns[wait].copy(), self.call_of_row[wait] != NOWHERE
         wait_ns[called] = calls.start_ns[self.call_of_row[wait[called]]]
-        has_row = np.zeros(len(calls.start_ns), np.bool_)
-        has_row[self.call_of_row[sync]] = True
+        has_row = marked(len(calls.start_ns), self.call_of_row[sync])
         bare = np.flatnonzero(np.isin(self.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC]) & ~has_row)
         read = np.array([wait.call for wait in self.read], np.int64)
         parts = (
@@ -315,9 +314,7 @@ class _Walk:
 
     def result(self) -> CudaWaits:
         call_rank = call_order(self.linked)
-        launch_rank = np.full(len(self.trace.device.start_ns), -1, np.int64)
-        linked = self.linked.device_call != NOWHERE
-        launch_rank[linked] = call_rank[self.linked.device_call[linked]]
+        launch_rank = np.append(call_rank, -1)[self.linked.device_call]
         found = np.array(self.found, np.int64).reshape(-1, 4)
         waits = Waits(
             source=found[:, 0].astype(np.int32),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind
+from graphlink.model import I32, I64, U8, EdgeKind
+from graphlink.tables import marked, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +110,9 @@ def successors(source: I64 | I32, target: I64, count: int) -> tuple[I64, I64]:
 
 def cycle(source: I64 | I32, target: I64, order: I64, count: int) -> list[int]:
     """Return one cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the first. Linear."""
-    stuck = np.ones(count, np.bool_)
-    stuck[order] = False
+    stuck = ~marked(count, order)
     inside = stuck[source] & stuck[target]
-    before = np.full(count, NOWHERE, np.int64)
-    before[target[inside]] = source[inside]
+    before = spread(count, target[inside], source[inside])
     at = int(np.flatnonzero(stuck)[0])
     seen: dict[int, int] = {}
     while at not in seen:

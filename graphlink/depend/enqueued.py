@@ -9,7 +9,7 @@ import numpy as np
 from graphlink.depend.cuda import CudaWaits
 from graphlink.link.call_roles import Role
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
-from graphlink.tables import successive
+from graphlink.tables import spread, successive
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,13 @@ class Enqueued:
         """Place launches, records and waits in the order of calls. Cost: O(n log n)."""
         trace, device = linked.trace, linked.trace.device
         row, following = successive(np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream)
-        next_rank = np.full(len(device.start_ns), np.iinfo(np.int64).max)
-        next_rank[row] = cuda.launch_rank[following]
         told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
         waits = cuda.role == Role.STREAM_WAIT
         hidden = waits & ~np.isin(trace.calls.correlation, told)
         ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
         return Enqueued(
             launch_rank=cuda.launch_rank,
-            next_rank=next_rank,
+            next_rank=spread(len(device.start_ns), row, cuda.launch_rank[following], np.iinfo(np.int64).max),
             record_rank=np.sort(cuda.call_rank[cuda.role == Role.RECORD]),
             wait_rank=np.sort(cuda.call_rank[waits]),
             hidden_rank=np.sort(cuda.call_rank[hidden]),

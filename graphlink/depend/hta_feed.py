@@ -34,7 +34,7 @@ import numpy as np
 
 from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, SyncKind, Trace
-from graphlink.tables import lookup
+from graphlink.tables import lookup, spread
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
 SYNC_SYMBOL = {
@@ -200,9 +200,8 @@ def _next_op(feed: DeviceFeed) -> I64:
     base = 1 + max((int(column.max()) for column in columns if len(column)), default=0)
     by_thread = Neighbours.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
     wait = np.flatnonzero(feed.sync_kind == SyncKind.STREAM_WAIT)
-    out = np.full(len(feed.sync_kind), NOWHERE, np.int64)
-    out[wait] = by_thread.since(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
-    return out
+    following = by_thread.since(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
+    return spread(len(feed.sync_kind), wait, following)
 
 
 def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:

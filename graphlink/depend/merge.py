@@ -20,7 +20,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
-from graphlink.tables import concat, take
+from graphlink.tables import concat, spread, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     reason = _reject(linked, cuda, pairs)
     live = reason == 0
     host = live & (pairs.call != NOWHERE)
-    target = np.full(len(pairs.call), NOWHERE, np.int32)
-    target[host] = next_operator(linked, pairs.call[host])
+    target: I32 = spread(len(pairs.call), host, next_operator(linked, pairs.call[host]))
     reason[_older_of_stream(linked, pairs, host, pairs.call)] = _IMPLIED
     call_pairs = np.flatnonzero(host & (reason == 0))
     reason[host & (reason == 0) & (target == NOWHERE)] = _NO_TARGET
@@ -98,19 +97,12 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
     device, calls = trace.device, trace.calls
     slack_ns = rounding_ns(trace)
     host = pairs.call != NOWHERE
-    gpu = ~host
-    limit_ns = np.zeros(len(pairs.source), np.int64)
-    limit_ns[host] = calls.end_ns[pairs.call[host]]
-    limit_ns[gpu] = device.start_ns[pairs.device_op[gpu]]
-    reason = np.zeros(len(pairs.source), np.uint8)
-    same = np.zeros(len(reason), np.bool_)
-    a, b = pairs.source[gpu], pairs.device_op[gpu]
-    same[gpu] = (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
-    reason[same] = _STREAM_ORDER
-    reason[(reason == 0) & (device.end_ns[pairs.source] > limit_ns + slack_ns)] = _IMPOSSIBLE
-    told = np.zeros(len(reason), np.bool_)
-    told[host] = cuda.told_call[pairs.call[host]]
-    told[gpu] = cuda.told_op[pairs.device_op[gpu]]
+    a, b = pairs.source, pairs.device_op
+    limit_ns = np.where(host, np.append(calls.end_ns, 0)[pairs.call], device.start_ns[b])
+    same = ~host & (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
+    reason = np.where(same, _STREAM_ORDER, 0).astype(np.uint8)
+    reason[(reason == 0) & (device.end_ns[a] > limit_ns + slack_ns)] = _IMPOSSIBLE
+    told = np.where(host, np.append(cuda.told_call, False)[pairs.call], cuda.told_op[b])
     reason[(reason == 0) & told & (pairs.found_by == FoundBy.HTA)] = _CONTRADICTED
     return reason
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Marks
+from graphlink.depend.timeline import Marks, covered_before
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import take
 
@@ -39,17 +39,8 @@ class Blocked:
 
     def between(self, from_ns: I64, until_ns: I64) -> I64:
         """Return blocked ns inside each [from, until)."""
-        total = np.concatenate([[0], np.cumsum(self.until_ns - self.from_ns)])
-
-        def before(at: I64) -> I64:
-            k = np.searchsorted(self.from_ns, at, side="right")
-            over = np.zeros(len(at), np.int64)
-            inside = k > 0
-            over[inside] = np.maximum(self.until_ns[k[inside] - 1] - at[inside], 0)
-            out: I64 = total[k] - over
-            return out
-
-        return before(until_ns) - before(from_ns)
+        before, until = (covered_before(self.from_ns, self.until_ns, at) for at in (from_ns, until_ns))
+        return until - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +87,7 @@ def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: i
     order = np.lexsort((kind, at_ns, segment))
     kind, at_ns, segment, sleep = kind[order], at_ns[order], segment[order], sleep[order]
     is_mark = kind == _MARK
-    begins = np.zeros(len(kind), np.bool_)
-    begins[is_mark] = marks.begins[segment[is_mark]]
+    begins = is_mark & marks.begins[segment]
     early = at_ns < marks.at_ns[segment]
     owner = np.where(early, NOWHERE, marks.owner[segment]).astype(np.int32)
     thread = marks.axis.thread(at_ns)
@@ -152,8 +142,7 @@ def _next(at_ns: I64, stops: Bool, last: Bool) -> I64:
     n = len(at_ns)
     candidates = np.where(stops | last, np.arange(n), n - 1)
     following = np.minimum.accumulate(candidates[::-1])[::-1]
-    out: I64 = at_ns[np.where(last, np.arange(n), np.append(following[1:], n - 1))]
-    return out
+    return at_ns[np.where(last, np.arange(n), np.append(following[1:], n - 1))]
 
 
 def _open_launches(opens: Bool, at_ns: I64, next_ns: I64, launch: Bool, thread: I64) -> None:

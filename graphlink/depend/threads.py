@@ -34,10 +34,8 @@ def _from_flows(linked: Linked) -> tuple[I32, I32]:
         """Return the innermost row that starts at the time (rounding of absolute float us: up to 1 us off)."""
         slack_ns = rounding_ns(linked.trace)
         row = by_start.before(at_tid, at_ns + slack_ns + 1)
-        return row.astype(np.int32), (row != NOWHERE) & (np.abs(rows.start_ns[row] - at_ns) <= slack_ns)
+        return row.astype(np.int32), (row != NOWHERE) & (np.abs(np.append(rows.start_ns, 0)[row] - at_ns) <= slack_ns)
 
-    if not len(rows.tid) or not len(flows.fwd_ns):
-        return np.zeros(0, np.int32), np.zeros(0, np.int32)
     (forward, ok), (backward, ok_too) = starting(flows.fwd_tid, flows.fwd_ns), starting(flows.bwd_tid, flows.bwd_ns)
     ok &= ok_too
     _, first = np.unique(backward[ok], return_index=True)

@@ -16,8 +16,7 @@ _ON_HOST[[*CHAINED, NodeKind.HOST_ASYNC, NodeKind.END]] = True
 
 def on_host(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Nodes that are host nodes (``is_cpu_op``); HOST_COMM stands for a device-side op and is none."""
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = _ON_HOST[graph.kind]
-    return mask
+    return _ON_HOST[graph.kind]
 
 
 def cost_ns(graph: Graph) -> I64:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.tables import marked
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
@@ -124,6 +125,10 @@ class Block:
     def target(self) -> I64:
         """The node that each edge enters."""
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
+
+    def entered(self, edges: Bool) -> Bool:
+        """Tell which nodes some of the block's ``edges`` enter."""
+        return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 
 def blocks(first: I64) -> Iterator[Block]:

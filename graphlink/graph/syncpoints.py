@@ -89,12 +89,12 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
     for k, point in enumerate(points):
         of_edge[list(point.edge)] = k
     held = path.dependency[1:]
-    held = held[of_edge[held] != NOWHERE] if len(points) else held[:0]
+    held = held[of_edge[held] != NOWHERE]
     on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
     place = np.array([points[k].target for k in asked.tolist()], np.int32)
     ways = crossing(graph, slack, place, past=False)
-    mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
+    mine = np.append(of_edge, NOWHERE)[ways.edge]
     free = mine == NOWHERE
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)

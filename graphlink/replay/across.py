@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
+from graphlink.graph.critical import SHARES, Share
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, Bool
 from graphlink.records import Short
@@ -16,15 +17,20 @@ from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import RECEIVE, Meetings, meetings
-from graphlink.replay.path import ReplayPath, critical_path, families
+from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
 from graphlink.replay.records import StuckEntry
 from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
-SHARES: Final = ("host", "compute", "communication", "copy", "idle")
-_SHARE: Final = {Work.HOST: 0, Work.KERNEL: 1, Work.COMM: 2, Work.COPY: 3, Work.GAP: 4, Work.DELAY: 4}
-_IDLE: Final = SHARES.index("idle")
+_SHARE: Final = {
+    Work.HOST: Share.HOST,
+    Work.KERNEL: Share.COMPUTE,
+    Work.COMM: Share.COMMUNICATION,
+    Work.COPY: Share.COPY,
+    Work.GAP: Share.IDLE,
+    Work.DELAY: Share.IDLE,
+}
 _COLLECTIVES: Final = frozenset(CollectiveType)
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
@@ -133,7 +139,7 @@ def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]])
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         nodes_run=int(np.count_nonzero(played.ran)),
         nodes_all=len(work),
-        share_ns=_share_ns(path, share, slice(None)),
+        share_ns=_share_ns(path, share, np.ones(len(share), np.bool_)),
         ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
         hops=hops,
         families=[
@@ -158,12 +164,9 @@ def _stuck(s: StuckEntry) -> str:
     return f"rank {s.rank} does not finish: {s.left:,} nodes left; {what}"
 
 
-def _share_ns(path: ReplayPath, share: I64, which: Bool | slice) -> dict[str, int]:
+def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
     """Return what the nodes ``which`` of the path are spent on; start delays are idle."""
-    by_share = np.zeros(len(SHARES), np.int64)
-    np.add.at(by_share, share[which], (path.own_ns - path.fixed_ns)[which])
-    by_share[_IDLE] += path.fixed_ns[which].sum()
-    return dict(zip(SHARES, by_share.tolist(), strict=True))
+    return dict(zip(SHARES, spent_ns(path, share, len(SHARES), Share.IDLE, which), strict=True))
 
 
 def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShare:

@@ -9,6 +9,7 @@ from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
+from graphlink.tables import spread
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
@@ -28,8 +29,7 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     np.maximum.at(largest, held, size)
     roots = np.flatnonzero((held == NOWHERE) & (size > 0))  # each is its own place
     others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
-    first = np.full(len(work), NOWHERE)
-    first[held[others[::-1]]] = others[::-1]
+    first = spread(len(work), held[others[::-1]], others[::-1])
     found = np.concatenate((roots, first[first != NOWHERE]))
     if len(found) > most:
         found = found[size[found] >= np.partition(size[found], -most)[-most]]
@@ -61,7 +61,8 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
-    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
+    _, _, ready, _ = binding(work, played.end_ns)
+    waited = played.start_ns[at] - ready[at]
     lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
     mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
     out = []

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Axis, Neighbours, behind_rows
+from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before
 from graphlink.graph.durations import CHAINED
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, Bool, Graph, Linked
@@ -23,7 +23,6 @@ class Timeline:
     axis: Axis
     from_ns: I64
     until_ns: I64
-    total_ns: I64  # before each stretch, and of all
 
     @staticmethod
     def of(tid: I64, from_ns: I64, until_ns: I64) -> Timeline:
@@ -34,22 +33,16 @@ class Timeline:
         start, end = start[order], np.maximum.accumulate(end[order])
         opens = np.append(True, start[1:] > end[:-1])[: len(start)]
         start, end = start[opens], end[np.append(opens[1:], True)[: len(opens)]]
-        return Timeline(axis, start, end, np.append(0, np.cumsum(end - start)))
+        return Timeline(axis, start, end)
 
     def at(self, tid: I64, time_ns: I64) -> I64:
         """Return the positions of times on threads, clipped to what there is; -1 of an unknown thread."""
         return np.where(self.axis.has(tid), self.axis.clipped(tid, time_ns), -1)
 
-    def before(self, at: I64) -> I64:
-        """Return what lies before each position, in ns."""
-        k = np.searchsorted(self.from_ns, at, side="right")
-        over = np.where(k > 0, np.maximum(np.append(self.until_ns, 0)[np.maximum(k, 1) - 1] - at, 0), 0)
-        out: I64 = self.total_ns[k] - over
-        return out
-
     def between(self, tid: I64, from_ns: I64, until_ns: I64) -> I64:
         """Return what lies inside each [from, until) of a thread, in ns."""
-        return self.before(self.at(tid, until_ns)) - self.before(self.at(tid, from_ns))
+        before, until = (covered_before(self.from_ns, self.until_ns, self.at(tid, ns)) for ns in (from_ns, until_ns))
+        return until - before
 
     def since(self, tid: I64, time_ns: I64) -> I64:
         """Return for how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is none."""
@@ -63,19 +56,29 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Silences:
-    """One entry a silence; times since the graph's epoch. ``next_row``: the host row that ends it, NOWHERE where none begins there.
+class Stretches:
+    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
+
+    of: I64
+    ns: I64
+    explained_ns: I64
+    start_ns: I64
+
+    @property
+    def unexplained_ns(self) -> I64:
+        return self.ns - self.explained_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Silences(Stretches):
+    """One entry a silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
 
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running. ``start_ns``:
     where it begins.
     """
 
     tid: I64
-    start_ns: I64
-    ns: I64
-    explained_ns: I64
     python_ns: I64
-    next_row: I64
 
 
 def silences(graph: Graph, linked: Linked) -> Silences:
@@ -109,7 +112,7 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     since_ns = np.where(alone, since_ns, end_ns)
     ran_ns = work.between(tid, since_ns, end_ns) + _running(graph, linked, active).between(tid, start_ns, since_ns)
     python_ns = np.minimum(ran_ns, length_ns - explained_ns)
-    return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
+    return Silences(_next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns)
 
 
 def _usual_ns(tid: I64, waking_ns: I64, released: Bool) -> I64:
@@ -190,8 +193,7 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
     running = np.searchsorted(from_ns, end_ns, side="left") > np.searchsorted(until_ns, end_ns, side="left")
     k = np.searchsorted(until_ns, end_ns, side="left") - 1
     ended = np.where(k >= 0, until_ns[np.maximum(k, 0)], start_ns) if len(until_ns) else start_ns
-    out: I64 = np.where(running, end_ns, ended)
-    return out
+    return np.where(running, end_ns, ended)
 
 
 def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:

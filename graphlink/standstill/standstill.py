@@ -19,7 +19,8 @@ from graphlink.link.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
-from graphlink.standstill.silence import MEASURED, Timeline, silences
+from graphlink.standstill.silence import MEASURED, Stretches, Timeline, silences
+from graphlink.tables import marked
 
 LARGEST: Final = 10
 FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
@@ -92,22 +93,8 @@ class StoodStill:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
-    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
-
-    of: I64
-    ns: I64
-    explained_ns: I64
-    start_ns: I64
-
-    @property
-    def unexplained_ns(self) -> I64:
-        return self.ns - self.explained_ns
-
-    @property
-    def stood(self) -> Stood:
-        return Stood(ns=int(self.ns.sum()), explained_ns=int(self.explained_ns.sum()))
+def _stood(part: Stretches) -> Stood:
+    return Stood(ns=int(part.ns.sum()), explained_ns=int(part.explained_ns.sum()))
 
 
 def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
@@ -116,24 +103,23 @@ def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
     began, ended = _device_times(graph, len(linked.device_call))
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
-    found = silences(graph, linked)
-    threads = _Stretches(found.next_row, found.ns, found.explained_ns, found.start_ns)
+    threads = silences(graph, linked)
     exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
-    queued = _Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
+    queued = Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     standstill = Standstill(
-        calls=calls.stood,
-        threads=threads.stood,
-        python_ns=int(found.python_ns.sum()),
-        streams=streams.stood,
+        calls=_stood(calls),
+        threads=_stood(threads),
+        python_ns=int(threads.python_ns.sum()),
+        streams=_stood(streams),
         path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
-        largest=_largest(graph, linked, (calls, threads, streams, queued), found.tid, exact, pending),
+        largest=_largest(graph, linked, (calls, threads, streams, queued), threads.tid, exact, pending),
     )
     told = (*_rejected(built, linked, calls, streams, exact), *_beside(built, queued))
-    return StoodStill(standstill, queued.stood.ns + built.untold.spins_ns, told)
+    return StoodStill(standstill, int(held_ns.sum()) + built.untold.spins_ns, told)
 
 
-def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stretches:
+def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretches:
     """Every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last row, are none.
 
     With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to return, what is
@@ -160,16 +146,14 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stret
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
     at = np.flatnonzero(ns > 0)
     start_ns = (until_ns - ns + explained_ns)[at] - graph.epoch_ns
-    return _Stretches(at, ns[at], explained_ns[at], start_ns)
+    return Stretches(at, ns[at], explained_ns[at], start_ns)
 
 
 def _pageable(linked: Linked) -> Bool:
     """Calls that copied from or to pageable host memory, as far as the names of copies tell."""
     trace, op = linked.trace, np.flatnonzero(linked.device_call != NOWHERE)
     named = np.fromiter(("Pageable" in s for s in trace.strings), np.bool_, len(trace.strings))
-    out = np.zeros(len(trace.calls.start_ns), np.bool_)
-    out[linked.device_call[op[named[trace.device.name[op]]]]] = True
-    return out
+    return marked(len(trace.calls.start_ns), linked.device_call[op[named[trace.device.name[op]]]])
 
 
 def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
@@ -185,12 +169,10 @@ def _pending_until(linked: Linked, ended: I64) -> I64:
     """For each call, when the last device op has ended that an earlier call launched; ops without a call came before all."""
     calls, launch = linked.trace.calls, linked.device_call
     least = np.iinfo(np.int64).min
-    launched_ns = np.full(len(launch), least)
-    launched_ns[launch != NOWHERE] = calls.start_ns[launch[launch != NOWHERE]]
+    launched_ns = np.append(calls.start_ns, least)[launch]
     order = np.argsort(launched_ns, kind="stable")
     until = np.concatenate([[least], np.maximum.accumulate(ended[order])])
-    out: I64 = until[np.searchsorted(launched_ns[order], calls.start_ns, side="left")]
-    return out
+    return until[np.searchsorted(launched_ns[order], calls.start_ns, side="left")]
 
 
 def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
@@ -225,7 +207,7 @@ def _by_name(linked: Linked, ns: I64, sample: Bool, default_ns: int, quantile: f
     return out
 
 
-def _streams(graph: Graph) -> _Stretches:
+def _streams(graph: Graph) -> Stretches:
     """Every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
     target = graph.target
     device = (graph.kind[target] == NodeKind.DEVICE_OP) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
@@ -245,10 +227,10 @@ def _streams(graph: Graph) -> _Stretches:
     ns = np.maximum(start_ns - np.maximum(ready_ns, 0), 0)
     explained_ns = np.clip(np.minimum(event_ns[op], start_ns) - ready_ns, 0, ns)
     late = ns > 0
-    return _Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
+    return Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
 
 
-def _delays_on_path(graph: Graph, path: CriticalPath, streams: _Stretches) -> int:
+def _delays_on_path(graph: Graph, path: CriticalPath, streams: Stretches) -> int:
     """Device delays on the path, and of start delays what is not the latency of launches."""
     rest_ns = np.zeros(len(graph.kind), np.int64)
     rest_ns[streams.of] = streams.unexplained_ns
@@ -256,7 +238,7 @@ def _delays_on_path(graph: Graph, path: CriticalPath, streams: _Stretches) -> in
     return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
 
 
-def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: _Stretches) -> int:
+def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: Stretches) -> int:
     """Of unexplained blocking, how much is in the time of host nodes on the path (gaps, which count whole, are none)."""
     node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
@@ -276,13 +258,12 @@ class _Exact:
 def _exact(built: Built, linked: Linked) -> _Exact:
     calls, syncs, pairs = linked.trace.calls, linked.trace.syncs, built.rejected
     names = (syncs.kind == SyncKind.STREAM) | (syncs.kind == SyncKind.DEVICE) | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
-    call, row = np.zeros(len(calls.start_ns), np.bool_), np.zeros(len(linked.device_call), np.bool_)
-    call[pairs.call[pairs.call != NOWHERE]] = True
-    row[pairs.device_op[pairs.device_op != NOWHERE]] = True
+    call = marked(len(calls.start_ns), pairs.call[pairs.call != NOWHERE])
+    row = marked(len(linked.device_call), pairs.device_op[pairs.device_op != NOWHERE])
     return _Exact(np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)]), call & ~behind_rows(linked), row)
 
 
-def _rejected(built: Built, linked: Linked, calls: _Stretches, streams: _Stretches, exact: _Exact) -> list[str]:
+def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches, exact: _Exact) -> list[str]:
     """Warnings of waits that rows name and the graph has not, by reason."""
     unknown = exact.named[calls.of] & ~exact.rejected_call[calls.of] & (calls.explained_ns == 0)
     told = (
@@ -305,11 +286,11 @@ def _rejected(built: Built, linked: Linked, calls: _Stretches, streams: _Stretch
     return [f"{n:,} {what}: {ns.sum() / 1e6:,.3f} ms count as not explained" for what, n, ns in told if n]
 
 
-def _beside(built: Built, queued: _Stretches) -> list[str]:
+def _beside(built: Built, queued: Stretches) -> list[str]:
     """Warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
     silences, ns = built.untold.spins, built.untold.spins_ns
     queue = (
-        f"{len(queued.of):,} launches were held up {queued.stood.ns / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
+        f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
         "ops and does not shrink with the device's"
     )
     spins = (
@@ -320,7 +301,7 @@ def _beside(built: Built, queued: _Stretches) -> list[str]:
 
 
 def _largest(
-    graph: Graph, linked: Linked, parts: tuple[_Stretches, _Stretches, _Stretches, _Stretches], tid: I64, exact: _Exact, pending: Bool
+    graph: Graph, linked: Linked, parts: tuple[Stretches, Stretches, Stretches, Stretches], tid: I64, exact: _Exact, pending: Bool
 ) -> list[Piece]:
     """The longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
     trace = linked.trace
