@@ -84,3 +84,12 @@ def marked(count: int, rows: Positions) -> Bool:
     out = np.zeros(count, np.bool_)
     out[rows] = True
     return out
+
+
+def begins(*columns: NDArray[Any]) -> Bool:
+    """Mark the rows that differ from the row before in any of the columns; the first always does."""
+    out = np.zeros(len(columns[0]), np.bool_)
+    out[:1] = True
+    for column in columns:
+        out[1:] |= column[1:] != column[:-1]
+    return out

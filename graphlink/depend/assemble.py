@@ -49,8 +49,7 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         order, columns["start_ns"] = number(columns["start_ns"], rank * (x.end + 1) + np.arange(x.end + 1), edges)
     except Unordered as cycle:
         raise _circle(x, columns, edges, cycle.nodes) from None
-    new = np.empty(len(order), np.int64)
-    new[order] = np.arange(len(order))
+    new = spread(len(order), order, np.arange(len(order)))
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
     c = {name: column[order] for name, column in columns.items()}
@@ -121,8 +120,7 @@ def _parts(linked: Linked, comm: Communication, found: Dependencies, host: HostS
 def _node_of_row(x: _Parts, row: I32) -> I32:
     """The node of each host row itself."""
     element = x.host.elements.of_row[row]
-    nested = element != NOWHERE
-    return np.where(nested, x.host.nodes.first[np.where(nested, element, 0)] if len(x.host.nodes.first) else 0, x.async_of[row])
+    return np.where(element != NOWHERE, np.append(x.host.nodes.first, NOWHERE)[element], x.async_of[row])
 
 
 def _host_edges(x: _Parts) -> list[Edges]:

@@ -69,9 +69,7 @@ class StreamWait:
 def call_order(linked: Linked) -> I64:
     """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
     calls = linked.trace.calls
-    out = np.empty(len(calls.start_ns), np.int64)
-    out[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(out))
-    return out
+    return spread(len(calls.start_ns), np.lexsort((calls.correlation, calls.start_ns)), np.arange(len(calls.start_ns)))
 
 
 def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:

@@ -66,14 +66,13 @@ def _returned_ns(linked: Linked, host: HostSide) -> I64:
 
 
 def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) -> None:
-    """Every ns of a stream, from the start of the rank to its last op's end, is work, a start delay, or idle for what the op waited for."""
+    """Every ns of a stream, from the start of the rank to its last op's end, is idle for what an op waited for, a start delay, or work: of
+    each op in this order from the end of the one before.
+    """
     device = linked.trace.device
     before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])
-    delay_ns, idle_ns = np.maximum(device.start_ns - ready, 0), np.minimum(ready, device.start_ns) - before_ns
-    work_ns = order.end_ns - device.start_ns
-    assert (idle_ns >= 0).all(), "an op is ready before its stream is free"
-    assert (work_ns >= 0).all(), "an op ends before it starts"
-    assert (before_ns + idle_ns + delay_ns + work_ns == order.end_ns).all(), "device time is not conserved"
+    assert (np.minimum(ready, device.start_ns) >= before_ns).all(), "an op is ready before its stream is free"
+    assert (order.end_ns >= device.start_ns).all(), "an op ends before it starts"
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:

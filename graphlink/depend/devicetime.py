@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.depend.cuda import waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
@@ -104,9 +105,7 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
                 break
     if AT_ONCE_TIMES <= len(at_once) >= len(found):
         found = [*((source, op) for op, source in at_once.items()), *((source, op) for source, op in found if op not in at_once)]
-    pairs = np.array(found, np.int32).reshape(-1, 2)
-    nowhere, bits = np.full(len(pairs), NOWHERE, np.int32), np.full(len(pairs), FoundBy.INFERRED, np.uint8)
-    return Waits(pairs[:, 0], nowhere, pairs[:, 1], bits)
+    return waits_of([(source, NOWHERE, op, FoundBy.INFERRED) for source, op in found])
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:

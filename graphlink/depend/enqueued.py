@@ -68,16 +68,12 @@ class Enqueued:
         """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation of its stream."""
         return bool(self.launch_rank[row] < rank <= self.next_rank[row])
 
-    def recorded(self, row: int, rank: int) -> bool:
-        """Tell whether an event can have been recorded behind it, before the next op of its stream and before a call."""
-        return self._first_record(row, rank) is not None
-
     def recorded_and_awaited(self, row: int, rank: int, *, unseen: bool) -> bool:
         """Tell whether a stream can have been made to wait for such an event, before a call.
 
         ``unseen``: even if no wait call is in the recording.
         """
-        record = self._first_record(row, rank)
+        record = self.first_record(row, rank)
         if record is None:
             return False
         if not len(self.wait_rank):
@@ -85,7 +81,8 @@ class Enqueued:
         at = int(np.searchsorted(self.wait_rank, record))
         return at < len(self.wait_rank) and bool(self.wait_rank[at] < rank)
 
-    def _first_record(self, row: int, rank: int) -> int | None:
+    def first_record(self, row: int, rank: int) -> int | None:
+        """Return where an event can first have been recorded behind it, before the next op of its stream and before a call."""
         launched = int(self.launch_rank[row])
         if not len(self.record_rank):
             return launched

@@ -60,7 +60,7 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
     node = np.maximum(np.cumsum(p.opens) - 1, 0)  # of each point; a thread that sleeps first has no time before its first node
     n = len(at)
     element = p.owner[at]
-    is_own = p.mark[at] != NOWHERE
+    is_own = p.begins[at]
     called = (element != NOWHERE) & (el.call[element] != NOWHERE)
     gap = ~is_own & ((element == NOWHERE) | called)
     own_kind = np.where(called, NodeKind.HOST_CALL, NodeKind.HOST_OP)

@@ -20,7 +20,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
-from graphlink.tables import concat, spread, take
+from graphlink.tables import begins, concat, spread, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,10 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     to_op &= reason == 0
     edge = np.flatnonzero(to_op)
     order = edge[np.lexsort((pairs.source[edge], target[edge]))]
-    same = np.zeros(len(order), np.bool_)
-    same[1:] = (pairs.source[order][1:] == pairs.source[order][:-1]) & (target[order][1:] == target[order][:-1])
-    reason[order[same]] = _DUPLICATE
-    bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(~same)) if len(order) else np.zeros(0, np.uint8)
-    sync = order[~same]
+    new = begins(pairs.source[order], target[order])
+    reason[order[~new]] = _DUPLICATE
+    bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(new))
+    sync = order[new]
     device = (pairs.device_op != NOWHERE) & (reason == 0)
     reason[_older_of_stream(linked, pairs, device, pairs.device_op)] = _IMPLIED
     event = np.flatnonzero(device & (reason == 0))
@@ -83,11 +82,8 @@ _SOURCES = (("hta", FoundBy.HTA), ("cuda_sync", FoundBy.CUDA_SYNC), ("event_id",
 
 def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
     pairs = concat(*sources)
-    if not len(pairs.source):
-        return pairs
     pairs = take(pairs, np.lexsort((pairs.source, pairs.device_op, pairs.call)))
-    key = np.stack([pairs.call, pairs.device_op, pairs.source])
-    first = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
+    first = np.flatnonzero(begins(pairs.call, pairs.device_op, pairs.source))
     return replace(take(pairs, first), found_by=np.bitwise_or.reduceat(pairs.found_by, first))
 
 

@@ -22,7 +22,7 @@ from graphlink.depend.devicetime import stream_order
 from graphlink.depend.merge import Dependencies
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
-from graphlink.depend.timeline import Axis, Elements, Marks
+from graphlink.depend.timeline import Axis, Elements, Marks, Neighbours
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import spread, take
@@ -110,16 +110,11 @@ def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: Blocked
     calls, axis = linked.trace.calls, marks.axis
     row = np.flatnonzero(linked.device_call != NOWHERE)
     row = row[axis.has(calls.tid[linked.device_call[row]])]
-    if not len(row) or not len(silent.from_ns):
-        return take(silent, np.zeros(0, np.int64)), np.zeros(0, np.int32)
     call = linked.device_call[row]
-    launched = axis.clipped(calls.tid[call], calls.start_ns[call])
-    order = np.lexsort((linked.trace.device.start_ns[row], launched))
-    at = np.searchsorted(launched[order], silent.from_ns) - 1
-    op = row[order[at]]
-    begun = axis.of(el.tid[silent.element], el.start_ns[silent.element])
-    real = (at >= 0) & (launched[order[at]] >= begun)
-    return take(silent, real), op[real].astype(np.int32)
+    tid, from_ns = axis.tids[axis.thread(silent.from_ns)], axis.time_ns(silent.from_ns)
+    last = Neighbours.of(calls.tid[call], calls.start_ns[call]).before(tid, from_ns)
+    real = (last != NOWHERE) & (np.append(calls.start_ns[call], 0)[last] >= el.start_ns[silent.element])
+    return take(silent, real), row[last[real]].astype(np.int32)
 
 
 def _again(linked: Linked, el: Elements, element: I32, op: I32, near: Bool, against: Bool, chance: NDArray[np.float64]) -> Bool:

@@ -7,6 +7,7 @@ import numpy as np
 from graphlink.depend.timeline import Neighbours
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
+from graphlink.tables import spread
 
 
 def forward_backward(linked: Linked) -> tuple[I32, I32]:
@@ -49,9 +50,8 @@ def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
     """
     asked = np.repeat([False, True], [len(key), len(asked_key)])
     order = np.lexsort((~asked, np.concatenate([time_ns, asked_ns]), np.concatenate([key, asked_key])))
-    out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(~asked[order]) - 1
-    return out[len(key) :]
+    out: I64 = spread(len(order), order, np.cumsum(~asked[order]) - 1)[len(key) :]
+    return out
 
 
 def _from_numbers(linked: Linked) -> tuple[I32, I32]:

@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.depend.edges import Edges
 from graphlink.graph.durations import CHAINED
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
-from graphlink.tables import marked, spread
+from graphlink.tables import marked, spread, take
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
@@ -110,7 +110,7 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     new = spread(n, order, np.arange(len(order)))
     source, target = new[into[edges.source]], new[into[edges.target]]
     outside = source != target
-    joined = Edges.join([Edges(source[outside], target[outside], edges.kind[outside], edges.found_by[outside])])
+    joined = Edges.join([take(Edges(source, target, edges.kind, edges.found_by), outside)])
     by_target = np.lexsort((joined.source, joined.target))
 
     def summed(column: I64) -> I64:

@@ -11,7 +11,7 @@ import numpy as np
 from graphlink.graph.latency import Costs, costs
 from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
-from graphlink.tables import marked
+from graphlink.tables import concat, marked
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
 _RUN: Final = 64
@@ -86,10 +86,7 @@ def length_ns(graph: Graph, split: Costs) -> int:
 
 def leads_nowhere(graph: Graph) -> Bool:
     """Nodes that no edge leaves."""
-    out = np.ones(len(graph.kind), np.bool_)
-    for block in blocks(graph.first):
-        out[graph.source[block.edges]] = False
-    return out
+    return ~marked(len(graph.kind), graph.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +130,7 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
         edges = block.edges
         entered = np.repeat(high[block.nodes], block.degree)
         parts.append(across(low[source[edges]], entered, edge_ns[edges], np.arange(edges.start, edges.stop)))
-    return Crossing(
-        np.concatenate([p.low for p in parts]),
-        np.concatenate([p.high for p in parts]),
-        np.concatenate([p.loss_ns for p in parts]),
-        np.concatenate([p.edge for p in parts]),
-    )
+    return concat(*parts)
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.graph.critical import CriticalPath
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
@@ -168,12 +169,8 @@ def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[st
     began = graph.start_ns[target] + graph.epoch_ns
     inside = np.isin(graph.kind[target], _PARTS)
     on_device = graph.kind[[source for _, source, _ in syncs]] != NodeKind.HOST_COMM if syncs else inside
-    out = [""] * len(syncs)
-    for thread in np.unique(graph.tid[target]).tolist():
-        rows = np.flatnonzero(waits & (calls.tid == thread))
-        mine = np.flatnonzero((graph.tid[target] == thread) & on_device)
-        at = np.searchsorted(calls.start_ns[rows], began[mine], side="right") - 1
-        for k, i in zip(at.tolist(), mine.tolist(), strict=True):
-            if k >= 0 and (not inside[i] or calls.end_ns[rows[k]] >= began[i] - _ROUNDING_NS):
-                out[i] = strings[calls.name[rows[k]]]
-    return out
+    rows = np.flatnonzero(waits)
+    before = Neighbours.of(calls.tid[rows], calls.start_ns[rows]).before(graph.tid[target], began + 1)
+    last = np.append(rows, NOWHERE)[before]
+    known = on_device & (last != NOWHERE) & (~inside | (np.append(calls.end_ns, 0)[last] >= began - _ROUNDING_NS))
+    return [strings[calls.name[call]] if ok else "" for call, ok in zip(last.tolist(), known.tolist(), strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,7 +19,6 @@ from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import RECEIVE, Meetings, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
-from graphlink.replay.records import StuckEntry
 from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
@@ -149,7 +148,10 @@ def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]])
         shares=list(SHARES),
         names=[*code],
         nodes=_nodes(work, path, share, name, begin),
-        stuck=[_stuck(s) for s in stuck(work, played, met)],
+        stuck=[
+            f"rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
+            for s in stuck(work, played, met)
+        ],
         notes=list(met.notes),
     )
 
@@ -157,11 +159,6 @@ def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]])
 def encode(found: CriticalAcross) -> bytes:
     """Return the bytes of ``critical_path.ranks.json``."""
     return msgspec.json.encode(found) + b"\n"
-
-
-def _stuck(s: StuckEntry) -> str:
-    what = f"node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
-    return f"rank {s.rank} does not finish: {s.left:,} nodes left; {what}"
 
 
 def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
@@ -200,18 +197,17 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
     )
 
 
-def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> list[Hop]:
-    """Return one entry a change of rank along the path."""
+def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
+    """Yield one entry a change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
-    out = []
     for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
         node, other = int(path.node[here]), int(path.node[here - 1])
         code, place = np.unique(name[low:here], return_inverse=True)
         by_name = np.zeros(len(code), np.int64)
         np.add.at(by_name, place, path.own_ns[low:here])
         most = int(by_name.argmax())
-        hop = Hop(
+        yield Hop(
             rank=work.rank(node),
             id=work.id(node),
             what=_what(work, met, node),
@@ -223,8 +219,6 @@ def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name:
             most=names[int(code[most])],
             most_ns=int(by_name[most]),
         )
-        out.append(hop)
-    return out
 
 
 def _what(work: Workload, met: Meetings, node: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE, EdgeKind
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
 from graphlink.tables import spread
@@ -27,7 +27,7 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
 
     Linear in nodes, n log n in edges (one sort).
     """
-    took, sent = _took_ns(work, meetings), _sent(work, meetings)
+    took, sent = shortest_ns(meetings, work.cost_ns - work.fixed_ns), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
     held, kind, ended, lag_ns = binding(work, end, work.lag_ns)
@@ -48,14 +48,6 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     last = spread(len(took), meeting[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
     return Played(start, begin, end, held, kind, joined, meetings.begin_ns)
-
-
-def _took_ns(work: Workload, meetings: Meetings) -> I64:
-    """Return for each meeting the shortest time of a member, without start delays."""
-    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
-    nodes = np.flatnonzero(meetings.code == COLLECTIVE)
-    np.minimum.at(took, meetings.partner[nodes], (work.cost_ns - work.fixed_ns)[nodes])
-    return took
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,7 @@ def play_ideal(work: Workload) -> Played:
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
     held, kind, ended, _ = binding(work, end, work.lag_ns)
     start = np.where(end != NOT_RUN, ended, NOT_RUN)
-    alone = np.full(len(work), NOWHERE, np.int32)
-    at_once = np.zeros(len(work.ranks), np.int64)
-    return Played(start, start, end, held, kind, alone, at_once)
+    return Played(start, start, end, held, kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64))
 
 
 def _any_order(work: Workload) -> I64:

@@ -16,7 +16,7 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     """Find where the drift (replayed start less recorded start) changes most from what held a node back to the node, largest first.
 
     Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
-    rank, replayed and recorded. Linear; nothing for files without times.
+    rank, replayed and recorded. n log n; nothing for files without times.
     """
     if not len(work) or not all(file.timed for file in work.files):
         return []
@@ -31,8 +31,6 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
     first = spread(len(work), held[others[::-1]], others[::-1])
     found = np.concatenate((roots, first[first != NOWHERE]))
-    if len(found) > most:
-        found = found[size[found] >= np.partition(size[found], -most)[-most]]
     top = found[np.lexsort((found, -size[found]))[:most]]
     return [
         Drift(
@@ -70,16 +68,17 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
         here = (mine == lane) & (slot == taken)
         others = np.bincount(behind[here], weights=waited[here], minlength=len(lanes))
         most = int(others.argmax())
-        entry = SlotWaitEntry(
-            rank=int(lanes[lane, 0]),
-            lane=_lane_name(lanes[lane]),
-            slot=Slot(taken).name.lower(),
-            nodes=int(here.sum()),
-            waited_ns=int(waited[here].sum()),
-            behind=_lane_name(lanes[most]),
-            behind_ns=int(others[most]),
+        out.append(
+            SlotWaitEntry(
+                rank=int(lanes[lane, 0]),
+                lane=_lane_name(lanes[lane]),
+                slot=Slot(taken).name.lower(),
+                nodes=int(here.sum()),
+                waited_ns=int(waited[here].sum()),
+                behind=_lane_name(lanes[most]),
+                behind_ns=int(others[most]),
+            )
         )
-        out.append(entry)
     return sorted(out, key=lambda w: -w.waited_ns)
 
 

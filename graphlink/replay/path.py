@@ -42,10 +42,7 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     """
     dependency, kind, started, lag, fixed_ns = _bound(work, played)
     delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, lag)).tolist()
-    nodes: list[int] = []
-    kinds: list[int] = []
-    own: list[int] = []
-    fixed: list[int] = []
+    steps: list[tuple[int, int, int, int]] = []
     held, held_kind, joined = dependency.tolist(), kind.tolist(), played.joined.tolist()
     start, begin, end = started.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
@@ -54,20 +51,14 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
         joins = joined[at] != NOWHERE and until is None
         since = begin[at] if joins else start[at]
         took = (end[at] if until is None else until) - since
-        nodes.append(at)
-        own.append(took)
-        fixed.append(0 if joins else min(delay[at], took))
         if joins:
-            kinds.append(MESSAGE if work.slot[at] == Slot.NONE else MEETING)
+            steps.append((at, MESSAGE if work.slot[at] == Slot.NONE else MEETING, took, 0))
+            at, until = joined[at], since
         else:
-            kinds.append(held_kind[at])
-        at, until = (joined[at], since) if joins else (held[at], None)
-    return ReplayPath(
-        node=np.array(nodes[::-1], np.int32),
-        kind=np.array(kinds[::-1], np.uint8),
-        own_ns=np.array(own[::-1], np.int64),
-        fixed_ns=np.array(fixed[::-1], np.int64),
-    )
+            steps.append((at, held_kind[at], took, min(delay[at], took)))
+            at, until = held[at], None
+    node, sort, own_ns, start_delay_ns = np.array(steps[::-1], np.int64).reshape(-1, 4).T
+    return ReplayPath(node.astype(np.int32), sort.astype(np.uint8), own_ns, start_delay_ns)
 
 
 def _bound(work: Workload, played: Played) -> tuple[I32, U8, I64, I64, I64]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages, shortest_ns
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding
 from graphlink.replay.workload import Slot, Workload
 
@@ -57,9 +57,7 @@ def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:
     A meeting takes the shortest time of a member, since the one that came last waited for nobody.
     """
     node = work.micros_ns.copy()
-    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
-    collectives = np.flatnonzero(meetings.code == COLLECTIVE)
-    np.minimum.at(took, meetings.partner[collectives], node[collectives])
+    took = shortest_ns(meetings, node)
     m = messages(work, meetings)
     sent, received = node[m.send], node[m.receive]
     # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there

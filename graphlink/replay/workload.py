@@ -18,6 +18,7 @@ from graphlink.graph.latency import Delayed, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
+from graphlink.tables import begins, spread
 
 
 class Slot(IntEnum):
@@ -177,8 +178,7 @@ def dependencies(file: ChakraFile) -> Deps:
     source = np.concatenate([data.source, ctrl.source])
     kind = np.concatenate([data.kind, ctrl.kind])
     order = np.lexsort((source, target))  # stable: an entry of data_deps, which may say its kind, comes first
-    again = (np.diff(source[order]) == 0) & (np.diff(target[order]) == 0)
-    order = order[np.append(True, ~again)]
+    order = order[begins(source[order], target[order])]
     return Deps(np.append(0, np.cumsum(np.bincount(target[order], minlength=n))), source[order], kind[order])
 
 
@@ -211,8 +211,7 @@ _COLUMNS: Final = ("position", "first", "source", "kind", "cost_ns", "micros_ns"
 def _columns(file: ChakraFile) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of ``Workload`` of one file, edges without the end of the last node."""
     order = np.argsort(file.id, kind="stable")
-    at = np.empty(len(order), np.int64)
-    at[order] = np.arange(len(order))
+    at = spread(len(order), order, np.arange(len(order)))
     deps = dependencies(file)
     counts = np.diff(deps.first)[order]
     first = np.append(0, np.cumsum(counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +12,8 @@ from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before
 from graphlink.graph.durations import CHAINED
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import I64, NOWHERE, Bool, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Graph, Linked
+from graphlink.tables import begins
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -86,7 +88,8 @@ def silences(graph: Graph, linked: Linked) -> Silences:
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
     all that is known of it. What of a silence is in no node was sleep or a wait, so an
-    edge explains it, and what the thread then took to wake up with it (``_usual_ns``). Of the rest it is standstill where
+    edge explains it, and what the thread then took to wake up with it: at most twice its median (no less than 100 us), 2 ms where it was
+    released less than ``MEASURED`` times. Of the rest it is standstill where
     another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
     another did, the thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart.
     One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
@@ -104,7 +107,7 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     worked_ns = work.between(tid, start_ns, end_ns)
     released = worked_ns < length_ns
     waking_ns = np.minimum(work.since(tid, end_ns), length_ns)
-    waking_ns = np.minimum(waking_ns, _usual_ns(tid, waking_ns, released))
+    waking_ns = np.minimum(waking_ns, usual_ns(tid, waking_ns, released, WAKING_NS, _at_most_ns))
     explained_ns = np.where(released, length_ns - worked_ns + waking_ns, 0)
     last_ns = _last_of_others(_active(graph, linked, marks, waits), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
@@ -115,16 +118,19 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     return Silences(_next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns)
 
 
-def _usual_ns(tid: I64, waking_ns: I64, released: Bool) -> I64:
-    """What each thread takes at most to wake up: twice its median, no less than 100 us, where it was released 10 times; else 2 ms."""
-    out = np.full(len(tid), WAKING_NS)
-    at = np.flatnonzero(released)
-    at = at[np.argsort(tid[at], kind="stable")]
-    used, first = np.unique(tid[at], return_index=True)
-    bounds = np.append(first, len(at)).tolist()
-    for k, thread in enumerate(used.tolist()):
-        if bounds[k + 1] - bounds[k] >= MEASURED:
-            out[tid == thread] = max(2 * int(np.median(waking_ns[at[bounds[k] : bounds[k + 1]]])), ASLEEP_NS)
+def _at_most_ns(waking_ns: I64) -> int:
+    return max(2 * int(np.median(waking_ns)), ASLEEP_NS)
+
+
+def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Callable[[I64], float]) -> I64:
+    """Return for each entry what is ``usual`` of its group's times in ``sample``; the default where they are fewer than ``MEASURED``."""
+    out = np.full(len(group), default_ns, np.int64)
+    at = np.flatnonzero(sample)
+    at = at[np.argsort(group[at], kind="stable")]
+    used, first = np.unique(group[at], return_index=True)
+    for which, mine in zip(used.tolist(), np.split(at, first[1:]), strict=False):
+        if len(mine) >= MEASURED:
+            out[group == which] = int(usual(ns[mine]))
     return out
 
 
@@ -177,8 +183,7 @@ def _between(active: Timeline) -> tuple[I64, I64, I64]:
     thread = active.axis.thread(active.from_ns)
     zero = thread * active.axis.span_ns - active.axis.origin_ns
     before = np.append(0, active.until_ns[:-1])[: len(thread)]
-    first = np.append(True, thread[1:] != thread[:-1])[: len(thread)]
-    before = np.where(first, zero, before)
+    before = np.where(begins(thread), zero, before)
     long = active.from_ns - before >= ASLEEP_NS
     zero, before, until, thread = zero[long], before[long], active.from_ns[long], thread[long]
     return active.axis.tids[thread], before - zero, until - zero

@@ -7,6 +7,7 @@ shows to have stood still, whether the graph knows why or not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,8 +20,8 @@ from graphlink.link.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
-from graphlink.standstill.silence import MEASURED, Stretches, Timeline, silences
-from graphlink.tables import marked
+from graphlink.standstill.silence import Stretches, Timeline, silences, usual_ns
+from graphlink.tables import marked, spread
 
 LARGEST: Final = 10
 FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
@@ -137,10 +138,10 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
     last_ns = np.minimum(last_ns, until_ns)
     awaited = blocking & (last_ns > calls.start_ns)
     took_ns = until_ns - calls.start_ns
-    free_ns = _by_name(linked, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS)
+    free_ns = usual_ns(calls.name, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS, partial(np.quantile, q=FREE_QUANTILE))
     unlikely = np.where(copies, ~_pageable(linked), ~pending)
     free_ns[unlikely & (took_ns < ASLEEP_NS)] = ASLEEP_NS
-    return_ns = np.maximum(2 * _by_name(linked, until_ns - last_ns, awaited, RETURN_NS // 2, quantile=0.5), RETURN_NS)
+    return_ns = np.maximum(2 * usual_ns(calls.name, until_ns - last_ns, awaited, RETURN_NS // 2, partial(np.quantile, q=0.5)), RETURN_NS)
     explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
     rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
@@ -159,10 +160,8 @@ def _pageable(linked: Linked) -> Bool:
 def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
     """(start, end) of every device row on the clock that the graph has them on, since the epoch of the recording."""
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
-    start_ns, end_ns = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    start_ns[graph.row[node]] = graph.start_ns[node] + graph.epoch_ns
-    end_ns[graph.row[node]] = graph.end_ns[node] + graph.epoch_ns
-    return start_ns, end_ns
+    start_ns, end_ns = graph.start_ns[node] + graph.epoch_ns, graph.end_ns[node] + graph.epoch_ns
+    return spread(rows, graph.row[node], start_ns, 0), spread(rows, graph.row[node], end_ns, 0)
 
 
 def _pending_until(linked: Linked, ended: I64) -> I64:
@@ -190,20 +189,6 @@ def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
     until_ns = np.where(to_host[trace.device.name[op]], ended[op], began[op])
     own = (role[call] == Role.COPY_ASYNC) & (ended[op] > trace.calls.start_ns[call])
     np.minimum.at(out, call[own], np.maximum(until_ns[own], trace.calls.start_ns[call[own]]))
-    return out
-
-
-def _by_name(linked: Linked, ns: I64, sample: Bool, default_ns: int, quantile: float = FREE_QUANTILE) -> I64:
-    """For each call the quantile of ``ns`` over the calls of its name in ``sample``; the default where they are fewer than ``MEASURED``."""
-    name = linked.trace.calls.name
-    out = np.full(len(name), default_ns, np.int64)
-    at = np.flatnonzero(sample)
-    at = at[np.argsort(name[at], kind="stable")]
-    used, first = np.unique(name[at], return_index=True)
-    bounds = np.append(first, len(at)).tolist()
-    for k, code in enumerate(used.tolist()):
-        if bounds[k + 1] - bounds[k] >= MEASURED:
-            out[name == code] = int(np.quantile(ns[at[bounds[k] : bounds[k + 1]]], quantile))
     return out
 
 
