@@ -93,3 +93,26 @@ def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], 
     out = np.empty(len(in_turn), np.int64)
     out[in_turn] = found
     return out[len(order) :]
+
+
+def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none: int = NOWHERE) -> NDArray[Any]:
+    """Return a column of ``count`` rows that has ``values`` at ``rows``, the last of several, and ``none`` elsewhere."""
+    out = np.full(count, none, np.int64 if isinstance(values, int) else values.dtype)
+    out[rows] = values
+    return out
+
+
+def marked(count: int, rows: Positions) -> Bool:
+    """Return a mask of ``count`` rows in which ``rows`` are set."""
+    out = np.zeros(count, np.bool_)
+    out[rows] = True
+    return out
+
+
+def begins(*columns: NDArray[Any]) -> Bool:
+    """Mark the rows that differ from the row before in any of the columns; the first always does."""
+    out = np.zeros(len(columns[0]), np.bool_)
+    out[:1] = True
+    for column in columns:
+        out[1:] |= column[1:] != column[:-1]
+    return out

@@ -33,7 +33,7 @@ from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
-from graphlink.tables import successive
+from graphlink.tables import marked, spread, successive
 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
@@ -69,9 +69,7 @@ class StreamWait:
 def call_order(linked: Linked) -> I64:
     """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
     calls = linked.trace.calls
-    out = np.empty(len(calls.start_ns), np.int64)
-    out[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(out))
-    return out
+    return spread(len(calls.start_ns), np.lexsort((calls.correlation, calls.start_ns)), np.arange(len(calls.start_ns)))
 
 
 def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:
@@ -170,17 +168,14 @@ class _CallReader:
         self.linked, self.rank = linked, call_order(linked)
         (_, number), (streams, stream) = (np.unique(column, return_inverse=True) for column in (device.device, device.stream))
         self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
-        self.first_op = np.full(len(calls.start_ns), NOWHERE, np.int64)
         rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
-        self.first_op[linked.device_call[rows]] = rows
-        self.communicates = np.zeros(len(calls.start_ns), np.bool_)
+        self.first_op: I64 = spread(len(calls.start_ns), linked.device_call[rows], rows)
         by = linked.device_call[comm.device_row]
-        self.communicates[by[by != NOWHERE]] = True
+        self.communicates = marked(len(calls.start_ns), by[by != NOWHERE])
         launch_rank = np.where(linked.device_call == NOWHERE, -1, self.rank[linked.device_call])
         self.on_stream = Neighbours.of(self.stream, launch_rank)
-        self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
         earlier, later = successive(self.on_stream.row, self.stream)
-        self.before[later] = earlier
+        self.before: I64 = spread(len(device.start_ns), later, earlier)
         numbered = np.flatnonzero(~comm.ops.on_host & (comm.ops.seq != NOWHERE))
         number, first, uses = np.unique(comm.ops.seq[numbered], return_index=True, return_counts=True)
         rows = comm.ops.row[numbered[first]].tolist()
@@ -227,8 +222,7 @@ class _CallReader:
 
     def _stream_of(self, launch: I64) -> I64:
         """The stream that a call launches on, NOWHERE for NOWHERE."""
-        out: I64 = np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
-        return out
+        return np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
         """Return (waits as read, whether they come out even), by order of calls; those of ``dropped`` groups neither count nor show."""

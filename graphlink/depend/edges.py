@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8, EdgeKind
+from graphlink.model import I32, I64, U8, EdgeKind
+from graphlink.tables import begins, marked, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,9 @@ class Edges:
         """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
         source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
         kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
-        if not len(source):
-            return Edges(source, target, kind, bits)
         order = np.lexsort((kind, source, target))
         source, target, kind, bits = source[order], target[order], kind[order], bits[order]
-        first = np.flatnonzero(np.append(True, (source[1:] != source[:-1]) | (target[1:] != target[:-1])))
+        first = np.flatnonzero(begins(source, target))
         return Edges(source[first], target[first], kind[first], np.bitwise_or.reduceat(bits, first))
 
 
@@ -86,8 +85,7 @@ def topological(source: I64 | I32, target: I64, wish: I64) -> I64:
     Linear; at once where the order ``wish`` (a permutation of the nodes: by id) will do. Does not recurse.
     """
     n = len(wish)
-    place = np.empty(n, np.int64)
-    place[wish] = np.arange(n)
+    place = spread(n, wish, np.arange(n))
     if not np.any(place[source] >= place[target]):
         return wish
     waiting = np.bincount(target, minlength=n).tolist()
@@ -109,11 +107,9 @@ def successors(source: I64 | I32, target: I64, count: int) -> tuple[I64, I64]:
 
 def cycle(source: I64 | I32, target: I64, order: I64, count: int) -> list[int]:
     """Return one cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the first. Linear."""
-    stuck = np.ones(count, np.bool_)
-    stuck[order] = False
+    stuck = ~marked(count, order)
     inside = stuck[source] & stuck[target]
-    before = np.full(count, NOWHERE, np.int64)
-    before[target[inside]] = source[inside]
+    before = spread(count, target[inside], source[inside])
     at = int(np.flatnonzero(stuck)[0])
     seen: dict[int, int] = {}
     while at not in seen:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from graphlink.depend.hta_feed import Feed, choices, device_feed, frame, sync_calls, windows
+from graphlink.depend.hta_feed import choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, Trace, Waits
 
 WINDOW_ROWS = 500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
@@ -61,7 +61,7 @@ def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, win
             if window.events > limit_events:
                 skipped[window.name] = window.events
                 continue
-            outcome = _run(frame(feed, op, syncs, records))
+            outcome = _run(*frame(feed, op, syncs, records))
             if isinstance(outcome, str):
                 failures.setdefault(outcome, []).append((window.name, device))
             else:
@@ -97,12 +97,12 @@ def _waits(edges: list[Waits]) -> Waits:
     return Waits(source, call, device_op, np.full(len(source), FoundBy.HTA, np.uint8))
 
 
-def _run(feed: Feed) -> Waits | str:
+def _run(symbols: list[str], columns: dict[str, I64], device_op: I64, call: I64) -> Waits | str:
     """One run of HTA: its edges, or why there are none to be had."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of HTA's import and of pandas in it
-            pairs = _sync_pairs(feed)
+            pairs = _sync_pairs(symbols, columns)
     except Exception as error:  # noqa: BLE001 - HTA raises whatever its pandas queries raise, and none of it may end the run
         first_line = (str(error).splitlines() or [""])[0]
         return f"HTA failed with {type(error).__name__}: {first_line[:200]}".rstrip(": ")
@@ -110,14 +110,14 @@ def _run(feed: Feed) -> Waits | str:
         return "HTA returned None instead of a graph"
     source, target = pairs.T
     return Waits(
-        source=feed.device_op[source].astype(np.int32),
-        call=feed.call[target].astype(np.int32),
-        device_op=feed.device_op[target].astype(np.int32),
+        source=device_op[source].astype(np.int32),
+        call=call[target].astype(np.int32),
+        device_op=device_op[target].astype(np.int32),
         found_by=np.full(len(pairs), FoundBy.HTA, np.uint8),
     )
 
 
-def _sync_pairs(feed: Feed) -> I64 | None:
+def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
     """Positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
     import hta.analyzers.critical_path_analysis as cpa
     import pandas as pd
@@ -125,9 +125,9 @@ def _sync_pairs(feed: Feed) -> I64 | None:
 
     with _alone(cpa, pd):
         recording = HtaTrace(trace_files={}, trace_dir=".")
-        recording.symbol_table.add_symbols(feed.symbols)
+        recording.symbol_table.add_symbols(symbols)
         recording.meta_data[0] = {}
-        recording.traces[0] = pd.DataFrame(feed.columns, index=feed.columns["index"])
+        recording.traces[0] = pd.DataFrame(columns, index=columns["index"])
         recording.is_parsed = True
         found = cpa.CriticalPathAnalysis.critical_path_analysis(recording, 0, "", None)
         if found is None:

@@ -34,7 +34,7 @@ import numpy as np
 
 from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, SyncKind, Trace
-from graphlink.tables import lookup
+from graphlink.tables import lookup, spread
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
 SYNC_SYMBOL = {
@@ -164,8 +164,7 @@ def _dense(*columns: I64) -> list[I64]:
 def _ranks(*columns: I64) -> list[I64]:
     """Ranks from 1 over all columns together; ties in order of column, then row."""
     order = np.argsort(np.concatenate(columns), kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(1, len(order) + 1)
+    rank = spread(len(order), order, np.arange(1, len(order) + 1))
     return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])
 
 
@@ -200,9 +199,8 @@ def _next_op(feed: DeviceFeed) -> I64:
     base = 1 + max((int(column.max()) for column in columns if len(column)), default=0)
     by_thread = Neighbours.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
     wait = np.flatnonzero(feed.sync_kind == SyncKind.STREAM_WAIT)
-    out = np.full(len(feed.sync_kind), NOWHERE, np.int64)
-    out[wait] = by_thread.since(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
-    return out
+    following = by_thread.since(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
+    return spread(len(feed.sync_kind), wait, following)
 
 
 def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
@@ -230,22 +228,12 @@ def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
     return sync[op != NOWHERE], op[op != NOWHERE]
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """The frame of one run, by column, and the rows that its positions stand for.
+def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> tuple[list[str], dict[str, I64], I64, I64]:
+    """Lay out what ``choices`` chose as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64.
 
-    Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing". ``device_op[p]`` is a row of
-    ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
+    Returns (symbols, columns, device_op, call). Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing";
+    it is row ``device_op[p]`` of ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
     """
-
-    symbols: tuple[str, ...]
-    columns: dict[str, I64]
-    device_op: I64
-    call: I64
-
-
-def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> Feed:
-    """Lay out what ``choices`` chose as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64."""
     kinds = feed.sync_kind[sync]
     waits = kinds == SyncKind.STREAM_WAIT
     # HTA looks for waits and records by name and fails on an empty selection: no name without a row.
@@ -297,4 +285,4 @@ def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> Feed:
     }
     device_op = column(feed.op[op], NOWHERE, NOWHERE, NOWHERE, NOWHERE)
     call = column(NOWHERE, NOWHERE, NOWHERE, feed.sync_call[sync], NOWHERE)
-    return Feed(tuple(names), columns, np.append(NOWHERE, device_op), np.append(NOWHERE, call))
+    return names, columns, np.append(NOWHERE, device_op), np.append(NOWHERE, call)

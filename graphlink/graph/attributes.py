@@ -83,8 +83,7 @@ def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
 
 
 def serialised(message: Message) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
+    return message.SerializeToString()
 
 
 def attribute(name: str, **value: object) -> bytes:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from graphlink.graph.order import Edges
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.records import Short
+from graphlink.tables import begins, concat
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
@@ -252,8 +253,8 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
         timed=bool(np.all(column["has"] & needed == needed)),
         data=data,
         ctrl=ctrl,
-        faults=Faults(*(np.concatenate([getattr(f, c) for f in (broken, more)]) for c in ("node", "id", "data", "fault"))),
-        duplicate_ids=np.sort(by_id[1:][ids[by_id[1:]] == ids[by_id[:-1]]]).astype(np.int32),
+        faults=concat(broken, more),
+        duplicate_ids=np.sort(by_id[~begins(ids[by_id])]).astype(np.int32),
         odd=tuple(odd),
         sync_call=sync_call,
         **column,
@@ -306,9 +307,7 @@ def _dependencies(ids: U64, wanted: U64, counts: I64, kind: U8, *, data: bool) -
     fault = np.full(len(source), _NO_FAULT, np.uint8)
     if np.any((source[1:] <= source[:-1]) & (target[1:] == target[:-1])):  # else no entry can stand twice
         order = np.lexsort((source, target))
-        twice = np.zeros(len(source), np.bool_)
-        twice[order[1:]] = (source[order[1:]] == source[order[:-1]]) & (target[order[1:]] == target[order[:-1]])
-        fault[twice] = Fault.DUPLICATE
+        fault[order[~begins(source[order], target[order])]] = Fault.DUPLICATE
     fault[source == target] = Fault.SELF
     fault[source == NOWHERE] = Fault.DANGLING
     good, bad = fault == _NO_FAULT, np.flatnonzero(fault != _NO_FAULT)

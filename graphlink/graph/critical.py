@@ -121,8 +121,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
     delay = cost - graph.duration_ns[path]
     by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
     by_share[Share.IDLE.name.lower()] += int(delay.sum())
-    edge = np.full(len(path), NOWHERE, np.int32)
-    edge[1:] = graph.edge_kind[dependency[1:]]
+    edge = np.append(NOWHERE, graph.edge_kind[dependency[1:]])[: len(path)].astype(np.int32)
     return CriticalPath(
         node=path,
         cost_ns=cost,

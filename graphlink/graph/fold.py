@@ -17,6 +17,7 @@ import numpy as np
 from graphlink.depend.edges import Edges
 from graphlink.graph.durations import CHAINED
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
+from graphlink.tables import marked, spread, take
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
@@ -44,15 +45,12 @@ def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
     chained = np.isin(graph.kind, CHAINED)
     alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
     pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
-    before = np.full(n, NOWHERE, np.int64)
-    before[edges.target[pure]] = edges.source[pure]
+    before = spread(n, edges.target[pure], edges.source[pure])
     node = np.flatnonzero(chained)
     node = node[np.argsort(graph.tid[node], kind="stable")]
     begins = np.ones(len(node), np.bool_)
     begins[1:] = before[node[1:]] != node[:-1]
-    run_of = np.full(n, NOWHERE, np.int64)
-    run_of[node] = np.cumsum(begins, dtype=np.int64)
-    return node, run_of
+    return node, spread(n, node, np.cumsum(begins, dtype=np.int64))
 
 
 def _must_stay(graph: Graph, edges: Edges, run_of: I64) -> Bool:
@@ -75,11 +73,8 @@ def _beside_async(graph: Graph, edges: Edges) -> Bool:
     """Nodes that follow the node before at the place where an asynchronous row attaches."""
     n = len(graph.kind)
     host = edges.kind == EdgeKind.HOST
-    begins = np.zeros(n, np.bool_)
-    begins[edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)]] = True
-    out = np.zeros(n, np.bool_)
-    out[edges.target[host & begins[edges.source]]] = True
-    return out
+    begins = marked(n, edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)])
+    return marked(n, edges.target[host & begins[edges.source]])
 
 
 def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
@@ -112,11 +107,10 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     np.minimum.at(lowest, into, np.arange(n))
     kept = np.flatnonzero(into == np.arange(n))
     order = kept[np.argsort(lowest[kept])]
-    new = np.full(n, NOWHERE, np.int64)
-    new[order] = np.arange(len(order))
+    new = spread(n, order, np.arange(len(order)))
     source, target = new[into[edges.source]], new[into[edges.target]]
     outside = source != target
-    joined = Edges.join([Edges(source[outside], target[outside], edges.kind[outside], edges.found_by[outside])])
+    joined = Edges.join([take(Edges(source, target, edges.kind, edges.found_by), outside)])
     by_target = np.lexsort((joined.source, joined.target))
 
     def summed(column: I64) -> I64:

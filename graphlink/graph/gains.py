@@ -21,7 +21,7 @@ from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, Linked, NodeKind
 from graphlink.records import Short
-from graphlink.tables import concat
+from graphlink.tables import concat, spread
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
@@ -123,9 +123,7 @@ def _op_of(graph: Graph) -> I32:
     ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
     parts = np.flatnonzero(graph.kind == NodeKind.HOST_PART)
     if len(parts) and len(ops):
-        node_of = np.full(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), NOWHERE)
-        node_of[graph.row[ops]] = ops
-        whole = node_of[graph.row[parts]]
+        whole = spread(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), graph.row[ops], ops)[graph.row[parts]]
         out[parts] = np.where(whole == NOWHERE, parts, whole)
     return out
 
@@ -162,8 +160,7 @@ class _Groups:
 
     def relief(self, groups: I64, work_ns: I64, first: int = 0) -> relief.Relief:
         """A set a group, numbered from ``first``: its nodes cost nothing."""
-        column = np.full(len(self.path_ns) + 1, NOWHERE, np.int32)
-        column[groups] = first + np.arange(len(groups))
+        column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
         mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
         nodes = np.flatnonzero(mine).astype(np.int32)
         return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.tables import marked, spread
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
@@ -48,8 +49,7 @@ class Reach:
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
         self._edges = edges
-        self._rank = np.empty(n, np.int64)
-        self._rank[order] = np.arange(n)
+        self._rank: I64 = spread(n, order, np.arange(n))
         chain, place = [0] * n, [0] * n
         ends = [True] * n  # nothing continues the chain behind it
         first, source, lanes = edges.first.tolist(), edges.source.tolist(), lane.tolist()
@@ -124,6 +124,10 @@ class Block:
     def target(self) -> I64:
         """The node that each edge enters."""
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
+
+    def entered(self, edges: Bool) -> Bool:
+        """Tell which nodes some of the block's ``edges`` enter."""
+        return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 
 def blocks(first: I64) -> Iterator[Block]:

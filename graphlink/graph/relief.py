@@ -15,6 +15,7 @@ import numpy as np
 from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
+from graphlink.tables import marked, spread
 
 _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache
 
@@ -127,13 +128,10 @@ def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
     source, target, gap = of_node[from_[outer]], of_node[to[outer]], gap_ns[outer]
     order = np.argsort(2 * target.astype(np.int64) + (gap > 0), kind="stable")  # targets ascend already: what holds them back comes first
     source = source[order]
-    last = np.full(chains, -1, np.int32)
-    last[source] = np.arange(len(source))
-    last_use = np.zeros(len(source), np.bool_)
-    last_use[last[last >= 0]] = True
-    end_ns = np.full(chains, NEVER, np.int64)
+    last = spread(chains, source, np.arange(len(source)))
+    last_use = marked(len(source), last[last != NOWHERE])
     ending = np.flatnonzero(used & leads_nowhere(graph))
-    end_ns[of_node[ending]] = slack.node_ns[ending]  # what a path that ends there loses by it
+    end_ns = spread(chains, of_node[ending], slack.node_ns[ending], NEVER)  # what a path that ends there loses by it
     return _Chains(of_node, np.searchsorted(target, np.arange(chains + 1)), source, gap[order], last_use, end_ns)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.graph.critical import CriticalPath
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
@@ -89,12 +90,12 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
     for k, point in enumerate(points):
         of_edge[list(point.edge)] = k
     held = path.dependency[1:]
-    held = held[of_edge[held] != NOWHERE] if len(points) else held[:0]
+    held = held[of_edge[held] != NOWHERE]
     on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
     place = np.array([points[k].target for k in asked.tolist()], np.int32)
     ways = crossing(graph, slack, place, past=False)
-    mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
+    mine = np.append(of_edge, NOWHERE)[ways.edge]
     free = mine == NOWHERE
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)
@@ -168,12 +169,8 @@ def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[st
     began = graph.start_ns[target] + graph.epoch_ns
     inside = np.isin(graph.kind[target], _PARTS)
     on_device = graph.kind[[source for _, source, _ in syncs]] != NodeKind.HOST_COMM if syncs else inside
-    out = [""] * len(syncs)
-    for thread in np.unique(graph.tid[target]).tolist():
-        rows = np.flatnonzero(waits & (calls.tid == thread))
-        mine = np.flatnonzero((graph.tid[target] == thread) & on_device)
-        at = np.searchsorted(calls.start_ns[rows], began[mine], side="right") - 1
-        for k, i in zip(at.tolist(), mine.tolist(), strict=True):
-            if k >= 0 and (not inside[i] or calls.end_ns[rows[k]] >= began[i] - _ROUNDING_NS):
-                out[i] = strings[calls.name[rows[k]]]
-    return out
+    rows = np.flatnonzero(waits)
+    before = Neighbours.of(calls.tid[rows], calls.start_ns[rows]).before(graph.tid[target], began + 1)
+    last = np.append(rows, NOWHERE)[before]
+    known = on_device & (last != NOWHERE) & (~inside | (np.append(calls.end_ns, 0)[last] >= began - _ROUNDING_NS))
+    return [strings[calls.name[call]] if ok else "" for call, ok in zip(last.tolist(), known.tolist(), strict=True)]

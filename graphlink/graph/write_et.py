@@ -12,9 +12,9 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros, on_host
-from graphlink.graph.names import names
+from graphlink.graph.names import et_rows, names
 from graphlink.graph.target import CommPlan, WrittenComm
-from graphlink.model import I64, NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
+from graphlink.model import NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
 from graphlink.version import __version__
 
 SCHEMA_VERSION: Final = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
@@ -158,11 +158,9 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
     kind = graph.kind
     beside = kind == NodeKind.HOST_COMM
     device_op = kind == NodeKind.DEVICE_OP
-    correlation = np.zeros(len(kind), np.int64)
-    correlation[device_op] = linked.trace.device.correlation[graph.row[device_op]]
-    clock_ns = np.zeros(len(kind), np.int64)
-    if linked.trace.clocks is not None:
-        clock_ns[device_op] = linked.trace.clocks.offset_ns[graph.row[device_op]]
+    op_row, clocks = np.where(device_op, graph.row, NOWHERE), linked.trace.clocks
+    correlation = np.append(linked.trace.device.correlation, 0)[op_row]
+    clock_ns = np.zeros(len(kind), np.int64) if clocks is None else np.append(clocks.offset_ns, 0)[op_row]
     return [
         ("start_ns", graph.start_ns, None),
         ("end_ns", graph.end_ns, None),
@@ -187,18 +185,11 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
     et = linked.et
     if et is None:
         return
-    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC, NodeKind.HOST_PART))
-    et_row = np.full(len(graph.kind), NOWHERE, np.int64)
-    et_row[of_row] = linked.match.et[graph.row[of_row]]
+    et_row = et_rows(graph, linked)
     matched = et_row != NOWHERE
     whole: Bool = matched & (graph.kind != NodeKind.HOST_PART)
 
-    def values(of_et: I64) -> I64:
-        out = np.zeros(len(et_row), np.int64)
-        out[matched] = of_et[et_row[matched]]
-        return out
-
-    yield "rf_id", values(et.rf_id), matched
+    yield "rf_id", np.append(et.rf_id, 0)[et_row], matched
     for name, of_et in (
         ("fw_parent", et.fw_parent),
         ("seq_id", et.seq_id),
@@ -206,7 +197,7 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
         ("et_tid", et.tid),
         ("fw_tid", et.fw_tid),
     ):
-        yield name, values(of_et), whole
+        yield name, np.append(of_et, 0)[et_row], whole
 
 
 def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:

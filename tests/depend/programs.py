@@ -54,9 +54,8 @@ class Case:
         return set(zip(self.dependencies.device.source.tolist(), self.dependencies.device.device_op.tolist(), strict=True))
 
     def inferred_events(self) -> Pairs:
-        n = self.device.inferred_events
         pairs = list(zip(self.device.events.source.tolist(), self.device.events.device_op.tolist(), strict=True))
-        return set(pairs[len(pairs) - n :])
+        return set(pairs[len(self.dependencies.device.source) :])
 
     def blocked(self) -> set[int]:
         """Synchronisation calls that had to wait for more than 3 us."""

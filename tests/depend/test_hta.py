@@ -254,7 +254,7 @@ def test_trace_without_marks_is_one_window() -> None:
 
 
 def test_no_sync_rows_is_said_without_running_hta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "_sync_pairs", lambda feed: pytest.fail("HTA ran"))
+    monkeypatch.setattr(adapter, "_sync_pairs", lambda *frame: pytest.fail("HTA ran"))
     trace = build_trace(calls=stream_sync()["calls"], device=stream_sync()["device"])
     waits, said = hta_waits(trace, device_calls(trace))
     assert len(waits.source) == 0
