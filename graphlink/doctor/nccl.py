@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.doctor.environment import ENOUGH, INSPECTOR_BYTES, POOLS, WANTED_MASK
 from graphlink.doctor.records import Finding, Kind, Level
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import NOWHERE, Bool
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
@@ -166,18 +166,10 @@ def missing_calls(dump: Dump) -> tuple[int, int]:
     """
     calls = dump.calls
     message = np.isin(calls.function, [k for k, text in enumerate(dump.strings) if text in _MESSAGES])
-    numbered = np.flatnonzero((calls.seq != NOWHERE) & ~message)
-    function = np.zeros(len(numbered), np.int32) if dump.kind is DumpKind.FLIGHT_RECORDER else calls.function[numbered]
-    keys = np.stack([calls.communicator[numbered], calls.rank[numbered], function]) if len(numbered) else np.zeros((3, 0), np.int32)
-    _, of = np.unique(keys, axis=1, return_inverse=True)
-    return _holes(of.reshape(-1), calls.seq[numbered])
-
-
-def _holes(of: I64, number: I64) -> tuple[int, int]:
-    """Numbers that are not there from 1 on, and those of them after the first that is there, summed over all ``of``."""
-    order = np.lexsort((number, of))
-    of, number = of[order], number[order]
-    first = np.append(True, of[1:] != of[:-1])[: len(of)]
-    steps = np.diff(number, prepend=0)[~first] - 1
-    between = int(np.maximum(steps, 0).sum())
+    function = np.zeros_like(calls.function) if dump.kind is DumpKind.FLIGHT_RECORDER else calls.function
+    numbered = np.stack([calls.communicator, calls.rank, function, calls.seq])[:, (calls.seq != NOWHERE) & ~message]
+    numbered = np.unique(numbered, axis=1)  # sorted, so that those of one count follow each other
+    number, first = numbered[3], np.ones(numbered.shape[1], np.bool_)
+    first[1:] = np.diff(numbered[:3]).any(axis=0)
+    between = int((np.diff(number, prepend=0) - 1)[~first].sum())
     return between + int(np.maximum(number[first] - 1, 0).sum()), between

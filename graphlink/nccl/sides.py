@@ -8,8 +8,8 @@ Glossary
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, ProcessGroup
 from graphlink.nccl.ops import BARRIER, RECV, SEND
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import Ops
-from graphlink.read.columns import Strings
+from graphlink.read.columns import Parts, Strings
 from graphlink.read.nccl_kinds import DumpKind
 
 # Kineto's type -> what NCCL is called with, and how many of those an element is
@@ -35,17 +35,10 @@ _EVEN: Final = ("allreduce", "broadcast", "reduce", SEND, RECV)  # as many eleme
 _OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
-# why a call or op is left
-NO_GROUP: Final = "no group of the trace"
-OTHER_RANK: Final = "another rank"
-CROWDED: Final = "several ranks in a process"
+# why a call or op is left, where several places say so
 NO_TIME: Final = "no time"
 AMBIGUOUS: Final = "ambiguous"
-NO_RUN: Final = "no common run"
-DIFFERS: Final = "differs"
 SEVERAL: Final = "several calls in one kernel"
-NO_PARAMETERS: Final = "no parameters"
-NO_COMMUNICATOR: Final = "no communicator joined"
 
 Reasons = NDArray[np.object_]
 
@@ -109,25 +102,18 @@ class Unit(NamedTuple):
     peer: int  # NOWHERE = all ops of the group
 
 
-@dataclass(slots=True)
 class Outcome:
     """Pairs and reasons found so far. ``op``: of each call, or NOWHERE; ``why``: of calls and ops that are left, "" = by their place among
     those that met. ``rule``, ``unit``, ``mismatch`` (call, op): of lanes."""
 
-    calls: CallSide
-    ops: OpSide
-    op: I64
-    why: Reasons
-    op_why: Reasons
-    rule: dict[int, str] = field(default_factory=dict)
-    unit: dict[int, Unit] = field(default_factory=dict)
-    mismatch: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, calls: CallSide, ops: OpSide) -> Outcome:
-        count = len(calls.row)
-        op_why = np.where(ops.known, "", NO_PARAMETERS).astype(object)
-        return cls(calls, ops, np.full(count, NOWHERE, np.int64), np.full(count, "", object), op_why)
+    def __init__(self, calls: CallSide, ops: OpSide) -> None:
+        self.calls, self.ops = calls, ops
+        self.op = np.full(len(calls.row), NOWHERE, np.int64)
+        self.why: Reasons = np.full(len(calls.row), "", object)
+        self.op_why: Reasons = np.where(ops.known, "", "no parameters").astype(object)
+        self.rule: dict[int, str] = {}
+        self.unit: dict[int, Unit] = {}
+        self.mismatch: dict[int, tuple[int, int]] = {}
 
     def meet(self, call: I64, op: I64) -> None:
         self.op[call] = op
@@ -138,7 +124,7 @@ class Outcome:
 
     def clash(self, call: I64, op: I64) -> None:
         """Leave calls whose ops at their place differ from them; the table shows the first of each lane."""
-        self.leave(call, DIFFERS)
+        self.leave(call, "differs")
         for k, i, j in zip(self.calls.lane[call].tolist(), call.tolist(), op.tolist(), strict=True):
             self.mismatch[k] = min(self.mismatch.get(k, (i, j)), (i, j))
 
@@ -196,7 +182,7 @@ def _place(ranks: tuple[int, ...], rank: int) -> int:
 
 def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> CallSide:
     """Return the calls of all dumps, lanes in the order of dumps, communicators and members. O(n log n) in calls."""
-    parts: list[dict[str, NDArray[Any]]] = []
+    parts = Parts()
     lanes: list[Lane] = []
     for d, dump in enumerate(dumps):
         calls = dump.calls
@@ -210,31 +196,31 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
             pair = alone and bool((message[own] & (calls.peer[own] == 1 - member)).all())
             lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
         barrier = function == codes[BARRIER]
-        parts.append({
-            "lane": lane + len(lanes) - len(pairs),
-            "row": np.arange(len(lane)),
-            "function": np.where(barrier, codes["allreduce"], function),
-            "count": np.where(barrier, NOWHERE, calls.count),
-            "dtype": np.where(barrier, 0, _sent_as(dump.strings, codes)[calls.dtype]),
-            "bytes": np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
-            "peer": calls.peer.astype(np.int64),
-            "seq": calls.seq,
-            "ordinal": _ordinals(lane, function, np.where(message, NOWHERE, calls.seq)),
-            "message": message,
-            "host_ns": calls.start_ns,
-            "gpu_ns": _gpu_starts(dump),
-        })  # fmt: skip
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        parts.add(
+            lane=lane + len(lanes) - len(pairs),
+            row=np.arange(len(lane)),
+            function=np.where(barrier, codes["allreduce"], function),
+            count=np.where(barrier, NOWHERE, calls.count),
+            dtype=np.where(barrier, 0, _sent_as(dump.strings, codes)[calls.dtype]),
+            bytes=np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
+            peer=calls.peer.astype(np.int64),
+            seq=calls.seq,
+            ordinal=_ordinals(lane, function, np.where(message, NOWHERE, calls.seq)),
+            message=message,
+            host_ns=calls.start_ns,
+            gpu_ns=gpu_starts(dump),
+        )
+    columns = parts.columns()
     return CallSide(tuple(lanes), _parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, ops, rank), **columns)
 
 
 def _parted(lane: I64, count: int) -> tuple[I64, ...]:
     """Return the rows of each of ``count`` lanes, ascending. One sort."""
     order = np.argsort(lane, kind="stable")
-    return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))) if count else ()
+    return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))[:count])
 
 
-def _gpu_starts(dump: Dump) -> I64:
+def gpu_starts(dump: Dump) -> I64:
     """Return the first start of the blocks of each call, 0 where none is recorded."""
     kernels = dump.kernels
     never = np.iinfo(np.int64).max
