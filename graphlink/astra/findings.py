@@ -33,31 +33,7 @@ class Rule:
         """Return what the legacy reader makes of it; "" = no harm."""
         return self.head if self.legacy == _SAME else self.legacy
 
-    @property
-    def known_from(self) -> str:
-        """``run``: tried; ``source``: read in the readers' source; ``derived``: follows from what was tried or from the format."""
-        if self.key in _DERIVED:
-            return "derived"
-        if "(read)" in self.head:
-            return "source"
-        return "run, source" if "(read)" in self.legacy else "run"
 
-
-_DERIVED: Final = frozenset(
-    [
-        "broken",
-        "file-name",
-        "other-rank",
-        "fewer-ranks",
-        "ctrl-undecided",
-        "maybe-last",
-        "unchained",
-        "no-groups",
-        "groups-file",
-        "small-gather",
-        "rank-circle",
-    ]
-)
 _SAME: Final = "the same"
 _NO_MATTER: Final = ""
 _NETWORK: Final = " (network mode)"

@@ -158,8 +158,7 @@ def _bandwidth(found: Transfers, step_ns: float | None) -> tuple[float | None, s
 
 def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> int | None:
     """The size of the blocks of neighbours that fill the world, each a communicator, with faster links inside; the largest such."""
-    used = {int(g) for g in np.unique(found.group)}
-    blocks = {tuple(sorted(groups[g])) for g in used if g in groups}
+    blocks = {tuple(sorted(groups[g])) for g in np.unique(found.group).tolist() if g in groups}
     for size in (s for s in range(world // 2, 1, -1) if world % s == 0):
         if not all(tuple(range(a, a + size)) in blocks for a in range(0, world, size)):
             continue
@@ -172,8 +171,8 @@ def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) ->
 
 def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
     """Transfers of communicators whose ranks are all of one block, or are not."""
-    spans = {int(g): len({r // block for r in groups[int(g)]}) > 1 if int(g) in groups else True for g in np.unique(found.group)}
-    across = np.array([spans[g] for g in found.group.tolist()], np.bool_)
+    used, which = np.unique(found.group, return_inverse=True)
+    across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[which]
     within: Bool = (across != inside) & (found.group != MESSAGES)
     return within
 

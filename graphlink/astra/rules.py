@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -19,7 +20,7 @@ from graphlink.astra.comm import INTEGERS, comm_rules
 from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.errors import InputError
-from graphlink.graph.chakra import TWICE, ChakraFile, Deps, Fault, Has, frames, read_chakra
+from graphlink.graph.chakra import TWICE, ChakraFile, Fault, Has, frames, read_chakra
 from graphlink.graph.order import Edges, Reach, cycle, topological
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
@@ -63,8 +64,9 @@ class RankRules:
         self.file, self.graph, self._groups, self._world, self._out = file, graph, groups, world, findings
         self.rank = next(r for r in (file.rank, graph.metadata.rank, 0) if r is not None)
         self.ordered: Ordered | None = None  # once judged, of a graph without cycles
-        source = np.concatenate([graph.data.source, graph.ctrl.source]).astype(np.int64)
-        self._both = Edges.of(len(graph.id), source, np.concatenate([_target(graph.data), _target(graph.ctrl)]))
+        data, ctrl = (Edges(deps.first, deps.source.astype(np.int64)) for deps in (graph.data, graph.ctrl))
+        source, target = np.concatenate([data.source, ctrl.source]), np.concatenate([data.target, ctrl.target])
+        self._data, self._ctrl, self._both = data, ctrl, Edges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
         """Add nodes that break a rule. ``more``: what is said of each behind its name."""
@@ -119,18 +121,18 @@ class RankRules:
         graph = self.graph
         n = len(graph.id)
         wish = np.argsort(graph.id, kind="stable")
-        data = Edges(graph.data.first, graph.data.source.astype(np.int64))
         if not np.any(np.diff(self._both.first) == 0):
             self._out.add("no-start", 1, [f"rank {self.rank}"])
-        order = topological(data, wish)
+        order = topological(self._data, wish)
         if len(order) < n:
-            self._out.add("cycle", n - len(order), [self._circle(data, order)])
+            self._out.add("cycle", n - len(order), [self._circle(self._data, order)])
             return
         mixed = topological(self._both, wish)
         if len(mixed) < n:
             self._out.add("cycle-mixed", n - len(mixed), [self._circle(self._both, mixed)])
-        reach = Reach(data, order, _lanes(graph))
-        self.ordered = Ordered(self._both, mixed, reach) if len(mixed) == n else Ordered(data, order, reach)
+        major, minor = np.where(graph.host, -1, graph.device), np.where(graph.host, graph.tid, graph.stream)
+        reach = Reach(self._data, order, numbered_pairs(major, minor)[1])  # by thread and stream
+        self.ordered = Ordered(self._both, mixed, reach) if len(mixed) == n else Ordered(self._data, order, reach)
         self._implied(reach)
         self._chained(reach)
 
@@ -148,7 +150,7 @@ class RankRules:
 
     def _implied(self, reach: Reach) -> None:
         graph = self.graph
-        before, after = graph.ctrl.source.astype(np.int64), _target(graph.ctrl)
+        before, after = self._ctrl.source, self._ctrl.target
         reached = reach(before, after)
         for key, mask in (("ctrl-alone", ~reached.yes & ~reached.undecided), ("ctrl-undecided", reached.undecided)):
             self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
@@ -258,13 +260,10 @@ def _framing(path: Path) -> str | None:
 
 def _is(sort: type[pb.Node] | type[pb.GlobalMetadata], message: bytes, begins: bytes | None) -> bool:
     """Whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to their order)."""
-    if begins is not None and message and message[0] not in begins:
-        return False
-    try:
+    with suppress(DecodeError):
         sort.FromString(message)
-    except DecodeError:
-        return False
-    return True
+        return begins is None or not message or message[0] in begins
+    return False
 
 
 def _bad_dimensions(path: Path) -> dict[str, list[int]]:
@@ -285,13 +284,3 @@ def _bad_dimensions(path: Path) -> dict[str, list[int]]:
             elif not any(given.bool_list.values) and "pg_name" not in named:
                 out["no-dimension"].append(position)
     return out
-
-
-def _target(deps: Deps) -> I64:
-    return np.repeat(np.arange(len(deps.first) - 1), np.diff(deps.first))
-
-
-def _lanes(graph: ChakraFile) -> I64:
-    """A number for each thread and stream."""
-    major, minor = np.where(graph.host, -1, graph.device), np.where(graph.host, graph.tid, graph.stream)
-    return numbered_pairs(major, minor)[1]

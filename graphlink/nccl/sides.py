@@ -264,10 +264,12 @@ def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], ops: OpSide, rank: int
         named = [group.name in (one.key, one.name) and group.name != "" for group in ops.groups]
         for g, group in enumerate(ops.groups):
             own = rank if recorder else int(ops.member[g])  # a Flight Recorder has global ranks
-            fits = NOWHERE in (lane.member, own) or lane.member == own
-            fits = fits and (size is None or group.ranks is None or size == len(group.ranks))
-            fits = fits and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
-            table[k, g] = fits and (not recorder or named[g] or not any(named))
+            table[k, g] = (
+                (NOWHERE in (lane.member, own) or lane.member == own)
+                and (size is None or group.ranks is None or size == len(group.ranks))
+                and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
+                and (not recorder or named[g] or not any(named))
+            )
     return table
 
 
