@@ -39,11 +39,9 @@ def read_groups(path: Path, findings: Findings) -> Groups:
     for key, ranks in document.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 19 and int(key) > 0):
             findings.add("groups-key", 1, [f'"{key[:40]}"'])
-            continue
-        if not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
+        elif not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
             findings.add("groups-file", 1, [f'group "{key}": no list of ranks'])
-            continue
-        if int(key) > HIGHEST_KEY:
-            findings.add("groups-high", 1, [f'"{key}"'])
-        groups[int(key)] = tuple(ranks)
+        else:
+            findings.add("groups-high", int(key) > HIGHEST_KEY, [f'"{key}"'])
+            groups[int(key)] = tuple(ranks)
     return groups

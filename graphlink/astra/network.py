@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.astra.files import Dimension
-from graphlink.graph.chakra import NO_GROUP, NodeType
+from graphlink.graph.chakra import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
@@ -209,8 +209,3 @@ def _told(found: Transfers, i: int) -> str:
 
 def _type(number: int) -> str:
     return "message" if number == NOWHERE else CollectiveType(number).name
-
-
-def named_groups(work: Workload) -> frozenset[int]:
-    """Groups that the collectives name; all ranks (no name) is none of them."""
-    return frozenset(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {NO_GROUP}

@@ -10,13 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from graphlink.astra import files
 from graphlink.astra.files import Dimension, Plan, Prepared
 from graphlink.astra.findings import Verdict
-from graphlink.astra.network import far, named_groups, network, transfers
+from graphlink.astra.network import far, network, transfers
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError
-from graphlink.graph.chakra import ChakraFile, NodeType
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
+from graphlink.model import NOWHERE
 from graphlink.publish import Publication, naming
 from graphlink.publish import write as write_file
 from graphlink.replay.folder import GROUPS, graph_files, load, load_groups
@@ -51,7 +54,7 @@ def plan(
     rings = _given(measured, max(world, 2), gigabytes_per_s, latency_ns)
     # from where run.sh calls the simulator: OUT/log-head or OUT/log-legacy
     beside = Path(os.path.relpath(folder.resolve(), out.resolve() / LOGS[0])).as_posix()
-    named = named_groups(work)
+    named = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {NO_GROUP}  # all ranks have no name
     beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
     return Plan(
         folder=folder,

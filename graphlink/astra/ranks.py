@@ -250,7 +250,7 @@ def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:
         sent, received = sends.get(key, []), receives.get(key, [])
         for rule, more, fewer, others in (("no-recv", sent, received, receives), ("no-send", received, sent, sends)):
             lonely = more[len(fewer) :]
-            told = (f"{op.told(rank)}: {_message(key)}{_near(key, others)}" for rank, op in lonely)
+            told = (f"{op.told(rank)}: {key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes{_near(key, others)}" for rank, op in lonely)
             findings.add(rule, len(lonely), told)
 
 
@@ -265,10 +265,6 @@ def _by_key(ops: Mapping[int, RankOps], *, sending: bool) -> dict[_Key, list[tup
                 source, target = (rank, op.peer) if sending else (op.peer, rank)
                 out[source, target, op.tag, op.size].append((rank, op))
     return out
-
-
-def _message(key: _Key) -> str:
-    return f"{key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes"
 
 
 def _near(key: _Key, others: Mapping[_Key, object]) -> str:

@@ -116,10 +116,10 @@ def dump_lacking(dump: Dump) -> Iterator[Finding]:
 def _found(dump: Dump) -> Iterator[Finding]:
     calls, kernels = dump.calls, dump.kernels
     count = len(calls.seq)
-    missing = missing_calls(dump)
-    if missing[0]:
-        figures = {"missing": missing[0], "between": missing[1]}
-        yield Finding(MISSING, missing[0] / (missing[0] + count), figures, record=_MORE.get(dump.kind, MISSING.record))
+    missing, between = missing_calls(dump)
+    if missing:
+        figures = {"missing": missing, "between": between}
+        yield Finding(MISSING, missing / (missing + count), figures, record=_MORE.get(dump.kind, MISSING.record))
     if dump.kind is DumpKind.PLUGIN and count:
         if not len(kernels.call):
             yield Finding(NO_KERNELS, figures={"calls": count})

@@ -28,6 +28,7 @@ from graphlink.nccl.shift import (
     timeline,
 )
 from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, OpSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.tables import lookup
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
@@ -139,11 +140,10 @@ class _Search:
 
 def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
     """Return where the pairs of one timeline stand in the other, those that are in it."""
-    call, op = line.call[one.left], line.op[one.right]
-    both = np.isin(call, other.call) & np.isin(op, other.op)
-    by_call, by_op = np.argsort(other.call), np.argsort(other.op)
-    left = by_call[np.searchsorted(other.call, call[both], sorter=by_call)]
-    return left, by_op[np.searchsorted(other.op, op[both], sorter=by_op)]
+    left = lookup(other.call + 1, line.call[one.left] + 1)  # ids begin at 1
+    right = lookup(other.op + 1, line.op[one.right] + 1)
+    both = (left != NOWHERE) & (right != NOWHERE)
+    return left[both], right[both]
 
 
 def _join_under(outcome: Outcome, lanes: Sequence[int], line: Timeline, shift: Shift) -> None:

@@ -224,10 +224,9 @@ def gpu_starts(dump: Dump) -> I64:
     """Return the first start of the blocks of each call, 0 where none is recorded."""
     kernels = dump.kernels
     never = np.iinfo(np.int64).max
-    first = np.full(len(dump.calls.rank), never, np.int64)
-    timed = (kernels.call != NOWHERE) & (kernels.gpu_start_ns > 0)
-    np.minimum.at(first, kernels.call[timed], kernels.gpu_start_ns[timed])
-    return np.where(first == never, 0, first)
+    first = np.full(len(dump.calls.rank) + 1, never, np.int64)  # at the end: of blocks of no call that is known
+    np.minimum.at(first, kernels.call, np.where(kernels.gpu_start_ns > 0, kernels.gpu_start_ns, never))
+    return np.where(first == never, 0, first)[:-1]
 
 
 def _ordinals(lane: I64, function: I32, seq: I64) -> I64:
