@@ -19,6 +19,7 @@ from graphlink.nccl.shift import (
     candidates,
     evidence_bits,
     from_pairs,
+    middle,
     near,
     needed_bits,
     of_calls,
@@ -27,7 +28,8 @@ from graphlink.nccl.shift import (
     shifted,
     timeline,
 )
-from graphlink.nccl.sides import AMBIGUOUS, NO_RUN, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.tables import lookup
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
@@ -78,7 +80,7 @@ class _Search:
     def best(self) -> Shifts | str:
         options = self.options()
         if not options:
-            return NO_RUN
+            return "no common run"
         best = max(options, key=lambda option: len(option[0].left))
         if not self.rivals(best[0], options) and (self.same_clock(best[0]) or self.proven(*best)):
             return best
@@ -126,8 +128,7 @@ class _Search:
                 number = ops.seq[line.op[right]] - 1
                 _, i, j = np.intersect1d(calls.ordinal[line.call[left]], number, return_indices=True)
                 if len(i):
-                    apart = np.sort(line.op_ns[right[j]] - line.call_ns[left[i]])
-                    found.append(int(apart[len(apart) // 2]))
+                    found.append(middle(line.op_ns[right[j]] - line.call_ns[left[i]]))
         return found
 
     def counted(self, shift: Shift) -> bool:
@@ -140,19 +141,10 @@ class _Search:
 
 def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
     """Return where the pairs of one timeline stand in the other, those that are in it."""
-    left, right = _place(other.call, line.call[one.left]), _place(other.op, line.op[one.right])
+    left = lookup(other.call + 1, line.call[one.left] + 1)  # ids begin at 1
+    right = lookup(other.op + 1, line.op[one.right] + 1)
     both = (left != NOWHERE) & (right != NOWHERE)
     return left[both], right[both]
-
-
-def _place(of: I64, wanted: I64) -> I64:
-    """Return the position of each wanted value, NOWHERE where it is not there."""
-    if not len(of):
-        return np.full(len(wanted), NOWHERE)
-    order = np.argsort(of)
-    found = order[np.minimum(np.searchsorted(of, wanted, sorter=order), len(of) - 1)]
-    place: I64 = np.where(of[found] == wanted, found, NOWHERE)
-    return place
 
 
 def _join_under(outcome: Outcome, lanes: Sequence[int], line: Timeline, shift: Shift) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -20,10 +20,6 @@ from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.sides import (
-    CROWDED,
-    NO_COMMUNICATOR,
-    NO_GROUP,
-    OTHER_RANK,
     SEVERAL,
     CallSide,
     Outcome,
@@ -45,13 +41,7 @@ _TIME_OF_DAY: Final = (DumpKind.INSPECTOR, DumpKind.FLIGHT_RECORDER)  # what the
 _AGREE: Final = 0.9  # share of a lane's entries in the time of the ops that must be inside one
 
 
-class _Pairs(NamedTuple):
-    """Calls and ops of one unit at the same place, and whether they may be the same."""
-
-    unit: Unit
-    call: I64
-    op: I64
-    same: Bool
+_Pairs = tuple[Unit, I64, I64, Bool]  # calls and ops of one unit at the same place, and whether they may be the same
 
 
 def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) -> SideFiles:
@@ -65,7 +55,7 @@ def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) 
     codes = Strings()
     side = op_side(linked, comm, rank, codes)
     calls = call_side(dumps, side, rank, codes)
-    outcome = Outcome.of(calls, side)
+    outcome = Outcome(calls, side)
     shifts = _join(outcome, dumps)
     matched = np.flatnonzero(outcome.op != NOWHERE)
     dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[matched]]
@@ -86,9 +76,9 @@ def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
     for k, lane in enumerate(calls.lanes):
         own = calls.of_lane[k]
         if not may_be[k]:
-            outcome.leave(own, OTHER_RANK if lane.key in own_keys else NO_GROUP)
+            outcome.leave(own, "another rank" if lane.key in own_keys else "no group of the trace")
         elif k in crowded:
-            outcome.leave(own, CROWDED)
+            outcome.leave(own, "several ranks in a process")
         elif lane.kind is not DumpKind.FLIGHT_RECORDER or not _by_recorder(outcome, k, may_be[k]):
             dump = dumps[lane.dump]
             shared = dump.kind in _SHARE_CLOCKS and dump.pid is not None
@@ -107,9 +97,10 @@ def _by_recorder(outcome: Outcome, lane: int, may_be: Sequence[Unit]) -> bool:
     for rule, find in (("seq", _by_sequence), ("span", _by_span)):
         found = find(outcome.calls, outcome.ops, outcome.calls.of_lane[lane], may_be)
         if found is not None:
-            outcome.meet(found.call[found.same], found.op[found.same])
-            outcome.clash(found.call[~found.same], found.op[~found.same])
-            outcome.rule[lane], outcome.unit[lane] = rule, found.unit
+            outcome.rule[lane] = rule
+            outcome.unit[lane], call, op, same = found
+            outcome.meet(call[same], op[same])
+            outcome.clash(call[~same], op[~same])
             return True
     return False
 
@@ -127,13 +118,13 @@ def _by_sequence(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit])
         right, right_at = _once(2 * ops.seq[theirs] + ops.message[theirs], theirs)
         _, i, j = np.intersect1d(left, right, assume_unique=True, return_indices=True)
         call, op = left_at[i], right_at[j]
-        found.append(_Pairs(unit, call, op, may_meet(calls, ops, call, op)))
-    same = [int(pairs.same.sum()) for pairs in found]
-    most = max(same, default=0)
-    if not most or same.count(most) > 1:
+        found.append((unit, call, op, may_meet(calls, ops, call, op)))
+    counts = [int(same.sum()) for *_, same in found]
+    most = max(counts, default=0)
+    if not most or counts.count(most) > 1:
         return None
-    best = found[same.index(most)]
-    return None if 2 * most <= len(best.call) else best
+    best = found[counts.index(most)]
+    return best if 2 * most > len(best[1]) else None
 
 
 def _once(number: I64, at: I64) -> tuple[I64, I64]:
@@ -164,7 +155,7 @@ def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
     call, op = own[inside], theirs[place[inside]]
     if not len(call) or len(call) < _AGREE * len(own) or len(np.unique(op)) < len(op):
         return None
-    return _Pairs(unit, call, op, np.ones(len(call), np.bool_))
+    return unit, call, op, np.ones(len(call), np.bool_)
 
 
 def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
@@ -211,7 +202,7 @@ def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
                     ops=count,
                     matched=0,
                     calls_left={},
-                    ops_left={NO_COMMUNICATOR: count},
+                    ops_left={"no communicator joined": count},
                     rule="",
                     mismatch=None,
                 )

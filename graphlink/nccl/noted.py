@@ -17,6 +17,12 @@ from graphlink.read.nccl_kinds import DumpKind
 _ORDER: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
 _TEXTS: Final = ("nccl_algorithm", "nccl_protocol", "nccl_comm")
 _NUMBERS: Final = ("nccl_seq", "nccl_channels", "nccl_wire_bytes")
+_TIMES: Final = {
+    "nccl_gpu_wait_ns": "gpu_ns",
+    "nccl_peer_wait_ns": "peer_ns",
+    "nccl_wire_ns": "wire_ns",
+    "nccl_receive_ns": "receive_ns",
+}
 
 
 def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
@@ -26,14 +32,7 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
     """
     if files is None:
         return {}
-    split = files.split
-    of_op = {
-        **details(files),
-        "nccl_gpu_wait_ns": Column.of(split.op, split.gpu_ns),
-        "nccl_peer_wait_ns": Column.of(split.op, split.peer_ns),
-        "nccl_wire_ns": Column.of(split.op, split.wire_ns),
-        "nccl_receive_ns": Column.of(split.op, split.receive_ns),
-    }
+    of_op = details(files) | {name: Column.of(files.split.op, getattr(files.split, of)) for name, of in _TIMES.items()}
     node_of = comm_nodes(graph, files.ops)
     found = {}
     for name, column in of_op.items():
@@ -80,7 +79,7 @@ def _sent(dump: Dump) -> I64:
     """Return the bytes that the proxies of each call sent; NOWHERE where none is recorded."""
     proxies = dump.proxies
     told = proxies.sends & (proxies.call != NOWHERE) & (proxies.bytes != NOWHERE)
-    total, count = np.zeros((2, len(dump.calls.rank)), np.int64)
+    total = np.full(len(dump.calls.rank), NOWHERE, np.int64)
+    total[proxies.call[told]] = 0
     np.add.at(total, proxies.call[told], proxies.bytes[told])
-    np.add.at(count, proxies.call[told], 1)
-    return np.where(count > 0, total, NOWHERE)
+    return total

@@ -7,6 +7,7 @@ reduce-scatter, scatter or receive those of the output. ``bytes`` are those of t
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -68,10 +69,10 @@ def read_flight_recorder(path: Path) -> Dump:
     """
     with open_source(path) as source:
         is_pickle = PICKLE.match(source.read(2)) is not None
-    recording = _Recording(path)
+    recording = _Recording()
     with gc_paused():
         around = _read_pickle(path, recording) if is_pickle else _read_json(path, recording)
-    return recording.dump(around)
+    return recording.dump(path, around)
 
 
 def _read_pickle(path: Path, recording: _Recording) -> dict[str, Any]:
@@ -118,8 +119,7 @@ def _without_entries(path: Path) -> dict[str, Any] | None:
 class _Recording:
     """The calls read so far, in the order of the file. ``descs``: of groups by name, in the order of ``numbers``."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self) -> None:
         self.strings = Strings()
         self.numbers: dict[str, int] = {}
         self.descs: dict[str, str] = {}
@@ -157,7 +157,7 @@ class _Recording:
         self.descs.setdefault(name, text_of(desc))
         return self.numbers.setdefault(name, len(self.numbers))
 
-    def dump(self, around: dict[str, Any]) -> Dump:
+    def dump(self, path: Path, around: dict[str, Any]) -> Dump:
         listed = _listed_groups(around.get("pg_config"))
         for name, group in listed.items():
             if name or name in self.descs:
@@ -166,11 +166,11 @@ class _Recording:
         communicator = self.calls.column("communicator")
         rank = _own_rank(communicators, communicator, self.calls.column("own"))
         if rank is None:
-            rank = rank_in_name(self.path)
+            rank = rank_in_name(path)
         ranks = np.full(self.calls.count, NOWHERE if rank is None else rank)
         left_out = dict(+self.left_out)
         return Dump(
-            path=str(self.path),
+            path=str(path),
             kind=DumpKind.FLIGHT_RECORDER,
             rank=rank,
             strings=tuple(self.strings),
@@ -231,14 +231,11 @@ def _elements(sizes: object) -> int | None:
     """Count the elements of all tensors of ``[[2, 3], [4]]``; None where it lists none."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
         return None
-    total = 0
-    for shape in sizes:
-        if not isinstance(shape, (list, tuple)) or not all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape):
-            return None
-        product = 1
-        for size in shape[:_MOST_DIMENSIONS]:
-            product *= size
-        total += product
+    if not all(
+        isinstance(shape, (list, tuple)) and all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape) for shape in sizes
+    ):
+        return None
+    total = sum(math.prod(shape[:_MOST_DIMENSIONS]) for shape in sizes)
     return total if total < _MOST_COUNT else None
 
 

@@ -28,6 +28,7 @@ from graphlink.read.stream import gc_paused
 
 _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"
+_KERNEL: Final = "KernelCh"
 _UNREADABLE: Final = "lines that are no object of the inspector"
 _TODO: Final = "set NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES and NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING to 0: small and untimed calls are left out"
 
@@ -155,8 +156,8 @@ class _Gathered:
 
         of_call = [_kernels(call) for call in calls]
         kernels = [(row, kernel) for row, own in enumerate(of_call, self.calls.count) for kernel in own]
-        others = (event for call in calls for event in call.events if not _is_kernel(event))
-        self.left_out["events in calls that are no kernel channels"] += sum(1 for _ in others)
+        events = sum(len(call.times.kernel_events) + len(call.events) for call in calls)
+        self.left_out["events in calls that are no kernel channels"] += events - len(kernels)
         self.on_host += column("_timing_source").count(_ON_HOST)
         self.host = self.host or next((name for line in rows if (name := text_of(line.metadata.hostname))), "")
         self.calls.add(
@@ -209,12 +210,10 @@ class _Gathered:
 
 def _kernels(call: Call) -> list[KernelTimes]:
     return call.times.kernel_events + [
-        KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts) for event in call.events if _is_kernel(event)
+        KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts)
+        for event in call.events
+        if event.event_type == _KERNEL
     ]
-
-
-def _is_kernel(event: Within) -> bool:
-    return bool(event.event_type == "KernelCh")
 
 
 def communicator_of(header: Header, key: str) -> Communicator:
