@@ -190,7 +190,8 @@ def _stretches(file: PathFile) -> list[str | Table]:
     for k in np.argsort(-length, kind="stable")[:STRETCHES].tolist():
         low, high = int(starts[k]), int(stops[k])
         by_name = np.bincount(nodes.name[low:high], cost[low:high])  # exact: times are below 2**53 ns
-        main = int(by_name.argmax())
+        there = np.unique(nodes.name[low:high])
+        main = int(there[by_name[there].argmax()])
         ids = f"node {nodes.id[low]}" if high - low == 1 else f"nodes {nodes.id[low]} to {nodes.id[high - 1]} ({high - low:,})"
         most = f"{ids}, most {shortened(file.names[main])} {ms(by_name[main])}"
         rows.append((ms(length[k]), percent(length[k], file.length_ns), file.shares[share[low]], f"from {ms(from_ns[k])}", most))

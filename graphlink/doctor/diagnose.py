@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
-from graphlink.doctor.et import OTHER_RUN, alone, et_lacking, without_et
+from graphlink.doctor.et import alone, et_lacking, without_et
 from graphlink.doctor.given import Given
 from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
-from graphlink.doctor.nccl import ALONE, dump_lacking, join_lacking
+from graphlink.doctor.nccl import dump_lacking, join_lacking
 from graphlink.doctor.nsys import export_lacking
-from graphlink.doctor.ranks import LEFT_ASIDE, PIPELINE, ranks_lacking
+from graphlink.doctor.ranks import ranks_lacking
 from graphlink.doctor.records import Finding, merged
 from graphlink.doctor.waits import standing_lacking, waits_lacking
 from graphlink.engine.engines import RunsOn, naming_limits, run_all
@@ -75,9 +75,9 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
         for dump in dumps:
             findings += dump_lacking(dump)
             if not examined:
-                findings.append(Finding(ALONE, figures={"calls": len(dump.calls.seq)}, files=(dump.path,)))
+                findings.append(Finding("nccl-alone", figures={"calls": len(dump.calls.seq)}, files=(dump.path,)))
     if passed_over:
-        findings.append(Finding(LEFT_ASIDE, 0.0, told=tuple(passed_over)))
+        findings.append(Finding("left-aside", 0.0, told=tuple(passed_over)))
     return merged(findings)
 
 
@@ -91,7 +91,7 @@ def examine(inputs: Inputs) -> Examined:
     """
     read = link_rank(inputs, lenient=True)
     trace, linked, comm = read.trace, read.linked, read.comm
-    findings = [] if read.other_run is None else [Finding(OTHER_RUN, told=(read.other_run,))]
+    findings = [] if read.other_run is None else [Finding("et-of-other-run", told=(read.other_run,))]
     findings += rows_lacking(linked, nsys=inputs.nsys is not None)
     findings += times_lacking(trace, linked)
     findings += communication_lacking(comm)
@@ -124,6 +124,6 @@ def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys
     findings += standing_lacking(built, linked, comm)
     staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:
-        findings.append(Finding(PIPELINE, 0.0, told=staged.warnings))
+        findings.append(Finding("pipeline-doubts", 0.0, told=staged.warnings))
     comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
     return findings, RankRows(comms, comms.groups, staged.run, len(built.graph.kind))
