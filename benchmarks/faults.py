@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64
-from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.clocks import clocks
 from graphlink.ranks.match import match
 from graphlink.ranks.records import Clock, Matching, RankComms
 from graphlink.testing import (
@@ -150,7 +150,7 @@ def off_ns(run: ClusterRun, clock: Clock, reference: Clock) -> int:
     """By how much a clock is off against that of the reference rank, at the first and at the last moment of its recording."""
     mine, others = run.ranks[clock.rank], run.ranks[reference.rank]
     true_ns: I64 = np.array([mine.true_start_ns.min(), mine.true_end_ns.max()])
-    return int(np.abs(onto_run(clock, mine.clock.recorded(true_ns)) - others.clock.recorded(true_ns)).max())
+    return int(np.abs(clock.of(mine.clock.recorded(true_ns)) - others.clock.recorded(true_ns)).max())
 
 
 def line(name: str, ranks: int, rows: Sequence[Row], *, seq: bool) -> str:

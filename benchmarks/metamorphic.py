@@ -107,7 +107,7 @@ def recordings(folder: Path, only: Sequence[str] = ()) -> Iterator[Recording]:
         name = str(path.relative_to(folder)).removesuffix(".sqlite")
         if only and not any(text in name for text in only):
             continue
-        for place in range(len(read_report(path).traces)):
+        for place in range(len(read_report(path)[1])):
             yield Recording(f"{name}:{place}", nsys=path, place=place)
 
 
@@ -343,7 +343,7 @@ def export_as_it_is(nsys: Path, place: int) -> Measured:
 
 
 def _measured_export(nsys: Path, place: int, numbers: Numbers) -> Measured:
-    numbering = number([read_report(nsys).contents])[0]
+    numbering = number([read_report(nsys)[0]])[0]
     return measured(Inputs(nsys=nsys, place=place, numbering=numbering), numbers)
 
 

@@ -15,7 +15,6 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.nccl.join import join
-from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.read.kineto import read_kineto
 from graphlink.testing import ClusterRun, ClusterTraining, LateStart, cluster_run
@@ -74,7 +73,7 @@ def _line(run: ClusterRun, profile: NcclProfile, ranks: list[int], *, seq: bool)
             linked = link(trace, None, match_hosts(trace, None))
             own = [file for file in files if rank in file.process]
             dumps = [read_dump(file.path) for file in own]
-            joined = join(ops_of(linked, communication(linked)), dumps, rank)
+            joined = join(linked, communication(linked), dumps, rank)
             correlation = trace.device.correlation[joined.ops.row[joined.op]]
             for dump, call, kernel in zip(joined.dump.tolist(), joined.call.tolist(), correlation.tolist(), strict=True):
                 true = own[dump].calls[call]

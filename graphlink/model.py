@@ -67,12 +67,6 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     size: int | None = None
     ranks: tuple[int, ...] | None = None
 
-    @property
-    def key(self) -> GroupKey:
-        """Return what the communicator is known by on one rank; its members must be known."""
-        assert self.ranks is not None
-        return self.ranks, self.name
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommTable(Short):
@@ -334,33 +328,38 @@ class CommKind(IntEnum):
     UNKNOWN = 3  # parameters or group unknown: a COMP_NODE, whose time counts as communication
 
 
-class CommNode(msgspec.Struct, frozen=True):
-    """One communication op, typed and sized, before any simulator's limits are applied."""
+@dataclass(frozen=True, slots=True, repr=False)
+class CommOps(Short):
+    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry an op in each column.
 
-    kind: CommKind
-    recorded: str  # the recorded name, upper case enum style: ALL_REDUCE, REDUCE_SCATTER, SEND, ...; or the recorded text
-    comm_type: int | None = None  # value of CollectiveCommType; None for P2P and unknown
-    size_bytes: int = 0  # as ASTRA-sim counts them
-    group: int | None = None  # index into Communication.groups; None = unknown
-    src: int | None = None  # global ranks, P2P only
-    dst: int | None = None
-    tag: int | None = None
-    seq: int | None = None  # PyTorch's sequence number in the group
-    uneven: bool = False  # ranks may rightly differ in size: splits, all_to_allv and the like
+    Sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that is not known.
+    """
+
+    on_host: Bool  # a host-side (gloo) row, which lasts until somebody waits for it; else a device row
+    row: I32
+    kind: U8  # CommKind
+    name: I32  # in names: as recorded, upper case enum style (ALL_REDUCE, REDUCE_SCATTER, SEND, ...), or the recorded text
+    type: I32  # value of CollectiveCommType
+    bytes: I64  # as ASTRA-sim counts them
+    group: I32  # index into groups
+    peer: I64  # the other global rank of a message
+    tag: I64
+    seq: I64  # PyTorch's sequence number in the group
+    uneven: Bool  # ranks may rightly differ in size: splits, all_to_allv and the like
+    start_ns: I64
+    end_ns: I64
+    names: tuple[str, ...]
+    groups: tuple[GroupKey, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Communication(Short):
-    """The communication ops of a rank: device rows and host-side (gloo) rows, and the groups they name.
+    """The communication of a rank, and what could not be typed.
 
     A device row is communication if and only if it is in ``device_row``, whatever of it is known.
     """
 
-    device_row: I32
-    device_node: tuple[CommNode, ...]
-    host_row: I32
-    host_node: tuple[CommNode, ...]
-    groups: tuple[ProcessGroup, ...]  # ranks always known
+    ops: CommOps
     warnings: tuple[str, ...]
     unknown: dict[str, int] = field(default_factory=dict)  # ops whose parameters or group were not recorded, by recorded name
     unlisted: dict[str, int] = field(default_factory=dict)  # of these the ones whose group's members are not known, by group
@@ -368,6 +367,23 @@ class Communication(Short):
     differing: dict[str, int] = field(default_factory=dict)  # groups on which ET and Kineto differ, in words, with the number of calls
     doubtful: dict[str, tuple[int, int]] = field(default_factory=dict)  # kernels that may be some: how many, and their ns, by name
     awaited: dict[int, int] = field(default_factory=dict)  # host row of a wait() -> sequence number of what it waits for
+
+    @property
+    def device_row(self) -> I32:
+        """Return the device rows that are communication, ascending."""
+        return np.sort(self.ops.row[~self.ops.on_host])
+
+    @property
+    def host_row(self) -> I32:
+        """Return the host rows that are communication, ascending."""
+        return np.sort(self.ops.row[self.ops.on_host])
+
+    @property
+    def host_sends(self) -> Bool:
+        """Return which of ``host_row`` are sends, those of unknown peer too."""
+        at = np.flatnonzero(self.ops.on_host)
+        sends = np.array([name == CommKind.SEND.name for name in self.ops.names], np.bool_)
+        return sends[self.ops.name[at[np.argsort(self.ops.row[at])]]]
 
 
 class NodeKind(IntEnum):
@@ -475,26 +491,3 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     rejected: dict[str, int]
     by_source: dict[str, int]  # a pair that two sources found counts in both
-
-
-@dataclass(frozen=True, slots=True)
-class Untold:
-    """Waits that the recording does not show: their time stays in ops."""
-
-    calls: int = 0  # blocked in synchronisation, and nothing says on what
-    calls_ns: int = 0
-    comms: int = 0  # were pending on the host, and who waited for them cannot be seen
-    comms_ns: int = 0
-    spins: int = 0  # silences of the host that ended as a kernel ended, once
-    spins_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Built(Short):
-    """A graph with what was found, kept and left out while it was made."""
-
-    graph: Graph
-    sync: Sync
-    rejected: Waits  # that rows name exactly
-    warnings: tuple[str, ...]
-    untold: Untold = Untold()

@@ -34,6 +34,7 @@ OLD: Final = "old"
 JOURNAL: Final = "journal.json"
 DONE: Final = "journal.done"
 MOST_MOVING_S: Final = 600  # a journal of another host is one of a killed process once it is older
+_CUT: Final = ("a run was killed while it moved files, and they cannot be put back", "run the command as somebody who may write there")
 _OWN: Final = re.compile(
     r"[^\0/]{1,240}\.[0-9]{1,10}\.et|(?:critical_path|linked|idle)\.[0-9]{1,10}\.json"
     r"|(?:summary|bubbles|comm_group|critical_path\.ranks|memory|system)\.json"
@@ -46,13 +47,6 @@ class _Listed(msgspec.Struct):
 
     graphlink: str
     files: list[str]
-
-
-class _Journal(msgspec.Struct):
-    """Names of files that are moved aside, and of those that are moved in."""
-
-    old: list[str]
-    new: list[str]
 
 
 def is_own(name: str) -> bool:
@@ -92,7 +86,7 @@ def settle(folder: Path) -> None:
         OutputError: files cannot be moved back, or another host may still be moving them.
     """
     hidden = folder / HIDDEN
-    with _naming_what_was_cut(folder):
+    with naming(folder, *_CUT):
         if hidden.is_symlink() or not _temporaries(hidden):
             return
         with _moving(hidden):
@@ -100,7 +94,11 @@ def settle(folder: Path) -> None:
             for left in _temporaries(hidden):
                 elsewhere = not left.name.startswith(f"{TEMPORARY}{_host()}-") and os.path.isfile(left / JOURNAL)  # noqa: PTH113
                 if elsewhere and time.time() - (left / JOURNAL).stat().st_mtime < MOST_MOVING_S:
-                    raise _moved_elsewhere(folder)
+                    raise OutputError(
+                        "another host moves files into it, or was killed while it did",
+                        path=folder,
+                        todo=f"try again; after {MOST_MOVING_S // 60} minutes what was there before is put back",
+                    )
                 if elsewhere or left in killed:
                     _take_back_journal(folder, left)
                     shutil.rmtree(left, ignore_errors=True)
@@ -153,50 +151,38 @@ def _moving(hidden: Path) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _naming_what_was_cut(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        raise OutputError(
-            f"a run was killed while it moved files, and they cannot be put back: {problem.strerror or problem}",
-            path=folder,
-            todo="run the command as somebody who may write there",
-        ) from None
-
-
 def _take_back_journal(folder: Path, beside: Path) -> None:
     """Move back what a journal lists, as far as it was moved and graphlink gives such names. Without a journal nothing was moved."""
     journal = beside / JOURNAL
     if JOURNAL not in os.listdir(beside) or not journal.is_file():  # noqa: PTH208 - which fails where it cannot be known
         return
     try:
-        listed = msgspec.json.decode(journal.read_bytes(), type=_Journal)
+        listed = msgspec.json.decode(journal.read_bytes(), type=dict[str, list[str]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # cut short: then nothing had been moved
         return
     aside = beside / OLD
     if aside.is_symlink() or not aside.is_dir():  # it is made before anything is moved
         return
-    for name in filter(is_own, listed.new):
+    for name in filter(is_own, listed.get("new", ())):
         if not os.path.lexists(beside / name) and os.path.lexists(folder / name):  # it did move
             (folder / name).rename(beside / name)
-    for name in filter(is_own, listed.old):
+    for name in filter(is_own, listed.get("old", ())):
         if os.path.lexists(aside / name):
             (aside / name).rename(folder / name)
     journal.rename(beside / DONE)  # before anything of it is removed, which would look like moved
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(
+    path: Path,
+    what: str = "cannot be written",
+    todo: str = "make room or choose another folder with --out; what was published there before is untouched",
+) -> Iterator[None]:
     """Turn an ``OSError`` of writing ``path`` into an ``OutputError`` that names it."""
     try:
         yield
     except OSError as problem:
-        raise OutputError(
-            f"cannot be written: {problem.strerror or problem}",
-            path=path,
-            todo="make room or choose another folder with --out; what was published there before is untouched",
-        ) from None
+        raise OutputError(f"{what}: {problem.strerror or problem}", path=path, todo=todo) from None
 
 
 @contextlib.contextmanager
@@ -231,12 +217,11 @@ class Publication:
 
     def __enter__(self) -> Publication:
         try:
-            self._refuse_file()
             refuse_links(self.folder / HIDDEN)
             settle(self.folder)
             with naming(self.folder):
                 self._old = self._files_of_earlier_run()
-            self._make_folders()
+                self._make_folders()
         except BaseException:
             self._take_back()
             raise
@@ -244,7 +229,7 @@ class Publication:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            with _moving(self.folder / HIDDEN), _naming_what_was_cut(self.folder):
+            with _moving(self.folder / HIDDEN), naming(self.folder, *_CUT):
                 if (self.beside / DONE).exists():
                     (self.beside / DONE).rename(self.beside / JOURNAL)
                 _take_back_journal(self.folder, self.beside)
@@ -260,11 +245,12 @@ class Publication:
         if strange is not None:  # could be neither taken back nor replaced
             raise OutputError(f"{strange} is no name of an output", path=self.beside, todo="remove the folder .graphlink, and run again")
         with naming(self.folder):
-            self._refuse_foreign(names)
+            there = [name for name in names if (self.folder / name).exists() or (self.folder / name).is_symlink()]
+            refuse_foreign(there, self._old, self.folder)
         aside = self.beside / OLD
         with _moving(self.folder / HIDDEN), naming(self.folder):
             aside.mkdir()
-            write(self.beside / JOURNAL, msgspec.json.encode(_Journal(old=self._old, new=names)))
+            write(self.beside / JOURNAL, msgspec.json.encode({"old": self._old, "new": names}))
             for name in self._old:
                 if (self.folder / name).is_file() or (self.folder / name).is_symlink():
                     (self.folder / name).rename(aside / name)
@@ -272,12 +258,9 @@ class Publication:
                 (self.beside / name).rename(self.folder / name)
             (self.beside / JOURNAL).rename(self.beside / DONE)
 
-    def _refuse_file(self) -> None:
-        with naming(self.folder):
-            if self.folder.exists() and not self.folder.is_dir():
-                raise OutputError("is a file, not a folder", path=self.folder, todo="choose another folder with --out")
-
     def _files_of_earlier_run(self) -> list[str]:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OutputError("is a file, not a folder", path=self.folder, todo="choose another folder with --out")
         old = self.folder / SUMMARY
         if not (old.exists() or old.is_symlink()):
             return []
@@ -285,25 +268,14 @@ class Publication:
             data = old.read_bytes()
         except OSError as error:
             raise _irreplaceable(error.strerror or str(error), old) from None
-        names = listed(data, old)
-        if not self.force:
-            raise taken(self.folder)
-        return names
-
-    def _refuse_foreign(self, names: Iterable[str]) -> None:
-        old = set(self._old)
-        for name in names:
-            there = self.folder / name
-            if (there.exists() or there.is_symlink()) and name not in old:
-                raise foreign(name, self.folder)
+        return replaced_by_force(data, old, self.folder, force=self.force)
 
     def _make_folders(self) -> None:
         hidden = self.folder / HIDDEN
-        with naming(self.folder):
-            for path in reversed([hidden, *(p for p in hidden.parents if not p.exists())]):
-                path.mkdir(exist_ok=path == hidden)  # which may be empty, and goes then
-                self._made.append(path)
-            self.beside = temporary(hidden)
+        for path in reversed([hidden, *(p for p in hidden.parents if not p.exists())]):
+            path.mkdir(exist_ok=path == hidden)  # which may be empty, and goes then
+            self._made.append(path)
+        self.beside = temporary(hidden)
 
     def _take_back(self) -> None:
         if self.beside.name != HIDDEN:
@@ -313,41 +285,29 @@ class Publication:
                 path.rmdir()
 
 
-def listed(data: bytes, path: str | Path) -> list[str]:
-    """Names of graphlink's files that a summary lists, whatever version wrote it; others are nobody's to replace.
+def replaced_by_force(data: bytes, path: str | Path, folder: str | Path, *, force: bool) -> list[str]:
+    """Return names of graphlink's files that the summary of an earlier run lists, whatever version wrote it; no others may be replaced.
 
     Raises:
-        OutputError: it is none of graphlink's.
+        OutputError: it is none of graphlink's, or ``force`` is not set.
     """
     try:
         names = msgspec.json.decode(data, type=_Listed).files
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _irreplaceable("it was not written by graphlink", path) from None
+    if not force:
+        todo = "choose another folder with --out, or replace those files (and no others) with --force"
+        raise OutputError("holds the outputs of an earlier run", path=folder, todo=todo)
     return list(filter(is_own, dict.fromkeys(names)))
 
 
-def taken(folder: str | Path) -> OutputError:
-    return OutputError(
-        "holds the outputs of an earlier run",
-        path=folder,
-        todo="choose another folder with --out, or replace those files (and no others) with --force",
-    )
-
-
-def foreign(name: str, folder: str | Path) -> OutputError:
-    return OutputError(
-        f"{name} is there already and is not listed in a summary of graphlink",
-        path=folder,
-        todo="move it away or choose another folder with --out",
-    )
-
-
-def _moved_elsewhere(folder: Path) -> OutputError:
-    return OutputError(
-        "another host moves files into it, or was killed while it did",
-        path=folder,
-        todo=f"try again; after {MOST_MOVING_S // 60} minutes what was there before is put back",
-    )
+def refuse_foreign(there: Iterable[str], old: Iterable[str], folder: str | Path) -> None:
+    """Raise OutputError where a file that would be written is ``there`` and none of the ``old`` ones of an earlier run."""
+    known = set(old)
+    foreign = next((name for name in there if name not in known), None)
+    if foreign is not None:
+        what = f"{foreign} is there already and is not listed in a summary of graphlink"
+        raise OutputError(what, path=folder, todo="move it away or choose another folder with --out")
 
 
 def _irreplaceable(problem: str, path: str | Path) -> OutputError:

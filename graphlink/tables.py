@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I64, NOWHERE, Bool, CommTable
+from graphlink.model import I64, NOWHERE, Bool, Comm, CommTable
 
 Positions = NDArray[np.signedinteger]
 _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
@@ -17,9 +17,9 @@ _Table = TypeVar("_Table", bound=Any)  # a dataclass of columns
 def take(table: _Table, rows: Positions | Bool) -> _Table:
     """Return the rows of a record of columns, in the order of ``rows``: positions, or a mask.
 
-    Communication goes with its rows; what is no column stays as it is.
+    Communication goes with its rows; what is no column stays as it is. Of a mask that marks all rows the table itself.
     """
-    return take_as(table, rows, type(table))
+    return table if rows.dtype == np.bool_ and rows.all() else take_as(table, rows, type(table))
 
 
 def take_as(table: Any, rows: Positions | Bool, kind: type[_Table]) -> _Table:
@@ -39,6 +39,12 @@ def concat(*tables: _Table) -> _Table:
     """Return the rows of one or more records, one behind the other; what is no column is that of the first."""
     names = [f.name for f in fields(tables[0]) if isinstance(getattr(tables[0], f.name), np.ndarray)]
     return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
+
+
+def comm_table(comms: dict[int, Comm]) -> CommTable:
+    """Return the communication of rows as a table."""
+    rows = sorted(comms)
+    return CommTable(np.array(rows, np.int32), tuple(comms[row] for row in rows))
 
 
 def take_comms(comm: CommTable, rows: Positions | Bool, count: int) -> CommTable:
@@ -70,3 +76,43 @@ def successive(order: Positions, *columns: NDArray[Any]) -> tuple[Positions, Pos
     for column in columns:
         same &= column[earlier] == column[later]
     return earlier[same], later[same]
+
+
+def last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], asked_order: I64) -> I64:
+    """Return for each asked key the row with that key whose ``order`` is the largest below the asked one; NOWHERE if there is none.
+
+    By sorting rows and questions together, O(n log n).
+    """
+    asked = np.repeat([False, True], [len(order), len(asked_order)])
+    columns = [np.concatenate(pair) for pair in zip(keys, asked_keys, strict=True)]
+    in_turn = np.lexsort((~asked, np.concatenate([order, asked_order]), *columns[::-1]))
+    latest = np.maximum.accumulate(np.where(asked[in_turn], NOWHERE, np.arange(len(in_turn))))
+    found = np.append(in_turn, NOWHERE)[latest]
+    for column in columns:
+        found[column[found] != column[in_turn]] = NOWHERE
+    out = np.empty(len(in_turn), np.int64)
+    out[in_turn] = found
+    return out[len(order) :]
+
+
+def spread(count: int, rows: Positions | Bool, values: NDArray[Any] | int, none: int = NOWHERE) -> NDArray[Any]:
+    """Return a column of ``count`` rows that has ``values`` at ``rows``, the last of several, and ``none`` elsewhere."""
+    out = np.full(count, none, np.int64 if isinstance(values, int) else values.dtype)
+    out[rows] = values
+    return out
+
+
+def marked(count: int, rows: Positions) -> Bool:
+    """Return a mask of ``count`` rows in which ``rows`` are set."""
+    out = np.zeros(count, np.bool_)
+    out[rows] = True
+    return out
+
+
+def begins(*columns: NDArray[Any]) -> Bool:
+    """Mark the rows that differ from the row before in any of the columns; the first always does."""
+    out = np.zeros(len(columns[0]), np.bool_)
+    out[:1] = True
+    for column in columns:
+        out[1:] |= column[1:] != column[:-1]
+    return out

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphlink.model import NOWHERE
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
-from graphlink.nccl.records import Ops, SideFiles, Split
+from graphlink.model import NOWHERE, CommKind, CommOps
+from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
+from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.summary import NcclClock, NcclGroup
 from graphlink.read.nccl_kinds import DumpKind
 from tests.build import Strings
+from tests.comm_ops import Op, comm_ops
 
-_TEXTS = ("function", "dtype", "algorithm", "protocol", "state", "group_name")
-_ZERO = ("start_ns", "end_ns", "exec_ns", "stream", "gpu_start_ns", "gpu_end_ns", "issued_ns")
+_TEXTS = ("function", "dtype", "algorithm", "protocol")
+_ZERO = ("start_ns", "end_ns", "exec_ns", "gpu_start_ns", "gpu_end_ns")
 _NARROW = (*_TEXTS, "communicator", "rank", "peer", "channels", "call", "channel", "row", "proxy", "op")
 CLOCK = NcclClock(offset_ns=0, residual_ns=0, gpu_offset_ns=None, inside=0, checked=0)
 
@@ -64,7 +65,6 @@ def dump(
     made = Dump(
         path="nccl.json",
         kind=kind,
-        clock=Clock.STEADY,
         rank=None,
         host="",
         pid=None,
@@ -75,24 +75,20 @@ def dump(
         proxies=replace(_table(ProxyOps, [p._asdict() for p in proxies], strings), sends=np.array([p.sends for p in proxies], np.bool_)),
         steps=replace(_table(Steps, [s._asdict() for s in steps], strings), state=np.array([s.state for s in steps], np.uint8)),
         events=2 * len(called.rank),
-        paired=len(called.rank),
         left_out={},
         warnings=(),
     )
     return replace(made, strings=strings.all(), **extra)
 
 
-def ops(rows: Iterable[dict[str, Any]], ranks: tuple[int, ...] | None = (0, 1)) -> Ops:
+def ops(rows: Iterable[dict[str, Any]]) -> CommOps:
     """A row needs ``row``, and ``on_host`` where it is one of the host."""
-    given, strings = list(rows), Strings()
-    on_host = np.array([row.get("on_host", False) for row in given], np.bool_)
-    made: Ops = _table(Ops, given, strings, on_host=on_host, strings=(), ranks=(ranks,) * len(given))
-    return replace(made, strings=strings.all())
+    return comm_ops([Op(CommKind.UNKNOWN, "", **row) for row in rows])
 
 
 def side_files(
     dumps: Sequence[Dump],
-    of: Ops,
+    of: CommOps,
     pairs: Iterable[tuple[int, int, int]],
     split: Iterable[tuple[int, int, int, int, int, int]] = (),
     clocks: Sequence[NcclClock] | None = None,
@@ -110,4 +106,5 @@ def side_files(
         groups=list(groups),
         clocks=tuple(clocks or [CLOCK] * len(dumps)),
         split=Split(times[:, 0].astype(np.int32), *times[:, 1:].T),
+        times=[],
     )

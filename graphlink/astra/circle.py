@@ -15,9 +15,11 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
+from graphlink.depend.edges import cycle, topological
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.order import Edges, Reach, cycle, topological
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.graph.order import Edges, Reach
+from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.tables import successive
 
 STEPS_SHOWN: Final = 8  # of a circle
 _MOST_PARENTS: Final = 16  # of a point that are looked at to leave an implied one out
@@ -80,27 +82,23 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
         pb.COMM_SEND_NODE: (np.full(len(place), rank), graph.comm_dst, graph.comm_tag, graph.comm_size),
         pb.COMM_RECV_NODE: (graph.comm_src, np.full(len(place), rank), graph.comm_tag, graph.comm_size),
     }
+    own = [group for group, members in (groups or {}).items() if rank in members]
+    coupled = (graph.comm_type != pb.BROADCAST) & ((graph.group == NO_GROUP) | np.isin(graph.group, own))
     out: dict[int, Key] = {}
     for kind, columns in ends.items():
         nodes = np.flatnonzero((graph.type == kind) & ~graph.host)
         nodes = nodes[np.lexsort((place[nodes], *(c[nodes] for c in reversed(columns))))]
-        if not len(nodes):
-            continue
-        same = np.ones(len(nodes) - 1, np.bool_)
-        for c in columns:
-            same &= c[nodes[1:]] == c[nodes[:-1]]
-        row = np.concatenate([[0], np.cumsum(~same)])
-        pair = np.flatnonzero(same)
-        sure = np.ones(int(row[-1]) + 1, np.bool_)
-        sure[row[pair[~starts_first(graph, ordered, nodes[pair], nodes[pair + 1])]]] = False
+        before, after = successive(nodes, *columns)
+        row = np.cumsum(~np.isin(nodes, after))  # which of those that are alike in all columns
         turn = np.arange(len(nodes)) - np.searchsorted(row, row)
+        sure = ~np.isin(row, row[np.isin(nodes, before[~starts_first(graph, ordered, before, after)])])
         for i, node in enumerate(nodes.tolist()):
-            if sure[row[i]] and (kind != pb.COMM_COLL_NODE or _couples(graph, node, rank, groups)):
+            if sure[i] and (kind != pb.COMM_COLL_NODE or coupled[node]):
                 out[node] = (kind, *(int(c[node]) for c in columns), int(turn[i]))
     return out
 
 
-def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *, deeper: bool = True) -> Bool:
+def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
     """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
@@ -121,12 +119,6 @@ def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64, *
     later[pair[~met]] = False
     yes[close] = later[close]
     return yes
-
-
-def _couples(graph: ChakraFile, node: int, rank: int, groups: Groups | None) -> bool:
-    group = int(graph.group[node])
-    members = None if groups is None else groups.members.get(group)
-    return bool(graph.comm_type[node] != pb.BROADCAST) and (group == NO_GROUP or (members is not None and rank in members))
 
 
 def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -162,71 +154,56 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
     return node, parents
 
 
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """The points of all ranks. ``merged``: the one point that stands for a collective; ``send``: edges from a SEND to its RECV."""
-
-    told: list[str]
-    merged: I64
-    source: I64
-    target: I64
-    send: int  # edges from here on are messages
-
-
 def judge_circles(ranks: Sequence[Waits], findings: Findings) -> set[tuple[int, int]]:
     """Finds what can never end; returns (rank, node id) of it. Linear in points and edges; those of all ranks are in memory."""
-    joined = _join(ranks)
-    merged = joined.merged
-    edges = Edges.of(len(merged), merged[joined.source], merged[joined.target])
-    order = topological(edges, np.arange(len(merged)))
+    merged, sent, received = _met([key for of in ranks for key in of.keys])
+    low = np.cumsum([0, *(len(of.keys) for of in ranks)]).tolist()
+    source = np.concatenate([*(of.source + at for of, at in zip(ranks, low, strict=False)), sent])
+    target = np.concatenate([*(of.target + at for of, at in zip(ranks, low, strict=False)), received])
+    before, after = merged[source], merged[target]
+    order = topological(before, after, np.arange(len(merged)))
     if len(order) == len(merged):
         return set()
     never = np.ones(len(merged), np.bool_)
     never[order] = False
     whose = [(of.rank, i) for of in ranks for i in of.id]
     out = {whose[p] for p in np.flatnonzero(never[merged]).tolist() if whose[p][1] != NOWHERE}
-    findings.add("rank-circle", len(out), [_circle(joined, cycle(edges, order))])
+    told = [text for of in ranks for text in of.told]
+    nodes = cycle(before, after, order, len(merged))
+    findings.add("rank-circle", len(out), [_circle(told, merged, source, target, len(source) - len(sent), nodes)])
     return out
 
 
-def _join(ranks: Sequence[Waits]) -> _Joined:
-    offset = np.cumsum([0, *(len(w.keys) for w in ranks)])
-    merged = np.arange(offset[-1])
+def _met(keys: Sequence[Key | None]) -> tuple[I64, I64, I64]:
+    """Return the one point that stands for each point's collective, and the SENDs and RECVs that are two ends of a message."""
+    merged = np.arange(len(keys))
     meeting: dict[Key, int] = {}
     ends: dict[int, dict[Key, int]] = {pb.COMM_SEND_NODE: {}, pb.COMM_RECV_NODE: {}}
-    for low, of in zip(offset.tolist(), ranks, strict=False):
-        for p, key in enumerate(of.keys):
-            if key is None:
-                continue
-            if key[0] == pb.COMM_COLL_NODE:
-                merged[low + p] = meeting.setdefault(key, low + p)
-            else:
-                ends[key[0]][key[1:]] = low + p
-    sent, received = ends[pb.COMM_SEND_NODE], ends[pb.COMM_RECV_NODE]
-    both = sorted(sent.keys() & received.keys())
-    source = [w.source + o for w, o in zip(ranks, offset, strict=False)]
-    target = [w.target + o for w, o in zip(ranks, offset, strict=False)]
-    within = sum(map(len, source))
-    source.append(np.array([sent[k] for k in both], np.int64))
-    target.append(np.array([received[k] for k in both], np.int64))
-    return _Joined([t for w in ranks for t in w.told], merged, np.concatenate(source), np.concatenate(target), within)
+    for p, key in enumerate(keys):
+        if key is not None and key[0] == pb.COMM_COLL_NODE:
+            merged[p] = meeting.setdefault(key, p)
+        elif key is not None:
+            ends[key[0]][key[1:]] = p
+    both = sorted(ends[pb.COMM_SEND_NODE].keys() & ends[pb.COMM_RECV_NODE].keys())
+    sent, received = (np.array([of_kind[key] for key in both], np.int64) for of_kind in ends.values())
+    return merged, sent, received
 
 
-def _circle(joined: _Joined, nodes: list[int]) -> str:
-    """``A -word-> B``: A waits for B."""
-    merged, inside = joined.merged, set(nodes)
-    taken = [e for e in np.flatnonzero(np.isin(merged[joined.target], nodes)).tolist() if merged[joined.source[e]] in inside]
-    edge = {(int(merged[joined.target[e]]), int(merged[joined.source[e]])): e for e in taken}
+def _circle(told: Sequence[str], merged: I64, source: I64, target: I64, messages: int, nodes: list[int]) -> str:
+    """``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its RECV."""
+    inside = set(nodes)
+    taken = [e for e in np.flatnonzero(np.isin(merged[target], nodes)).tolist() if merged[source[e]] in inside]
+    edge = {(int(merged[target[e]]), int(merged[source[e]])): e for e in taken}
     way = [edge[a, b] for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
     steps: list[tuple[str, str]] = []  # who waits, how for the next
     for came, goes in zip(way[-1:] + way[:-1], way, strict=True):
-        here, on = int(joined.source[came]), int(joined.target[goes])
+        here, on = int(source[came]), int(target[goes])
         if here != on:
-            steps.append((joined.told[here], _MEETS))
-        if joined.told[on]:
-            steps.append((joined.told[on], _SEND if goes >= joined.send else _AFTER))
+            steps.append((told[here], _MEETS))
+        if told[on]:
+            steps.append((told[on], _SEND if goes >= messages else _AFTER))
     begin = min(range(len(steps)), key=lambda i: (steps[i][0], steps[i][1] == _AFTER))
     steps = steps[begin:] + steps[:begin]
-    shown = " ".join(f"{told} -{word}->" for told, word in steps[:STEPS_SHOWN])
+    shown = " ".join(f"{text} -{word}->" for text, word in steps[:STEPS_SHOWN])
     more = f" ... ({len(steps) - STEPS_SHOWN} more)" if len(steps) > STEPS_SHOWN else ""
     return f"{shown}{more} " + steps[0][0].partition(' "')[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -22,105 +22,98 @@ TINY_BYTES, SMALL_BYTES = 4, 64  # of an ALL_GATHER shard: stock system files sp
 HIGHEST_GROUP: Final = 2**31 - 1
 
 
-class CommRules:
-    """``add`` takes a rule's key and the nodes that break it."""
+Masks = dict[str, Bool]  # by key of a rule: which nodes break it
 
-    def __init__(self, graph: ChakraFile, rank: int, world: int, groups: Groups | None, add: Callable[[str, Bool], None]):
-        self._graph, self._rank, self._world, self._groups, self._add = graph, rank, world, groups, add
-        self._negative_group = np.zeros(len(graph.id), np.bool_)
-        self._unreadable = {(odd.name, odd.node) for odd in graph.odd if odd.kind not in (*INTEGERS, TWICE)}
-        self._coll = graph.type == pb.COMM_COLL_NODE
-        self._coupled = self._coll & (graph.comm_type != pb.BROADCAST)  # a BROADCAST lasts what was recorded, whatever its group and size
-        self._send = graph.type == pb.COMM_SEND_NODE
-        self._recv = graph.type == pb.COMM_RECV_NODE
 
-    def judge(self) -> None:
-        """Linear in nodes; all rules are masks over columns."""
-        self._present()
-        self._collectives()
-        self._group_names()
-        self._group_members()
-        self._messages()
+def comm_rules(graph: ChakraFile, rank: int, world: int, groups: Groups | None) -> Iterator[tuple[str, Bool]]:
+    """Yield rules and the nodes that break them, one rule twice. Linear in nodes; all are masks over columns."""
+    coll = graph.type == pb.COMM_COLL_NODE
+    coupled = coll & (graph.comm_type != pb.BROADCAST)  # a BROADCAST lasts what was recorded, whatever its group and size
+    send, recv = graph.type == pb.COMM_SEND_NODE, graph.type == pb.COMM_RECV_NODE
+    yield from _attributes(graph, coll, coupled, send, recv).items()
+    yield from _groups(graph, coll, coupled, rank, groups).items()
+    yield from _messages(graph, send, recv, rank, world).items()
 
-    def _lacks(self, bit: Has) -> Bool:
-        out: Bool = (self._graph.has & np.uint32(bit)) == 0
+
+def _lacks(graph: ChakraFile, bit: Has) -> Bool:
+    out: Bool = (graph.has & np.uint32(bit)) == 0
+    return out
+
+
+def _has(graph: ChakraFile, bit: Has) -> Bool:
+    """Nodes that carry the attribute with a value in it that a reader can make a number of."""
+    out = ~_lacks(graph, bit)
+    out[[odd.node for odd in graph.odd if odd.name.upper() == bit.name and odd.kind not in (*INTEGERS, TWICE)]] = False
+    return out
+
+
+def _attributes(graph: ChakraFile, coll: Bool, coupled: Bool, send: Bool, recv: Bool) -> Masks:
+    typed, sized = coll & _has(graph, Has.COMM_TYPE), coll & _has(graph, Has.COMM_SIZE)
+    kind, size = graph.comm_type, graph.comm_size
+    gather = sized & (kind == pb.ALL_GATHER)
+    return {
+        "no-comm-type": coll & _lacks(graph, Has.COMM_TYPE),
+        "no-comm-size": (coll | send | recv) & _lacks(graph, Has.COMM_SIZE),
+        "no-peer": (send & _lacks(graph, Has.COMM_DST)) | (recv & _lacks(graph, Has.COMM_SRC)),
+        "no-tag": (send | recv) & _lacks(graph, Has.COMM_TAG),
+        "unsupported": typed & ~np.isin(kind, SUPPORTED),
+        "broadcast": typed & (kind == pb.BROADCAST),
+        "empty-gather": gather & (size == 0),
+        "tiny-gather": gather & (size > 0) & (size < TINY_BYTES),
+        "small-gather": gather & (size >= TINY_BYTES) & (size < SMALL_BYTES),
+        "size-zero": sized & (size == 0) & (kind != pb.ALL_GATHER) & (kind != pb.BROADCAST),
+        "negative-size": (coupled | send | recv) & (size < 0),
+        "group-of-one": coupled & (graph.group == NO_GROUP) & (graph.metadata.world_size == 1),
+    }
+
+
+def _groups(graph: ChakraFile, coll: Bool, coupled: Bool, rank: int, groups: Groups | None) -> Masks:
+    given = coll & ~_lacks(graph, Has.PG_NAME)
+    text, prefix, huge, negative = (np.zeros(len(coll), np.bool_) for _ in range(4))
+    for odd in graph.odd:
+        if odd.name != "pg_name" or odd.kind != "string_val":
+            continue
+        number = re.match(r"\s*[+-]?[0-9]+", odd.value)
+        if number is None:
+            text[odd.node] = True
+        elif abs(int(number[0])) > HIGHEST_GROUP:
+            huge[odd.node] = True
+        elif number[0] == odd.value:  # a sign or a space before it
+            negative[odd.node] = int(number[0]) < 0
+        else:
+            prefix[odd.node] = True
+    named = coll & (graph.group > NO_GROUP) & (graph.group <= HIGHEST_GROUP)
+    names = {
+        "group-text": given & text,
+        "group-prefix": given & prefix,
+        "group-huge": given & (huge | (graph.group > HIGHEST_GROUP)),
+        "group-zero": given & (graph.group == NO_GROUP),
+    }
+    if groups is None:
+        return names | {"no-groups": named}
+    ids, which = np.unique(np.where(named, graph.group, BAD_GROUP), return_inverse=True)
+    members = [groups.get(int(i)) for i in ids]
+
+    def where(broken: list[bool]) -> Bool:
+        out: Bool = named & np.array(broken, np.bool_)[which.reshape(-1)]
         return out
 
-    def _has(self, bit: Has) -> Bool:
-        """Nodes that carry the attribute with a value in it that a reader can make a number of."""
-        out = ~self._lacks(bit)
-        out[[node for name, node in self._unreadable if bit.name == name.upper()]] = False
-        return out
+    return names | {
+        "group-unknown": where([m is None for m in members]) | (coll & negative),
+        "group-of-one": coupled & where([m is not None and len(m) == 1 for m in members]),
+        "outside-group": coupled & where([m is not None and rank not in m for m in members]),
+        "legacy-group": named & (len(np.unique(graph.group[named])) > 1),
+    }
 
-    def _present(self) -> None:
-        message = self._send | self._recv
-        self._add("no-comm-type", self._coll & self._lacks(Has.COMM_TYPE))
-        self._add("no-comm-size", (self._coll | message) & self._lacks(Has.COMM_SIZE))
-        self._add("no-peer", (self._send & self._lacks(Has.COMM_DST)) | (self._recv & self._lacks(Has.COMM_SRC)))
-        self._add("no-tag", message & self._lacks(Has.COMM_TAG))
 
-    def _collectives(self) -> None:
-        graph, coll = self._graph, self._coll
-        typed, sized = coll & self._has(Has.COMM_TYPE), coll & self._has(Has.COMM_SIZE)
-        kind, size = graph.comm_type, graph.comm_size
-        gather = sized & (kind == pb.ALL_GATHER)
-        self._add("unsupported", typed & ~np.isin(kind, SUPPORTED))
-        self._add("broadcast", typed & (kind == pb.BROADCAST))
-        self._add("empty-gather", gather & (size == 0))
-        self._add("tiny-gather", gather & (size > 0) & (size < TINY_BYTES))
-        self._add("small-gather", gather & (size >= TINY_BYTES) & (size < SMALL_BYTES))
-        self._add("size-zero", sized & (size == 0) & (kind != pb.ALL_GATHER) & (kind != pb.BROADCAST))
-        self._add("negative-size", (self._coupled | self._send | self._recv) & (size < 0))
-
-    def _group_names(self) -> None:
-        graph, coll = self._graph, self._coll
-        named = coll & ~self._lacks(Has.PG_NAME)
-        text, prefix, huge = (np.zeros(len(coll), np.bool_) for _ in range(3))
-        for odd in graph.odd:
-            if odd.name != "pg_name" or odd.kind != "string_val":
-                continue
-            number = re.match(r"\s*[+-]?[0-9]+", odd.value)
-            if number is None:
-                text[odd.node] = True
-            elif abs(int(number[0])) > HIGHEST_GROUP:
-                huge[odd.node] = True
-            elif number[0] == odd.value:  # a sign or a space before it
-                self._negative_group[odd.node] = int(number[0]) < 0
-            else:
-                prefix[odd.node] = True
-        self._add("group-text", named & text)
-        self._add("group-prefix", named & prefix)
-        self._add("group-huge", named & (huge | (graph.group > HIGHEST_GROUP)))
-        self._add("group-zero", named & (graph.group == NO_GROUP))
-
-    def _group_members(self) -> None:
-        graph, coll = self._graph, self._coll
-        named = coll & (graph.group > NO_GROUP) & (graph.group <= HIGHEST_GROUP)
-        world = self._coupled & (graph.group == NO_GROUP)
-        self._add("group-of-one", world & (graph.metadata.world_size == 1))
-        if self._groups is None:
-            self._add("no-groups", named)
-            return
-        ids, which = np.unique(np.where(named, graph.group, BAD_GROUP), return_inverse=True)
-        members = [self._groups.members.get(int(i)) for i in ids]
-
-        def where(broken: list[bool], of: Bool) -> Bool:
-            out: Bool = of & named & np.array(broken, np.bool_)[which.reshape(-1)]
-            return out
-
-        self._add("group-unknown", where([m is None for m in members], coll) | (coll & self._negative_group))
-        self._add("group-of-one", where([m is not None and len(m) == 1 for m in members], self._coupled))
-        self._add("outside-group", where([m is not None and self._rank not in m for m in members], self._coupled))
-        self._add("legacy-group", named & (len(np.unique(graph.group[named])) > 1))
-
-    def _messages(self) -> None:
-        graph, send, recv = self._graph, self._send, self._recv
-        src, dst = self._has(Has.COMM_SRC), self._has(Has.COMM_DST)
-        message = send | recv
-        self._add("foreign-end", (send & src & (graph.comm_src != self._rank)) | (recv & dst & (graph.comm_dst != self._rank)))
-        peer = np.where(send, graph.comm_dst, graph.comm_src)
-        known = (send & dst) | (recv & src)
-        self._add("to-itself", known & (peer == self._rank))
-        self._add("no-such-rank", known & ((peer < 0) | (peer >= self._world)))
-        self._add("negative-tag", message & (graph.comm_tag < 0))
-        self._add("empty-send", send & self._has(Has.COMM_SIZE) & (graph.comm_size == 0))
+def _messages(graph: ChakraFile, send: Bool, recv: Bool, rank: int, world: int) -> Masks:
+    src, dst = _has(graph, Has.COMM_SRC), _has(graph, Has.COMM_DST)
+    peer = np.where(send, graph.comm_dst, graph.comm_src)
+    known = (send & dst) | (recv & src)
+    return {
+        "foreign-end": (send & src & (graph.comm_src != rank)) | (recv & dst & (graph.comm_dst != rank)),
+        "to-itself": known & (peer == rank),
+        "no-such-rank": known & ((peer < 0) | (peer >= world)),
+        "negative-tag": (send | recv) & (graph.comm_tag < 0),
+        "empty-send": send & _has(graph, Has.COMM_SIZE) & (graph.comm_size == 0),
+    }

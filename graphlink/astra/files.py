@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -47,13 +48,18 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What ``run.sh`` runs. ``prefix``: of the graphs, from the folder that a reader works in. ``nodes``: what each reader executes."""
+class Plan:
+    """All that is known before anything is written. ``prefix``: of the graphs, from the folder that a reader works in."""
 
+    folder: Path
     prefix: str
     ranks: int
-    nodes: dict[str, int]
+    nodes: dict[str, int]  # what each reader executes
     groups: frozenset[str]  # readers that are given comm_group.json
+    network: tuple[Dimension, ...]
+    replay_only: bool
+    alone: Path | None  # the graph of a run of one rank, which gets an idle second one
+    warnings: tuple[str, ...]
 
 
 def system_json(dimensions: int, *, replay_only: bool) -> bytes:
@@ -79,12 +85,12 @@ def system_json(dimensions: int, *, replay_only: bool) -> bytes:
     }
     if replay_only:
         system["replay-only"] = 1
-    return _json(system)
+    return as_json(system)
 
 
 def network_yml(dimensions: Sequence[Dimension]) -> bytes:
     """JSON, which is YAML too: later versions of ASTRA-sim have JSON here."""
-    return _json(
+    return as_json(
         {
             "topology": [d.topology for d in dimensions],
             "npus_count": [d.npus for d in dimensions],
@@ -95,7 +101,7 @@ def network_yml(dimensions: Sequence[Dimension]) -> bytes:
 
 
 def memory_json() -> bytes:
-    return _json({"memory-type": "NO_MEMORY_EXPANSION"})
+    return as_json({"memory-type": "NO_MEMORY_EXPANSION"})
 
 
 def idle_rank() -> bytes:
@@ -106,17 +112,13 @@ def idle_rank() -> bytes:
     return b"".join(map(framed, (head.SerializeToString(), node.SerializeToString())))
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """``summary.json`` of the folder: which files are ours, and what the network was made of."""
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``graphlink astra --json`` writes: which files are ours, what the network was made of, and what is known of the run.
+    ``warnings``: of ``graphlink check``."""
 
     graphlink: str = __version__
     files: list[str]
     network: tuple[Dimension, ...]
-
-
-class Prepared(Listing, frozen=True, kw_only=True):
-    """What ``graphlink astra --json`` writes: that file, and what is known of the run. ``warnings``: of ``graphlink check``."""
-
     folder: str
     ranks: int
     nodes: int
@@ -124,32 +126,59 @@ class Prepared(Listing, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def listing_json(listing: Listing) -> bytes:
-    return _json(listing)
+def run_sh(plan: Plan) -> bytes:
+    functions = "\n".join(_function(plan, reader) for reader in READERS)
+    counted = max(plan.nodes.values()) <= MOST_LOGGED
+    expected = " ".join(f"{reader}) expected={plan.nodes[reader]} ;;" for reader in READERS)
+    return _SCRIPT.format(functions=functions, expected=expected, ranks=plan.ranks, counted=int(counted)).encode()
 
 
-def run_sh(run: Run) -> bytes:
-    functions = "\n".join(_function(run, reader) for reader in READERS)
-    counted = max(run.nodes.values()) <= MOST_LOGGED
-    expected = " ".join(f"{reader}) expected={run.nodes[reader]} ;;" for reader in READERS)
-    text = _SCRIPT.format(functions=functions, expected=expected, ranks=run.ranks, counted=int(counted))
-    return text.encode()
-
-
-def _function(run: Run, reader: str) -> str:
+def _function(plan: Plan, reader: str) -> str:
     options = [
-        f"--workload-configuration={run.prefix}",
+        f"--workload-configuration={plan.prefix}",
         "--system-configuration=../system.json",
         "--network-configuration=../network.yml",
         "--remote-memory-configuration=../memory.json",
-        *(["--comm-group-configuration=../comm_group.json"] if reader in run.groups else []),
+        *(["--comm-group-configuration=../comm_group.json"] if reader in plan.groups else []),
         "--logging-folder=log",
     ]
     lines = " \\\n".join(f"    {shlex.quote(option)}" for option in options)
     return f'run_{reader}() {{\n  "$simulator" \\\n{lines}\n}}\n'
 
 
-def _json(value: object) -> bytes:
+def readme(plan: Plan) -> bytes:
+    return "\n".join(
+        [
+            "Made by graphlink astra: what ASTRA-sim needs to run the graphs of this run.",
+            "",
+            *network_lines(plan),
+            "",
+            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh          the present ASTRA-sim (feeder_v3)",
+            "  ASTRA_SIM=/path/to/AstraSim_Analytical_Congestion_Unaware bash run.sh legacy   that of 2024",
+            "",
+            "An exit status of 0 of ASTRA-sim proves nothing. run.sh succeeds where it is 0, every rank printed its finished line,",
+            "and all nodes were executed. It finds the graphs by a relative path: move both folders or none.",
+            *(["", "To be known of these graphs (graphlink check):", *(f"  {w}" for w in plan.warnings)] if plan.warnings else []),
+            "",
+        ]
+    ).encode()
+
+
+def network_lines(plan: Plan) -> list[str]:
+    lines = []
+    for d in plan.network:
+        lines.append(f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns")
+        lines += [f"  {e}" for e in d.evidence]
+    if len(plan.network) > 1:
+        lines.append("Two dimensions: take the congestion-unaware binary, the other one has one dimension.")
+    if plan.alone is not None:
+        lines.append("One rank: ASTRA-sim needs two, so trace.1.et is one that computes 1 us; trace.0.et is a copy.")
+    if plan.replay_only:
+        lines.append("replay-only: communication takes its recorded time and the network is not used.")
+    return lines
+
+
+def as_json(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 

@@ -6,8 +6,10 @@ Determined by running hand-made graphs through both, unless the text says (read)
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -27,30 +29,11 @@ class Rule:
     legacy: str
 
     @property
-    def known_from(self) -> str:
-        """``run``: tried; ``source``: read in the readers' source; ``derived``: follows from what was tried or from the format."""
-        if self.key in _DERIVED:
-            return "derived"
-        if "(read)" in self.head:
-            return "source"
-        return "run, source" if "(read)" in self.legacy else "run"
+    def on_legacy(self) -> str:
+        """Return what the legacy reader makes of it; "" = no harm."""
+        return self.head if self.legacy == _SAME else self.legacy
 
 
-_DERIVED: Final = frozenset(
-    [
-        "broken",
-        "file-name",
-        "other-rank",
-        "fewer-ranks",
-        "ctrl-undecided",
-        "maybe-last",
-        "unchained",
-        "no-groups",
-        "groups-file",
-        "small-gather",
-        "rank-circle",
-    ]
-)
 _SAME: Final = "the same"
 _NO_MATTER: Final = ""
 _NETWORK: Final = " (network mode)"
@@ -335,20 +318,16 @@ class Findings:
     """Collects; nothing is lost but examples beyond the first few."""
 
     def __init__(self) -> None:
-        self._count: dict[str, int] = {}
-        self._examples: dict[str, list[str]] = {}
+        self._count: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = defaultdict(list)
 
     def add(self, key: str, count: int, examples: Iterable[str] = ()) -> None:
         """``count`` more places where rule ``key`` does not hold; of ``examples`` no more are taken than are kept."""
         assert key in RULES, key
         if not count:
             return
-        self._count[key] = self._count.get(key, 0) + count
-        kept = self._examples.setdefault(key, [])
-        for text in examples:
-            if len(kept) >= EXAMPLES:
-                break
-            kept.append(text)
+        self._count[key] += count
+        self._examples[key].extend(islice(examples, EXAMPLES - len(self._examples[key])))
 
     def judgement(self, ranks: Iterable[int], nodes: int) -> Judgement:
         found = [Verdict(rule, self._count[key], tuple(self._examples[key])) for key, rule in RULES.items() if key in self._count]

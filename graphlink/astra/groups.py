@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,15 +10,9 @@ import msgspec
 from graphlink.astra.findings import Findings
 from graphlink.errors import InputError
 
+Groups = dict[int, tuple[int, ...]]  # usable ones by id, members as listed
+
 HIGHEST_KEY: Final = 499
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Usable groups by id, members as listed."""
-
-    path: Path
-    members: dict[int, tuple[int, ...]]
 
 
 def read_groups(path: Path, findings: Findings) -> Groups:
@@ -38,19 +31,17 @@ def read_groups(path: Path, findings: Findings) -> Groups:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         findings.add("groups-file", 1, [f"{path.name}: no JSON: {problem}"])
-        return Groups(path, {})
+        return {}
     if not isinstance(document, dict):
         findings.add("groups-file", 1, [f"{path.name}: no object of groups"])
-        return Groups(path, {})
-    members = {}
+        return {}
+    groups = {}
     for key, ranks in document.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 19 and int(key) > 0):
             findings.add("groups-key", 1, [f'"{key[:40]}"'])
-            continue
-        if not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
+        elif not (isinstance(ranks, list) and ranks and all(type(r) is int and r >= 0 for r in ranks)):
             findings.add("groups-file", 1, [f'group "{key}": no list of ranks'])
-            continue
-        if int(key) > HIGHEST_KEY:
-            findings.add("groups-high", 1, [f'"{key}"'])
-        members[int(key)] = tuple(ranks)
-    return Groups(path, members)
+        else:
+            findings.add("groups-high", int(key) > HIGHEST_KEY, [f'"{key}"'])
+            groups[int(key)] = tuple(ranks)
+    return groups

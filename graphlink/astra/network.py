@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.astra.files import Dimension
-from graphlink.graph.chakra import NO_GROUP, NodeType
+from graphlink.graph.chakra import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
 from graphlink.replay.slots import meeting_costs
 from graphlink.replay.whatif import wire_share
 from graphlink.replay.workload import Workload
+from graphlink.tables import concat, take
 
 F64 = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -49,9 +50,6 @@ class Transfers:
     size_bytes: F64  # as comm_size
     took_ns: F64
 
-    def __len__(self) -> int:
-        return len(self.group)
-
     @property
     def wire_bytes(self) -> F64:
         wire: F64 = self.size_bytes * wire_share(self.type, self.members.astype(np.float64))
@@ -67,20 +65,19 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
     """Of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a network model, and what took no time."""
     work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
     met = meetings(work, groups)
-    return _joined(_collectives(work, met), _messages(work, met))
+    found = concat(_collectives(work, met), _messages(work, met))
+    known = np.isin(found.type, _SIMULATED) | (found.type == NOWHERE)
+    return take(found, known & (found.size_bytes > 0) & (found.took_ns > 1) & (found.members > 1))
 
 
 def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
     """A ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across blocks."""
     block = _block(found, groups, world)
     if block is None:
-        return (_dimension(world, _fitted(found, np.ones(len(found), np.bool_)), ()),)
-    inside, across = (_within(found, groups, block, inside=inside) for inside in (True, False))
+        return (_dimension(world, found, ()),)
+    inside, across = (take(found, _within(found, groups, block, inside=inside)) for inside in (True, False))
     why = (f"communicators of {block} neighbouring ranks got more bandwidth than those across them",)
-    return (
-        _dimension(block, _fitted(found, inside), why),
-        _dimension(world // block, _fitted(found, across), why),
-    )
+    return _dimension(block, inside, why), _dimension(world // block, across, why)
 
 
 def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]) -> tuple[str, ...]:
@@ -112,70 +109,61 @@ def _hops(one: I64, other: I64, npus: Sequence[int]) -> I64:
     return hops
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """``None``: not measured."""
-
-    bytes_per_s: float | None
-    step_ns: float | None
-    evidence: tuple[str, ...]
+def _dimension(npus: int, found: Transfers, why: tuple[str, ...]) -> Dimension:
+    step, latency = _latency(found)
+    rate, bandwidth = _bandwidth(found, step)
+    return Dimension("Ring", npus, rate or DEFAULT_BYTES_PER_S, DEFAULT_STEP_NS if step is None else step, (*why, bandwidth, latency))
 
 
-def _dimension(npus: int, link: _Link, why: tuple[str, ...]) -> Dimension:
-    rate = DEFAULT_BYTES_PER_S if link.bytes_per_s is None else link.bytes_per_s
-    step = DEFAULT_STEP_NS if link.step_ns is None else link.step_ns
-    return Dimension("Ring", npus, rate, step, (*why, *link.evidence))
-
-
-def _fitted(found: Transfers, which: Bool) -> _Link:
-    wire, steps, took = found.wire_bytes, found.steps, found.took_ns
-    small = np.flatnonzero(which & (wire <= SMALL))
-    step: float | None = None
-    if len(small):
-        least = small[np.argmin(took[small] / steps[small])]
-        step = float(took[least] / steps[least])
-        latency = (
-            f"latency {step:,.0f} ns a step: the least of {len(small):,} transfers of up to {SMALL:,} bytes, "
-            f"{_told(found, int(least))} in {took[least] / 1e3:,.1f} us, {steps[least]} steps"
+def _latency(found: Transfers) -> tuple[float | None, str]:
+    """Return the ns of a step, None where it was not measured, and where that is from."""
+    small = np.flatnonzero(found.wire_bytes <= SMALL)
+    if not len(small):
+        return (
+            None,
+            f"latency {DEFAULT_STEP_NS:,.0f} ns a step: no measurement, a default; no transfer of up to {SMALL:,} bytes was recorded",
         )
-    else:
-        latency = f"latency {DEFAULT_STEP_NS:,.0f} ns a step: no measurement, a default; no transfer of up to {SMALL:,} bytes was recorded"
-    late: F64 = steps.astype(np.float64) * (step or 0.0)
-    large = which & (wire >= LARGE)
-    usable = large & (took > 2 * late)
+    took, steps = found.took_ns, found.steps
+    least = int(small[np.argmin(took[small] / steps[small])])
+    step = float(took[least] / steps[least])
+    return step, (
+        f"latency {step:,.0f} ns a step: the least of {len(small):,} transfers of up to {SMALL:,} bytes, "
+        f"{_told(found, least)} in {took[least] / 1e3:,.1f} us, {steps[least]} steps"
+    )
+
+
+def _bandwidth(found: Transfers, step_ns: float | None) -> tuple[float | None, str]:
+    """Return bytes a second, None where they were not measured, and where that is from."""
+    wire, took = found.wire_bytes, found.took_ns
+    late: F64 = found.steps.astype(np.float64) * (step_ns or 0.0)
+    usable = (wire >= LARGE) & (took > 2 * late)
     if usable.any():
         most = np.flatnonzero(usable & (wire >= wire[usable].max() / 4))
         rate = float(np.median(wire[most] / (took[most] - late[most])) * 1e9)
-        told = (
+        types = ", ".join(sorted({_type(int(t)) for t in found.type[most]}))
+        return rate, (
             f"bandwidth {rate / 1e9:,.2f}e9 bytes/s: median bus bandwidth, latency taken off, of the largest {len(most):,} "
-            f"transfers, {wire[most].min():,.0f} to {wire[most].max():,.0f} bytes on the wire, {_types(found, most)}"
+            f"transfers, {wire[most].min():,.0f} to {wire[most].max():,.0f} bytes on the wire, {types}"
         )
-        return _Link(rate, step, (told, latency))
-    return _Link(None, step, (_no_bandwidth(found, which, late), latency))
-
-
-def _no_bandwidth(found: Transfers, which: Bool, late: F64) -> str:
     default = f"bandwidth {DEFAULT_BYTES_PER_S / 1e9:g}e9 bytes/s: no measurement, a default"
-    if not which.any():
-        return f"{default}; no collective or message between recorded ranks"
-    wire = np.where(which, found.wire_bytes, 0)
+    if not len(wire):
+        return None, f"{default}; no collective or message between recorded ranks"
     largest = int(np.argmax(wire))
-    rest = found.took_ns[largest] - late[largest]
+    rest = took[largest] - late[largest]
     if wire[largest] >= LARGE:
-        return f"{default}; transfers of {wire[largest]:,.0f} bytes took little more than their latency"
+        return None, f"{default}; transfers of {wire[largest]:,.0f} bytes took little more than their latency"
     hint = f"; --bandwidth {wire[largest] / rest:.3g} plays those as recorded, and is wrong for larger ones" if rest > 0 else ""
-    return f"{default}; recorded transfers are too small, {wire[largest]:,.0f} bytes on the wire at most{hint}"
+    return None, f"{default}; recorded transfers are too small, {wire[largest]:,.0f} bytes on the wire at most{hint}"
 
 
 def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> int | None:
     """The size of the blocks of neighbours that fill the world, each a communicator, with faster links inside; the largest such."""
-    used = {int(g) for g in np.unique(found.group)}
-    blocks = {tuple(sorted(groups[g])) for g in used if g in groups}
+    blocks = {tuple(sorted(groups[g])) for g in np.unique(found.group).tolist() if g in groups}
     for size in (s for s in range(world // 2, 1, -1) if world % s == 0):
         if not all(tuple(range(a, a + size)) in blocks for a in range(0, world, size)):
             continue
-        inside = _fitted(found, _within(found, groups, size, inside=True)).bytes_per_s
-        across = _fitted(found, _within(found, groups, size, inside=False)).bytes_per_s
+        sides = (take(found, _within(found, groups, size, inside=inside)) for inside in (True, False))
+        inside, across = (_bandwidth(side, _latency(side)[0])[0] for side in sides)
         if inside is not None and across is not None and inside > FASTER * across:
             return size
     return None
@@ -183,8 +171,8 @@ def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) ->
 
 def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
     """Transfers of communicators whose ranks are all of one block, or are not."""
-    spans = {int(g): len({r // block for r in groups[int(g)]}) > 1 if int(g) in groups else True for g in np.unique(found.group)}
-    across = np.array([spans[g] for g in found.group.tolist()], np.bool_)
+    used, which = np.unique(found.group, return_inverse=True)
+    across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[which]
     within: Bool = (across != inside) & (found.group != MESSAGES)
     return within
 
@@ -200,8 +188,7 @@ def _collectives(work: Workload, met: Meetings) -> Transfers:
     agreed[meeting[(kind[node] != kind[first[meeting]]) | (size[node] != size[first[meeting]])]] = False
     whole = np.bincount(meeting, minlength=n) == met.expected
     took = meeting_costs(work, met)[1].astype(np.float64)
-    found = Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took)
-    return _only(found, agreed & whole & _usable(found))
+    return take(Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took), agreed & whole)
 
 
 def _messages(work: Workload, met: Meetings) -> Transfers:
@@ -212,35 +199,7 @@ def _messages(work: Workload, met: Meetings) -> Transfers:
     n = len(receive)
     two = np.full(n, 2, np.int64)
     size = work.column("comm_size")[receive].astype(np.float64)
-    found = Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took)
-    return _only(found, _usable(found))
-
-
-def _usable(found: Transfers) -> Bool:
-    known = np.isin(found.type, _SIMULATED) | (found.type == NOWHERE)
-    usable: Bool = known & (found.size_bytes > 0) & (found.took_ns > 1) & (found.members > 1)
-    return usable
-
-
-def _only(found: Transfers, which: Bool) -> Transfers:
-    return Transfers(
-        found.group[which],
-        found.type[which],
-        found.members[which],
-        found.size_bytes[which],
-        found.took_ns[which],
-    )
-
-
-def _joined(a: Transfers, b: Transfers) -> Transfers:
-    def both(name: str) -> Any:
-        return np.concatenate([getattr(a, name), getattr(b, name)])
-
-    return Transfers(*map(both, ("group", "type", "members", "size_bytes", "took_ns")))
-
-
-def _types(found: Transfers, at: I64) -> str:
-    return ", ".join(sorted({_type(int(t)) for t in found.type[at]}))
+    return Transfers(np.full(n, MESSAGES, np.int64), np.full(n, NOWHERE, np.int64), two, size, took)
 
 
 def _told(found: Transfers, i: int) -> str:
@@ -250,11 +209,3 @@ def _told(found: Transfers, i: int) -> str:
 
 def _type(number: int) -> str:
     return "message" if number == NOWHERE else CollectiveType(number).name
-
-
-def named_groups(work: Workload) -> frozenset[int]:
-    """Groups that the collectives name; all ranks (no name) is none of them."""
-    used: set[int] = set()
-    for file in work.files:
-        used.update(np.unique(file.group[file.comm_type != NOWHERE]).tolist())
-    return frozenset(used - {NO_GROUP})

@@ -15,14 +15,14 @@ from graphlink.astra.circle import Ordered, Waits, judge_circles, starts_first, 
 from graphlink.astra.findings import Findings, Judgement
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
+from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.order import Edges, cycle, topological
 from graphlink.model import I32, I64
+from graphlink.replay.folder import GROUPS
 from graphlink.replay.slots import play_slots
 from graphlink.replay.workload import workload
 
-GROUPS_NAME: Final = "comm_group.json"
 SHOWN_CYCLE: Final = 6
 
 
@@ -68,7 +68,7 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
         InputError: a file cannot be read or has nothing of a Chakra graph.
     """
     findings = Findings()
-    beside = files[0].path.parent / GROUPS_NAME
+    beside = files[0].path.parent / GROUPS
     path = groups_path or (beside if beside.is_file() else None)
     groups = None if path is None else read_groups(path, findings)
     run = run or files
@@ -108,8 +108,7 @@ def runs_of(folder: Path) -> list[list[RankFile]]:
         InputError: there is none.
     """
     by_prefix: dict[str, list[RankFile]] = defaultdict(list)
-    for path in sorted(folder.glob("*.et")):
-        file = RankFile.of(path)
+    for file in map(RankFile.of, sorted(folder.glob("*.et"))):
         by_prefix[file.prefix].append(file)
     if not by_prefix:
         raise InputError("holds no .et file", path=folder, todo="name a graph, or a folder of PREFIX.RANK.et files")
@@ -155,14 +154,12 @@ def _start_ns(graph: ChakraFile, rank: int) -> I64:
 
 def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int, findings: Findings) -> None:
     """Whether the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not known."""
-    used = {op.group for of_rank in ops.values() for op in of_rank.collectives}
-    for group in sorted(used & (groups.members.keys() if groups is not None else set())):
-        assert groups is not None
-        members = groups.members[group]
-        beyond = sorted({r for r in members if r >= world}) if world > 1 else []
-        findings.add("group-beyond", bool(beyond), [f"group {group}: rank {beyond[0]} of a run of {world} ranks" if beyond else ""])
-        twice = [r for r, count in Counter(members).items() if count > 1]
-        findings.add("group-twice", bool(twice), [f"group {group}: rank {twice[0]}" if twice else ""])
+    known = groups or {}
+    for group in sorted(known.keys() & {op.group for of_rank in ops.values() for op in of_rank.collectives}):
+        beyond = sorted(r for r in known[group] if r >= world > 1)
+        findings.add("group-beyond", bool(beyond), (f"group {group}: rank {r} of a run of {world} ranks" for r in beyond[:1]))
+        twice = [r for r, count in Counter(known[group]).items() if count > 1]
+        findings.add("group-twice", bool(twice), (f"group {group}: rank {r}" for r in twice[:1]))
 
 
 def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings) -> None:
@@ -175,7 +172,7 @@ def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, never: Set[
         for op in of_rank.collectives:
             of_group[op.group].setdefault(rank, []).append(op)
     for group, by_rank in sorted(of_group.items()):
-        known = groups.members.get(group) if groups is not None else None
+        known = (groups or {}).get(group)
         members = [r for r in (known if known is not None else sorted(ops)) if r in ops]
         if group < NO_GROUP or (group > NO_GROUP and known is None) or len(members) < 2:
             continue
@@ -206,22 +203,17 @@ def _what(rank: int, op: Op) -> str:
 
 def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Findings) -> None:
     """A rank starts its collectives one after the other; over all ranks these orders must not run in a circle."""
-    by_id = {rank: range(len(of.collectives)) for rank, of in ops.items()}
-    if not _slot_circle("slot-deadlock", ops, by_id, never, findings, sure=True):
-        by_time = {rank: of.by_time for rank, of in ops.items()}
-        _ = _slot_circle("slot-order", ops, by_id, never, findings) or _slot_circle("slot-order", ops, by_time, never, findings)
+    by_id: dict[int, Sequence[int]] = {rank: range(len(of.collectives)) for rank, of in ops.items()}
+    by_time: dict[int, Sequence[int]] = {rank: of.by_time for rank, of in ops.items()}
+    for rule, orders in (("slot-deadlock", by_id), ("slot-order", by_id), ("slot-order", by_time)):
+        if _slot_circle(rule, ops, orders, never, findings):
+            break
 
 
 def _slot_circle(
-    rule: str,
-    ops: Mapping[int, RankOps],
-    orders: Mapping[int, Sequence[int]],
-    never: Set[tuple[int, int]],
-    findings: Findings,
-    *,
-    sure: bool = False,
+    rule: str, ops: Mapping[int, RankOps], orders: Mapping[int, Sequence[int]], never: Set[tuple[int, int]], findings: Findings
 ) -> bool:
-    """Whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; ``sure``: no more than what is sure of them."""
+    """Whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; a deadlock: by no more than is sure of them."""
     number: dict[tuple[int, int], int] = {}  # (group, its k-th collective)
     source: list[int] = []
     target: list[int] = []
@@ -238,14 +230,14 @@ def _slot_circle(
                     source.append(before)
                     target.append(now)
                 before = now
-            if sure and not ops[rank].sure[k]:
+            if rule == "slot-deadlock" and not ops[rank].sure[k]:
                 before = None
-    edges = Edges.of(len(number), np.array(source, np.int64), np.array(target, np.int64))
-    order_found = topological(edges, np.arange(len(number)))
+    edges = np.array(source, np.int64), np.array(target, np.int64)
+    order_found = topological(*edges, np.arange(len(number)))
     if len(order_found) == len(number):
         return False
     names = list(number)
-    circle = [names[i] for i in cycle(edges, order_found)][::-1]
+    circle = [names[i] for i in cycle(*edges, order_found, len(number))][::-1]
     shown = [f"collective {k} of {f'group {group}' if group else 'all ranks'}" for group, k in circle[:SHOWN_CYCLE]]
     findings.add(rule, len(number) - len(order_found), [" before ".join([*shown, *(["..."] if len(circle) > SHOWN_CYCLE else shown[:1])])])
     return True
@@ -258,7 +250,7 @@ def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:
         sent, received = sends.get(key, []), receives.get(key, [])
         for rule, more, fewer, others in (("no-recv", sent, received, receives), ("no-send", received, sent, sends)):
             lonely = more[len(fewer) :]
-            told = (f"{op.told(rank)}: {_message(key)}{_near(key, others)}" for rank, op in lonely)
+            told = (f"{op.told(rank)}: {key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes{_near(key, others)}" for rank, op in lonely)
             findings.add(rule, len(lonely), told)
 
 
@@ -275,13 +267,9 @@ def _by_key(ops: Mapping[int, RankOps], *, sending: bool) -> dict[_Key, list[tup
     return out
 
 
-def _message(key: _Key) -> str:
-    return f"{key[0]} -> {key[1]}, tag {key[2]}, {key[3]} bytes"
-
-
 def _near(key: _Key, others: Mapping[_Key, object]) -> str:
     """What the other end has instead, if anything of the same two ranks."""
-    for other in others:
-        if other[:2] == key[:2] and other != key:
-            return f" (there is one with tag {other[2]}, {other[3]} bytes)"
-    return ""
+    ends = (
+        f" (there is one with tag {tag}, {size} bytes)" for *ranks, tag, size in others if ranks == [*key[:2]] and key[2:] != (tag, size)
+    )
+    return next(ends, "")

@@ -31,9 +31,9 @@ def put(path: Path, write: Callable[[Path], object], last_key: str = "") -> int:
 
 
 def settle(path: Path, last_key: str = "") -> int:
-    """Give a JSON file that was written under the name of ``part_of`` its own; ``last_key`` is the last of its object.
+    """Give a file that was written under the name of ``part_of`` its own; ``last_key`` is the last of the object of a JSON file.
 
-    PyTorch reports no write that failed, so it is looked whether the file has its end.
+    PyTorch reports no write that failed, so it is looked whether a JSON file has its end.
     """
     part = part_of(path)
     if not part.exists():
@@ -42,7 +42,7 @@ def settle(path: Path, last_key: str = "") -> int:
     with part.open("rb") as file:
         file.seek(max(size - TAIL_BYTES, 0))
         tail = file.read().rstrip()
-    if not tail.endswith((b"}", b"]")) or last_key.encode() not in tail:
+    if path.suffix == ".json" and (not tail.endswith((b"}", b"]")) or last_key.encode() not in tail):
         part.unlink()
         raise OutputError(f"was cut after {size:,} bytes", path=path, todo="look for free space there")
     part.replace(path)

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from graphlink.capture.files import put, writable
-from graphlink.capture.hooks import Did, Hooks
+from graphlink.capture.hooks import DEFAULT, HOOKS, Did, Hook, resume
 from graphlink.capture.place import Meeting, Place, here, meet
 from graphlink.capture.support import Support, support
-from graphlink.capture.window import CaptureError, Window
+from graphlink.capture.window import Window
 from graphlink.errors import GraphlinkError
 from graphlink.version import __version__
 
 _running: list[Recording] = []  # at most one: PyTorch has one profiler and one observer a process
 _windows = itertools.count()  # the same on all ranks, which all come to their windows in one order
-_forks_watched = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +60,28 @@ class Report:
 class Recording:
     """``warnings``: what went wrong and did not end it. Whatever else fails is raised; ``abandon`` then leaves nothing running.
 
-    ``hooks``: names; of those that are not ``asked`` for, it is no news that they are not there.
+    ``hooks``: names; where None are asked for, those that are there are taken, and it is no news that others are not.
     """
 
-    def __init__(self, folder: Path, hooks: Sequence[str], *, asked: bool, execution_trace: bool, sync_timeout_s: float | None):
+    def __init__(self, folder: Path, hooks: Sequence[str] | None, *, execution_trace: bool, sync_timeout_s: float | None):
         self.folder = folder
-        self._number = next(_windows)
+        self.window = Window()
         self.warnings: list[str] = []
-        self._hooks, self._asked, self._sync_timeout_s = Hooks(hooks), asked, sync_timeout_s
+        self.together: Meeting | None = None
+        self._number = next(_windows)
+        self._asked, self._sync_timeout_s = hooks, sync_timeout_s
+        self._hooks: dict[str, Hook] = {}
+        self._did: list[Did] = []
         self._execution_trace = execution_trace
-        self._window = Window()
         self._spent_ns: dict[str, int] = {}
-        self._together: Meeting | None = None
         self._place: Place | None = None
-
-    @property
-    def steps(self) -> list[int]:
-        return self._window.steps
-
-    @property
-    def alone(self) -> bool:
-        """Ranks for which it waited did not come."""
-        return self._together is not None and bool(self._together.missing)
 
     def prepare(self) -> None:
         if _running:
-            raise CaptureError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
+            raise GraphlinkError("another recording of this process is not over", path=_running[0].folder, todo="stop and dump it first")
         _running.append(self)
-        _watch_forks()
         with self._spending("prepare"):
-            self._window.prepare()
+            self.window.prepare()
 
     def open(self, step: int) -> None:
         """Begin to record, with all other ranks. The last that happens before it is that they meet."""
@@ -98,97 +89,92 @@ class Recording:
             self._place = place = here()
             writable(self.folder)
             if self._execution_trace:
-                self._register(self.folder / f"et_{place.rank}.json")
-            self._hooks.start(self.folder, place)
-            self._window.drain()
+                with self._warning("no execution trace", RuntimeError, OSError, GraphlinkError):
+                    self.window.register(self.folder / f"et_{place.rank}.json")
+            self._hooks = {name: HOOKS[name](self.folder) for name in (DEFAULT if self._asked is None else self._asked)}
+            self._resume_hooks("find")
+            self._resume_hooks("start")
+            self.window.drain()
         if self._sync_timeout_s is not None:
             with self._spending("together"):
                 self._meet(place, self._sync_timeout_s)
         with self._spending("start"):
-            self._window.open()
-            self._window.begin_step(step)
-
-    def next_step(self, step: int) -> None:
-        self._window.begin_step(step)
+            self.window.open()
+            self.window.begin_step(step)
 
     def close(self) -> None:
         with self._spending("stop"):
-            self._window.close()
-            self._hooks.stop()
+            self.window.close()
+            self._resume_hooks("stop")
 
     def write(self, ended: str) -> Report | None:
         """Of a window that was closed; None of one that was never open."""
         self._release()
-        place = self._place
-        if place is None or not self.steps:
+        place, window = self._place, self.window
+        if place is None or not window.steps:
             return None
         place = here() if not place.told_by else place  # the process group may have come since
         self._find_older(place)
         with self._spending("write"):
-            sizes = self._window.write(self.folder / f"kineto_{place.rank}.json", self.folder / f"et_{place.rank}.json")
-            self._hooks.dump(self.folder, place)
+            sizes = window.write(self.folder / f"kineto_{place.rank}.json", self.folder / f"et_{place.rank}.json")
+            self._resume_hooks("dump", place.rank)
             supported = support()
-        self.warnings += self._window.trouble
-        self.warnings += [
-            f"hook {did.hook}: {did.action}: {did.outcome}"
-            for did in self._hooks.did
-            if not did.ok and (self._asked or did.action != "find")
-        ]
+        failed = [did for did in self._did if not did.ok and (self._asked is not None or did.action != "find")]
+        self.warnings += [*window.trouble, *(f"hook {did.hook}: {did.action}: {did.outcome}" for did in failed)]
         report = Report(
             folder=self.folder,
             place=place,
-            steps=tuple(self.steps),
+            steps=tuple(window.steps),
             ended=ended,
             bytes=sizes,
             spent_ns=self._spent_ns,
-            settings=self._window.settings,
-            together=self._together,
-            hooks=tuple(self._hooks.did),
+            settings=window.settings,
+            together=self.together,
+            hooks=tuple(self._did),
             warnings=tuple(self.warnings),
             support=supported,
         )
-        try:
+        with self._warning("no report", OSError, GraphlinkError):
             report.write()
-        except (OSError, GraphlinkError) as error:
-            self.warnings.append(f"no report: {error}")
         return report
-
-    def leave_to_parent(self) -> None:
-        """In a forked process."""
-        self._window.leave_to_parent()
 
     def abandon(self) -> None:
         """Leave nothing running behind a failure."""
-        self._window.drop()
-        self._hooks.stop()
+        self.window.drop()
+        self._resume_hooks("stop")
         self._release()
 
-    def _register(self, et: Path) -> None:
-        try:
-            self._window.register(et)
-        except (RuntimeError, OSError, GraphlinkError) as error:
-            self.warnings.append(f"no execution trace: {error}")
+    def _resume_hooks(self, action: str, rank: int | None = None) -> None:
+        """Have the hooks do it, once."""
+        if not any(did.action == action for did in self._did):
+            self._did += resume(self._hooks, action, rank)
 
     def _release(self) -> None:
         if self in _running:
             _running.remove(self)
 
     def _meet(self, place: Place, timeout_s: float) -> None:
-        try:
-            self._together = meet(place, timeout_s, self._number)
-        except RuntimeError as error:
-            self.warnings.append(f"ranks do not begin together: {error}")
-        if self._together is not None and self._together.missing:
-            ranks = ", ".join(map(str, self._together.missing))
+        with self._warning("ranks do not begin together", RuntimeError):
+            self.together = meet(place, timeout_s, self._number)
+        if self.together is not None and self.together.missing:
+            ranks = ", ".join(map(str, self.together.missing))
             self.warnings.append(f"ranks do not begin together: after {timeout_s:g} s, not there: {ranks}")
 
     def _find_older(self, place: Place) -> None:
         """Ranks that this run does not have were left by another, and would be read as of this one."""
         numbers = [path.stem.removeprefix("kineto_") for path in self.folder.glob("kineto_*.json")]
         world = place.world_size or (1 << 31 if place.told_by else 1)
-        older = sorted(int(number) for number in numbers if number.isdigit() and int(number) >= world)
+        older = [int(number) for number in numbers if number.isdigit() and int(number) >= world]
         if older:
-            self.warnings.append(f"{self.folder} holds ranks of another run, as {older[0]}: record into a folder of its own")
+            self.warnings.append(f"{self.folder} holds ranks of another run, as {min(older)}: record into a folder of its own")
+
+    @contextlib.contextmanager
+    def _warning(self, what: str, *errors: type[Exception]) -> Iterator[None]:
+        """Go on after one of the ``errors``, with a warning."""
+        try:
+            yield
+        except errors as error:
+            self.warnings.append(f"{what}: {error}")
 
     @contextlib.contextmanager
     def _spending(self, what: str) -> Iterator[None]:
@@ -199,15 +185,11 @@ class Recording:
             self._spent_ns[what] = self._spent_ns.get(what, 0) + time.perf_counter_ns() - began
 
 
-def _watch_forks() -> None:
-    """Once a process: it cannot be undone, and does nothing where nothing is recorded."""
-    global _forks_watched
-    if not _forks_watched and hasattr(os, "register_at_fork"):
-        _forks_watched = True
-        os.register_at_fork(after_in_child=_in_child)
-
-
 def _in_child() -> None:
     for one in _running:
-        one.leave_to_parent()
+        one.window.leave_to_parent()
     _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -57,16 +57,6 @@ class Schedule:
         return max(step, cycle * length + self.wait) if at < self.wait else step
 
 
-def next_busy(schedule: Callable[[int], Phase], step: int) -> int:
-    """As ``Schedule.next_busy``; of a schedule that cannot tell, this step."""
-    return schedule.next_busy(step) if isinstance(schedule, Schedule) else step
-
-
-def throughout(step: int) -> Phase:
-    """Every step, until capture is stopped."""
-    return Phase.RECORD
-
-
 def schedule_of(steps: int | None, schedule: Callable[[int], Any] | None) -> Callable[[int], Phase]:
     """``steps``: as many after one that is left out and one of warm-up; ``schedule``: ours, or of ``torch.profiler.schedule``."""
     if steps is not None and schedule is not None:
@@ -74,7 +64,7 @@ def schedule_of(steps: int | None, schedule: Callable[[int], Any] | None) -> Cal
     if steps is not None:
         return Schedule(active=steps)
     if schedule is None:
-        return throughout
+        return Schedule(wait=0, warmup=0, active=NEVER)  # every step, until capture is stopped
     if isinstance(schedule, Schedule):
         return schedule
     return lambda step: Phase(min(int(getattr(action := schedule(step), "value", action)), Phase.LAST))

@@ -13,9 +13,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from graphlink.capture.files import writable
-from graphlink.capture.hooks import DEFAULT, check_names
+from graphlink.capture.hooks import check_names
 from graphlink.capture.recording import Recording, Report
-from graphlink.capture.schedule import Phase, next_busy, schedule_of
+from graphlink.capture.schedule import Phase, Schedule, schedule_of
 
 log = logging.getLogger("graphlink.capture")
 RECORDS = (Phase.RECORD, Phase.LAST)
@@ -49,8 +49,7 @@ class Capture:
         self._phase_of = schedule_of(steps, schedule)
         self._execution_trace = execution_trace
         self._sync_timeout_s = sync_timeout_s if sync else None
-        self._hooks = DEFAULT if hooks is None else check_names(hooks)
-        self._asked = hooks is not None
+        self._hooks = None if hooks is None else check_names(hooks)
         self._on = False
         self._step = 0
         self._wake = 0  # the step from which on the schedule has to be asked
@@ -111,24 +110,23 @@ class Capture:
             self._write()
             recording = False
         if recording:
-            self._ready().next_step(self._step)
+            self._ready().window.begin_step(self._step)
         elif phase in RECORDS:
             self._ready().open(self._step)
             self._catch_termination()
-            if self._ready().alone:
-                self._sync_timeout_s = None
+            together = self._ready().together
+            if together is not None and together.missing:
+                self._sync_timeout_s = None  # ranks for which it waited did not come
         elif phase is Phase.WARMUP:
             self._ready()
-        else:
-            self._wake = next_busy(self._phase_of, self._step)
+        elif isinstance(self._phase_of, Schedule):  # another cannot tell
+            self._wake = self._phase_of.next_busy(self._step)
 
     def _ready(self) -> Recording:
         if self._recording is None:
             count = _windows[self.folder] = _windows.get(self.folder, 0) + 1
             folder = self.folder if count == 1 else self.folder / f"window_{count}"
-            self._recording = Recording(
-                folder, self._hooks, asked=self._asked, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s
-            )
+            self._recording = Recording(folder, self._hooks, execution_trace=self._execution_trace, sync_timeout_s=self._sync_timeout_s)
             self._recording.prepare()
         return self._recording
 

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,6 @@ class Support:
     def has(self, name: str) -> bool:
         return any(feature.available for feature in self.features if feature.name == name)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def version_of(text: str | None) -> tuple[int, int]:
     """Major and minor of ``2.13.0+cpu``; (0, 0) where there is none."""
@@ -74,7 +71,7 @@ def support(environ: Mapping[str, str] = os.environ) -> Support:
     for name, version in (("cuda", torch.version.cuda), ("rocm", getattr(torch.version, "hip", None))):
         if version:
             versions[name] = str(version)
-    return Support(versions, (*_recorder(torch), *_device(torch), *_communication(torch, environ), _nsys(environ)))
+    return Support(versions, (*_recorder(torch), *_device(torch), *_communication(torch, environ)))
 
 
 def config_fields(torch: Any) -> frozenset[str]:
@@ -101,35 +98,40 @@ def plugin_library(environ: Mapping[str, str] = os.environ) -> Path | None:
     return next(iter(mapped_libraries(f"libnccl-profiler-{name}.so")), None)
 
 
+def _feature(name: str, gives: str, there: bool, found: str, missing: str, how: str | None) -> Feature:
+    """Return a feature that is there as ``found``, or that is ``missing`` and recorded by what ``how`` says."""
+    return Feature(name, there, gives, found if there else missing, None if there else how)
+
+
 def _recorder(torch: Any) -> list[Feature]:
-    version, fields = str(torch.__version__), config_fields(torch)
-    old = version_of(version) < OLDEST
-    newer = "pip install -U torch"
-    has_et = hasattr(torch.profiler, "ExecutionTraceObserver")
-    has_kineto = bool(torch.autograd.kineto_available())
-    threads = "profile_all_threads" in fields
+    version, newer = str(torch.__version__), "pip install -U torch"
     return [
-        Feature("torch", not old, "the recording", f"PyTorch {version}", "pip install 'torch>=2.3'" if old else None),
-        Feature(
+        _feature(
+            "torch", "the recording", version_of(version) >= OLDEST, f"PyTorch {version}", f"PyTorch {version}", "pip install 'torch>=2.3'"
+        ),
+        _feature(
             "kineto",
-            has_kineto,
             "times of host ops and of device work",
-            f"Kineto in PyTorch {version}" if has_kineto else "this PyTorch was built without Kineto",
-            None if has_kineto else "a PyTorch built with USE_KINETO=1",
+            bool(torch.autograd.kineto_available()),
+            f"Kineto in PyTorch {version}",
+            "this PyTorch was built without Kineto",
+            "a PyTorch built with USE_KINETO=1",
         ),
-        Feature(
+        _feature(
             "execution_trace",
-            has_et,
             "shapes, tensors, autograd's order and parameters of communication",
-            "ExecutionTraceObserver" if has_et else f"PyTorch {version} has no ExecutionTraceObserver",
-            None if has_et else newer,
+            hasattr(torch.profiler, "ExecutionTraceObserver"),
+            "ExecutionTraceObserver",
+            f"PyTorch {version} has no ExecutionTraceObserver",
+            newer,
         ),
-        Feature(
+        _feature(
             "all_threads",
-            threads,
             "host ops of threads that the step did not start",
-            "_ExperimentalConfig(profile_all_threads)" if threads else f"PyTorch {version} records the threads of the step alone",
-            None if threads else newer,
+            "profile_all_threads" in config_fields(torch),
+            "_ExperimentalConfig(profile_all_threads)",
+            f"PyTorch {version} records the threads of the step alone",
+            newer,
         ),
     ]
 
@@ -139,78 +141,84 @@ def _device(torch: Any) -> list[Feature]:
     kind = "ROCm" if rocm else "CUDA"
     built = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
     there = built and bool(torch.cuda.is_available())
-    sync = "enable_cuda_sync_events" in config_fields(torch)
-    cuda = version_of(torch.version.cuda)
-    if there:
-        found = f"{torch.cuda.device_count()} {kind} device(s)"
-    else:
-        found = f"no {kind} device is visible" if built else "this PyTorch was built for the CPU"
+    exact = there and not rocm and "enable_cuda_sync_events" in config_fields(torch)
+    absent = f"no {kind} device is visible" if built else "this PyTorch was built for the CPU"
+    no_rows = absent if not there else "this PyTorch cannot turn them on: waits are inferred"
     if rocm:
-        rows = "ROCm writes no such rows: waits are inferred"
-    elif not there:
-        rows = found
-    else:
-        rows = "_ExperimentalConfig(enable_cuda_sync_events)" if sync else "this PyTorch cannot turn them on: waits are inferred"
-    exact = there and sync and not rocm
-    resolved = exact and cuda < UNRESOLVED_SINCE
+        no_rows = "ROCm writes no such rows: waits are inferred"
     return [
-        Feature("device", there, "kernels, copies, launches, streams", found, None if there else "a GPU, and a PyTorch built for it"),
-        Feature(
-            "cuda_sync",
-            exact,
-            "what each synchronisation call waited for, exactly",
-            rows,
-            "pip install -U torch" if there and not rocm and not sync else None,
+        _feature(
+            "device",
+            "kernels, copies, launches, streams",
+            there,
+            f"{torch.cuda.device_count()} {kind} device(s)",
+            absent,
+            "a GPU, and a PyTorch built for it",
         ),
-        Feature(
+        _feature(
+            "cuda_sync",
+            "what each synchronisation call waited for, exactly",
+            exact,
+            "_ExperimentalConfig(enable_cuda_sync_events)",
+            no_rows,
+            "pip install -U torch" if there and not rocm else None,
+        ),
+        _feature(
             "event_records",
-            resolved,
             "which record a stream or the host waited for",
-            rows
-            if not exact
-            else f"CUDA {torch.version.cuda}" + ("" if resolved else ": Kineto does not collect event records since 12.9"),
-            "a PyTorch built for CUDA 12.8 or older; else such waits are inferred" if exact and not resolved else None,
+            exact and version_of(torch.version.cuda) < UNRESOLVED_SINCE,
+            f"CUDA {torch.version.cuda}",
+            f"CUDA {torch.version.cuda}: Kineto does not collect event records since 12.9" if exact else no_rows,
+            "a PyTorch built for CUDA 12.8 or older; else such waits are inferred" if exact else None,
         ),
     ]
 
 
 def _communication(torch: Any, environ: Mapping[str, str]) -> list[Feature]:
-    distributed = bool(torch.distributed.is_available())
-    groups = hasattr(torch.profiler._KinetoProfile, "_get_distributed_info")
     module = getattr(torch._C, "_distributed_c10d", None)
     dump = next((name for name in FLIGHT_DUMPS if hasattr(module, name)), None)
     size = next((environ[name] for name in FLIGHT_BUFFERS if name in environ), None)
-    flight = dump is not None and size != "0"
-    nccl = nccl_hooks()
-    plugin = plugin_library(environ)
+    nccl, plugin = nccl_hooks(), plugin_library(environ)
     return [
-        Feature(
+        _feature(
             "process_groups",
-            distributed and groups,
             "which ranks a collective is of",
-            "torch.distributed" if distributed and groups else "this PyTorch writes no distributedInfo",
-            None if distributed and groups else "pip install -U torch",
+            bool(torch.distributed.is_available()) and hasattr(torch.profiler._KinetoProfile, "_get_distributed_info"),
+            "torch.distributed",
+            "this PyTorch writes no distributedInfo",
+            "pip install -U torch",
         ),
-        Feature(
+        _feature(
             "flight_recorder",
-            flight,
             "enqueue times and states of NCCL's collectives, and which one a rank lacks",
-            f"torch._C._distributed_c10d.{dump}" if flight else ("its buffer is 0" if dump else "this PyTorch has none"),
-            None if flight else "TORCH_NCCL_TRACE_BUFFER_SIZE=2000" if dump else "pip install -U torch",
+            dump is not None and size != "0",
+            f"torch._C._distributed_c10d.{dump}",
+            "its buffer is 0" if dump else "this PyTorch has none",
+            "TORCH_NCCL_TRACE_BUFFER_SIZE=2000" if dump else "pip install -U torch",
         ),
-        Feature(
+        _feature(
             "nccl_proxy",
-            nccl is not None,
             "what the proxy of a collective waited for: GPU, peer, wire",
-            f"{nccl} has ncclProfilerEnable" if nccl else "no loaded NCCL library has ncclProfilerEnable (NCCL pull request 1210)",
-            None if nccl else "a libnccl with NCCL pull request 1210, built with NCCL_PROXY_PROFILER_ENABLED",
+            nccl is not None,
+            f"{nccl} has ncclProfilerEnable",
+            "no loaded NCCL library has ncclProfilerEnable (NCCL pull request 1210)",
+            "a libnccl with NCCL pull request 1210, built with NCCL_PROXY_PROFILER_ENABLED",
         ),
-        Feature(
+        _feature(
             "nccl_plugin",
-            plugin is not None,
             "algorithm, protocol and channels of a collective, and the steps of its proxy",
-            f"{plugin}" if plugin else "NCCL_PROFILER_PLUGIN is not set, or names no library that can be found",
-            None if plugin else "NCCL_PROFILER_PLUGIN=<libnccl-profiler-example.so of NCCL's ext-profiler>",
+            plugin is not None,
+            f"{plugin}",
+            "NCCL_PROFILER_PLUGIN is not set, or names no library that can be found",
+            "NCCL_PROFILER_PLUGIN=<libnccl-profiler-example.so of NCCL's ext-profiler>",
+        ),
+        _feature(
+            "nsys",
+            "a recording by nsys of the same window",
+            NSYS_SESSION in environ,
+            "this program runs under nsys",
+            "this program does not run under nsys",
+            "nsys profile --capture-range=cudaProfilerApi ...",
         ),
     ]
 
@@ -223,14 +231,3 @@ def nccl_hooks() -> Path | None:
         if hasattr(ctypes.CDLL(str(path)), "ncclProfilerEnable"):
             return path
     return None
-
-
-def _nsys(environ: Mapping[str, str]) -> Feature:
-    inside = NSYS_SESSION in environ
-    return Feature(
-        "nsys",
-        inside,
-        "a recording by nsys of the same window",
-        "this program runs under nsys" if inside else "this program does not run under nsys",
-        None if inside else "nsys profile --capture-range=cudaProfilerApi ...",
-    )

@@ -29,10 +29,6 @@ WANTED = {  # of _ExperimentalConfig, where this PyTorch has it
 }
 
 
-class CaptureError(GraphlinkError):
-    """PyTorch does not record now."""
-
-
 class Window:
     """``trouble``: what could not be written, in words. PyTorch fails with RuntimeError, the file system with OSError: passed on."""
 
@@ -41,19 +37,19 @@ class Window:
         self.steps: list[int] = []  # begun
         self.settings: dict[str, Any] = {}
         self._profiler: Any = None
-        self._prepared = self._started = False
+        self._started = False
         self._observer: Any = None
         self._et: Path | None = None
         self._pid = os.getpid()
-        self._step: Any = None
-        self._waits = Waits()
+        self._step = contextlib.ExitStack()
+        self._on = contextlib.ExitStack()  # what ends when the window is closed, the last first
 
     def prepare(self) -> None:
-        """Make Kineto ready. CaptureError where a profiler is running already: it would be disturbed."""
+        """Make Kineto ready. GraphlinkError where a profiler is running already: it would be disturbed."""
         import torch
 
         if torch.autograd._profiler_enabled() or _scheduled(torch):
-            raise CaptureError("a profiler of PyTorch is running already", todo="stop it before the recording begins")
+            raise GraphlinkError("a profiler of PyTorch is running already", todo="stop it before the recording begins")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
             activities.append(torch.profiler.ProfilerActivity.CUDA)  # of ROCm, too
@@ -65,7 +61,8 @@ class Window:
         )
         with _quiet():
             self._profiler.prepare_trace()
-        self._prepared = True
+        self._on.callback(self._stop_observer)
+        self._on.callback(self._stop_profiler)
 
     def register(self, et: Path) -> None:
         """Have the execution trace written to the part of ``et``, once the window is open."""
@@ -75,7 +72,7 @@ class Window:
         observer.register_callback(str(part_of(et)))
         if not observer._registered or not part_of(et).exists():
             observer._registered = False  # PyTorch says that it is where another one is, which would be ended with this one
-            raise CaptureError("another observer of execution traces is registered, or the file cannot be opened")
+            raise GraphlinkError("another observer of execution traces is registered, or the file cannot be opened")
         self._observer, self._et, self._pid = observer, et, os.getpid()
 
     def drain(self) -> None:
@@ -86,42 +83,35 @@ class Window:
             torch.cuda.synchronize()
 
     def open(self) -> None:
-        self._waits.show()
+        self._on.enter_context(_visible_waits())
         with _quiet():
             if self._observer is not None:
                 self._observer.start()
             self._profiler.start_trace()
             self._started = True
+        self._on.callback(self._step.close)
 
     def begin_step(self, step: int) -> None:
-        import torch
+        from torch.profiler import record_function
 
-        self.end_step()
+        self._step.close()
         self.steps.append(step)
-        self._step = torch.profiler.record_function(f"{STEP}{step}")
-        self._step.__enter__()
-
-    def end_step(self) -> None:
-        if self._step is not None:
-            step, self._step = self._step, None
-            step.__exit__(None, None, None)
+        self._step.enter_context(record_function(f"{STEP}{step}"))
 
     def close(self) -> None:
         """End the recording of both. The execution trace's file is whole afterwards, under the name of its part."""
-        self._waits.hide()
-        try:
-            self.end_step()
-            if self._prepared:
-                self._prepared = False
-                with _quiet():
-                    if not self._started:  # PyTorch lets go of what it made ready only so
-                        self._profiler.start_trace()
-                    self._profiler.stop_trace()
-        finally:
-            if self._observer is not None:
-                observer, self._observer = self._observer, None
-                observer.stop()
-                observer.unregister_callback()
+        self._on.close()
+
+    def _stop_profiler(self) -> None:
+        with _quiet():
+            if not self._started:  # PyTorch lets go of what it made ready only so
+                self._profiler.start_trace()
+            self._profiler.stop_trace()
+
+    def _stop_observer(self) -> None:
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.unregister_callback()
 
     def leave_to_parent(self) -> None:
         """In a process that was forked while the window is open (a worker of a DataLoader): what it runs is not of this recording.
@@ -183,36 +173,29 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class Waits:
-    """Put a range around ``Work.wait`` of gloo while a window is open, and take it away again.
+@contextlib.contextmanager
+def _visible_waits() -> Iterator[None]:
+    """Put a range around ``Work.wait`` of gloo, where the default process group has gloo, and take it away again.
 
     PyTorch records when a receive or collective ended, but nothing of who waited for it. With the range the wait ends where the range
     does, and what Python does next is not mistaken for it. NCCL's waits need none: they are calls and events on streams.
+    What the program put there meanwhile stays, and around it a range that nobody records.
     """
+    distributed = running()
+    if distributed is None or "gloo" not in str(distributed.get_backend_config()):
+        yield
+        return
+    from torch.profiler import record_function
 
-    def __init__(self) -> None:
-        self._work: Any = None
-        self._wait: Any = None
-        self._shown: Any = None
+    wait = distributed.Work.wait
 
-    def show(self) -> None:
-        """Where the default process group has gloo."""
-        distributed = running()
-        if distributed is None or "gloo" not in str(distributed.get_backend_config()):
-            return
-        from torch.profiler import record_function
+    def visible(work: Any, *arguments: Any, **named: Any) -> Any:
+        with record_function(WAIT):
+            return wait(work, *arguments, **named)
 
-        self._work, self._wait = distributed.Work, distributed.Work.wait
-        wait = self._wait
-
-        def shown(work: Any, *arguments: Any, **named: Any) -> Any:
-            with record_function(WAIT):
-                return wait(work, *arguments, **named)
-
-        self._work.wait = self._shown = shown
-
-    def hide(self) -> None:
-        """What the program put there meanwhile stays, and around it a range that nobody records."""
-        if self._work is not None and self._work.wait is self._shown:
-            self._work.wait = self._wait
-        self._work = None
+    distributed.Work.wait = visible
+    try:
+        yield
+    finally:
+        if distributed.Work.wait is visible:
+            distributed.Work.wait = wait

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from graphlink.cli.out import complain, refuse_overwriting
+from graphlink.cli.out import complain, refuse_overwriting, texts
 from graphlink.cli.parser import SHORT_HELP, parse
 from graphlink.errors import INPUT_AT_FAULT, INTERRUPTED, TERMINATED, WRONG_USAGE, GraphlinkError
 
@@ -61,8 +61,7 @@ def _settle(arguments: argparse.Namespace) -> None:
     Raises:
         OutputError: as ``publish.settle``.
     """
-    values = [inner for value in vars(arguments).values() for inner in (value if isinstance(value, list) else [value])]
-    names = [Path(value) for value in values if isinstance(value, str) and value]
+    names = list(map(Path, texts(vars(arguments))))
     for folder in dict.fromkeys(folder for name in names for folder in (name, name.parent)):
         if os.path.isdir(folder / ".graphlink"):  # noqa: PTH112 - False, where Path.is_dir raises, for what is no name
             from graphlink.publish import settle
@@ -73,8 +72,7 @@ def _settle(arguments: argparse.Namespace) -> None:
 def _fail(text: str, status: int) -> int:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    lines = text.splitlines()[:MOST_LINES]
-    complain("graphlink: " + "\n".join(lines))
+    complain("graphlink: " + "\n".join(text.splitlines()[:MOST_LINES]))
     return status
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from graphlink.cli.numbers import between, count
 from graphlink.cli.out import plain, tell
 from graphlink.errors import InputError, UsageError
-from graphlink.records import Table, joined
+from graphlink.records import Table, joined, ms
 
 if TYPE_CHECKING:
     from graphlink.pipeline.file import Bubbles, IdleEntry, StageEntry
-    from graphlink.pipeline.theory import WhatIf
+    from graphlink.pipeline.records import Other
 
 MOST: Final = 10_000
 _TEXT: Final = 100  # characters of an evidence that are shown
@@ -54,6 +54,8 @@ def bubbles(arguments: argparse.Namespace) -> int:
         UsageError: an option is out of range, or there is no such schedule for these numbers.
         OutputError: the picture cannot be written.
     """
+    from msgspec import structs
+
     from graphlink.cli import schedules
     from graphlink.pipeline import file as file_of
 
@@ -64,17 +66,16 @@ def bubbles(arguments: argparse.Namespace) -> int:
     file = file_of.load(folder / file_of.NAME)
     offer = None
     if arguments.schedule is not None:
-        wanted = schedules.Wanted(arguments.schedule, arguments.microbatches, arguments.chunks, arguments.input_share)
-        offer = schedules.offer(file, wanted)
+        offer = schedules.offer(file, arguments.schedule, arguments.microbatches, arguments.chunks, arguments.input_share)
     if arguments.compare is not None:
         schedules.compare(file, offer, Path(arguments.compare))
 
     def text() -> list[str | Table]:
-        blocks = [*report(file, arguments.top), *([what_if(file, offer)] if offer else [])]
+        blocks = [*report(file, arguments.top), *([what_if(file, offer[0])] if offer else [])]
         blocks += [[f"wrote {arguments.compare}"]] if arguments.compare is not None else []
         return joined(blocks)
 
-    tell(arguments.json, schedules.compared(file, offer) if offer else file, text)
+    tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer[0]) if offer else file, text)
     return 0
 
 
@@ -84,16 +85,16 @@ def report(file: Bubbles, top: int) -> list[list[str]]:
     return [block for block in blocks if block]
 
 
-def what_if(file: Bubbles, offer: WhatIf) -> list[str]:
+def what_if(file: Bubbles, offer: Other) -> list[str]:
     """What another schedule gives, beside what was measured."""
     recorded, steps = file.pipeline, max(len(file.steps), 1)
     measured_ns = sum(s.end_ns - s.start_ns for s in file.steps) / steps
-    computed_ns = offer.timed.makespan_ns
+    computed_ns = offer.makespan_ns
     rows = [
-        ("makespan", f"{_ms(computed_ns)} ms", f"{_ms(measured_ns)} ms"),
+        ("makespan", f"{ms(computed_ns)} ms", f"{ms(measured_ns)} ms"),
         ("per microbatch", _per(computed_ns, offer.microbatches), _per(measured_ns, recorded.microbatches)),
     ]
-    rows += [(name, _rate(getattr(offer.rates, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
+    rows += [(name, _rate(getattr(offer, name)), _rate(getattr(recorded, name))) for name in _RATES[:2]]
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     size = f"{offer.stages} stages, {offer.microbatches} microbatches, {offer.chunks} chunk{'s' * (offer.chunks != 1)}"
     lines = [f"what if: {offer.schedule}, {size}, on the measured times of a step"]
@@ -111,7 +112,7 @@ def _head(file: Bubbles) -> list[str]:
     pipeline, definition = file.pipeline, file.definition
     steps = [s.number for s in file.steps]
     lines = [shape(pipeline), *([f"  nearest schedule: {plain(pipeline.nearest)}"] if pipeline.nearest is not UNSET else [])]
-    spans = ", ".join(_ms(s.end_ns - s.start_ns) for s in file.steps[:8]) + (", ..." if len(steps) > 8 else "")
+    spans = ", ".join(ms(s.end_ns - s.start_ns) for s in file.steps[:8]) + (", ..." if len(steps) > 8 else "")
     numbered = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps ({steps[0]} to {steps[-1]})" if steps else "no step"
     lines.append(f"  {numbered}, makespan {spans or '-'} ms; communication is not work, the optimizer is outside")
     for name in _RATES:
@@ -123,7 +124,7 @@ def _head(file: Bubbles) -> list[str]:
 def _stages(file: Bubbles) -> list[str]:
     """A row a rank: work, idle, and each cause that took any time, ``unknown`` always."""
     causes = [c for c in file.pipeline.causes_ns if c == "unknown" or file.pipeline.causes_ns[c]]
-    wide = {c: max(len(c), len(_ms(file.pipeline.causes_ns[c]))) for c in causes}
+    wide = {c: max(len(c), len(ms(file.pipeline.causes_ns[c]))) for c in causes}
     lines = [
         "idle time by stage, ms",
         f"  {'rank':>5} {'stage':>5}  {'work':>12}  {'idle':>12} {'share':>7}  " + "  ".join(f"{c:>{wide[c]}}" for c in causes),
@@ -133,18 +134,18 @@ def _stages(file: Bubbles) -> list[str]:
         lines.append(f"  {entry.rank:>5} {entry.stage:>5}  {_idle(entry.work_ns, sum(entry.idle_ns.values()))}  {cells}".rstrip())
     idle = sum(file.pipeline.causes_ns.values())
     work = sum(entry.work_ns for entry in file.stages)
-    whole = "  ".join(f"{_ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
+    whole = "  ".join(f"{ms(file.pipeline.causes_ns[c]):>{wide[c]}}" for c in causes)
     parts = "  ".join(f"{_percent(file.pipeline.causes_ns[c], idle):>{wide[c]}}" for c in causes)
     return [*lines, f"  {'all':>11}  {_idle(work, idle)}  {whole}", f"  {'of the idle time':<49}{parts}"]
 
 
 def _cell(entry: StageEntry, cause: str, width: int) -> str:
     ns = {str(name): ns for name, ns in entry.idle_ns.items()}.get(cause)
-    return f"{'-' if ns is None else _ms(ns):>{width}}"
+    return f"{'-' if ns is None else ms(ns):>{width}}"
 
 
 def _idle(work_ns: int, idle_ns: int) -> str:
-    return f"{_ms(work_ns):>12}  {_ms(idle_ns):>12} {_percent(idle_ns, work_ns + idle_ns):>7}"
+    return f"{ms(work_ns):>12}  {ms(idle_ns):>12} {_percent(idle_ns, work_ns + idle_ns):>7}"
 
 
 def _longest(file: Bubbles, top: int) -> list[str]:
@@ -163,9 +164,9 @@ def _longest(file: Bubbles, top: int) -> list[str]:
     def line(e: IdleEntry) -> str:
         step = None if e.step is UNSET else starts.get(e.step)
         share = _percent(e.end_ns - e.start_ns, step.end_ns - step.start_ns) if step else "-"
-        since = _ms(e.start_ns - step.start_ns) if step else "-"
+        since = ms(e.start_ns - step.start_ns) if step else "-"
         place = f"{e.rank:>5} {e.stage:>5} {'-' if e.step is UNSET else e.step:>5}"
-        return f"  {_ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {_short(e.evidence)}".rstrip()
+        return f"  {ms(e.end_ns - e.start_ns):>11}  {share:>11}  {place}  {since:>11}  {e.cause:<21}  {_short(e.evidence)}".rstrip()
 
     return [*lines, *map(line, order)]
 
@@ -182,8 +183,8 @@ def _theory(file: Bubbles) -> list[str]:
     lines = ["theory against measured: what the idle time is made of"]
     for name, about in _PARTS.items():
         ns = getattr(parts, name)
-        lines.append(f"  {name:<13}  {_ms(ns):>12} ms  {_percent(ns, whole):>8}  {about}")
-    lines.append(f"  {'measured':<13}  {_ms(whole):>12} ms  {_percent(whole, whole):>8}")
+        lines.append(f"  {name:<13}  {ms(ns):>12} ms  {_percent(ns, whole):>8}  {about}")
+    lines.append(f"  {'measured':<13}  {ms(whole):>12} ms  {_percent(whole, whole):>8}")
     rates = ", ".join(f"{name} {_rate(getattr(pipeline.theory, name))}" for name in _RATES[:2])
     return [*lines, f"  the schedule itself: {rates}"]
 
@@ -193,19 +194,20 @@ def _notes(file: Bubbles) -> list[str]:
 
     from graphlink.report.summary import alike, like_it
 
-    lines = []
     sync, optimizer = file.pipeline.optimizer_sync_ns, sum(entry.optimizer_ns for entry in file.stages)
-    if optimizer or (sync is not UNSET and sync):
-        waited = "" if sync is UNSET else f", optimizer_sync {_ms(sync)} ms"
-        lines.append(f"after the makespan, all ranks: optimizer {_ms(optimizer)} ms{waited}")
-    if file.definition.causes_not_seen:
-        lines.append(f"this recording cannot show, so their time is elsewhere: {', '.join(file.definition.causes_not_seen)}")
+    waited = "" if sync is UNSET else f", optimizer_sync {ms(sync)} ms"
+    unseen = ", ".join(file.definition.causes_not_seen)
     left_out = [
         f"rank {rank} left out: {', '.join(f'{plain(reason)} {n:,}' for reason, n in sorted(reasons.items()))}"
         for rank, reasons in file.left_out.items()
     ]
     said = [*left_out, *(f"warning: {plain(text)}" for text in file.warnings)]
-    return [*lines, *(f"{text}{like_it(count)}" for text, count in alike(said))]
+    lines = [
+        f"after the makespan, all ranks: optimizer {ms(optimizer)} ms{waited}" if optimizer or (sync is not UNSET and sync) else "",
+        f"this recording cannot show, so their time is elsewhere: {unseen}" if unseen else "",
+        *(f"{text}{like_it(count)}" for text, count in alike(said)),
+    ]
+    return [line for line in lines if line]
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -224,12 +226,8 @@ def _short(text: str) -> str:
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 40]}...{text[-37:]}"
 
 
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:,.3f}"
-
-
 def _per(ns: float, count: int) -> str:
-    return f"{_ms(ns / count)} ms" if count else "-"
+    return f"{ms(ns / count)} ms" if count else "-"
 
 
 def _percent(part: int, whole: int) -> str:

@@ -51,8 +51,7 @@ def text(prefix: str, judgement: Judgement) -> list[str | Table]:
     lines: list[str | Table] = [f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"]
     for verdict in judgement.verdicts:
         rule = verdict.rule
-        legacy = rule.head if rule.legacy == "the same" else rule.legacy
-        rows = [("feeder_v3", rule.head or "no harm"), ("legacy", legacy or "no harm")]
+        rows = [("feeder_v3", rule.head or "no harm"), ("legacy", rule.on_legacy or "no harm")]
         rows += [("e.g.", example) for example in verdict.examples]
         lines += ["", f"{rule.grade}: {rule.what}: {verdict.count} ({rule.key})", Table(rows)]
     return lines

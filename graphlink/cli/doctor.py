@@ -42,27 +42,22 @@ def doctor(arguments: argparse.Namespace) -> int:
     """
     if bool(arguments.what) == arguments.env:
         raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
-    found = _of_environment() if arguments.env else _of_recordings(arguments.what)
+    if arguments.env:
+        from graphlink.capture.support import support
+        from graphlink.doctor.environment import environment_lacking
+        from graphlink.doctor.records import merged
+        from graphlink.report.diagnosis import Diagnosis
+
+        here = support(os.environ)
+        found = Diagnosis(subject=[here.versions_line], ranks=[], findings=merged(environment_lacking(here, os.environ)))
+    else:
+        from graphlink.doctor.diagnose import diagnose
+        from graphlink.doctor.given import given
+
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            found = diagnose(arguments.what, given(arguments.what, Path(folder)))
     tell(arguments.json, found, lambda: text(found))
     return 0
-
-
-def _of_environment() -> Diagnosis:
-    from graphlink.capture.support import support
-    from graphlink.doctor.environment import environment_lacking
-    from graphlink.doctor.records import merged
-    from graphlink.report.diagnosis import Diagnosis
-
-    here = support(os.environ)
-    return Diagnosis(subject=[here.versions_line], ranks=[], findings=merged(environment_lacking(here, os.environ)))
-
-
-def _of_recordings(names: Sequence[str]) -> Diagnosis:
-    from graphlink.doctor.diagnose import diagnose
-    from graphlink.doctor.given import given
-
-    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        return diagnose(names, given(names, Path(folder)))
 
 
 def text(found: Diagnosis) -> list[str | Table]:
@@ -93,11 +88,8 @@ def _parts(parts: dict[str, int]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     """``ranks 0-3, 6``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    import numpy as np
+
+    runs = np.split(ranks, np.flatnonzero(np.diff(ranks) > 1) + 1)
+    listed = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"rank{'s' * (len(ranks) > 1)} {listed}"

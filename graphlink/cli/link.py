@@ -1,14 +1,23 @@
-"""``graphlink link`` and ``graphlink join``: their options, and what contradicts itself among them. The list is frozen by a test."""
+"""The main job, ``graphlink link``, and the joining of ranks, ``graphlink join``: one call each, and the summary printed.
+
+The list of options is frozen by a test.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graphlink.cli.numbers import between, count
+from graphlink.cli.out import say, tell
+from graphlink.cli.progress import reporting
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphlink.run.link import Made
 
 USAGE: Final = "\n       ".join(
     f"graphlink [link] {given} [options]" for given in ("DIR|FILE ...", "--et ET --kineto KINETO", "--nsys EXPORT", "--paddle-logs DIR")
@@ -37,26 +46,82 @@ def join_options(parser: argparse.ArgumentParser) -> None:
 
 
 def link(arguments: argparse.Namespace) -> int:
-    """Link what ``arguments`` name; return the exit status.
+    """Link what ``arguments`` name, write ``--out`` and print the summary; return the exit status.
 
     Raises:
-        GraphlinkError: as ``job.link``; options contradict each other.
+        GraphlinkError: as the stages do, nothing is published then; options contradict each other.
     """
     refuse_contradictions(arguments)
-    from graphlink.cli import job
+    from graphlink.engine.engines import RunsOn
+    from graphlink.run.link import leave_jobs, linked
+    from graphlink.run.options import Options, Recordings
+    from graphlink.run.out import out_of
 
-    return job.link(arguments)
+    recordings = Recordings(
+        folders=tuple(arguments.folder),
+        kineto=tuple(arguments.kineto),
+        et=tuple(arguments.et),
+        nsys=tuple(arguments.nsys),
+        nccl=tuple(arguments.nccl),
+        paddle_logs=arguments.paddle_logs,
+        rank=arguments.rank,
+        strict=arguments.strict,
+        same_run=arguments.same_run,
+    )
+    options = Options(
+        step=arguments.step,
+        sync=arguments.sync,
+        hta_limit=arguments.hta_limit,
+        target=arguments.target,
+        gap_ns=round(arguments.gap_us * 1000),
+        linked=arguments.linked,
+        host=arguments.host,
+        timeline="none" if arguments.no_timeline else arguments.timeline,
+        name=arguments.name,
+        range_rules=tuple(arguments.range_rule),
+        comm_time=arguments.comm_time,
+        keep_unmatched=arguments.keep_unmatched,
+    )
+    runs_on = RunsOn(arguments.jobs, arguments.engine)
+    force, resume, partial = arguments.force, arguments.resume, arguments.partial
+    if not arguments.rank_job:
+        return _shown(arguments, linked(recordings, options, runs_on, arguments.out, force=force, resume=resume, partial=partial))
+    with reporting(quiet=arguments.quiet, verbose=arguments.verbose):
+        ranks = leave_jobs(recordings, options, runs_on, arguments.out, resume=resume)
+    if not arguments.quiet:
+        out = out_of(arguments.out)
+        say(f"rank {', '.join(map(str, ranks))}: kept in {out.hidden}; when all ranks are, graphlink join {out.name}")
+    return 0
 
 
 def join(arguments: argparse.Namespace) -> int:
-    """Join the ranks that jobs left; return the exit status.
+    """``graphlink join DIR``: join the ranks whose jobs lie in DIR, publish and print the summary; return the exit status.
 
     Raises:
-        GraphlinkError: as ``job.join``.
+        GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
-    from graphlink.cli import job
+    from graphlink.engine.engines import RunsOn
+    from graphlink.run.link import joined
+    from graphlink.run.options import Options
 
-    return job.join(arguments)
+    joining = Options(comm_time=arguments.comm_time, keep_unmatched=arguments.keep_unmatched)
+    runs_on = RunsOn(arguments.jobs, arguments.engine)
+    return _shown(
+        arguments, joined(joining, runs_on, arguments.out, force=arguments.force, strict=arguments.strict, same_run=arguments.same_run)
+    )
+
+
+def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:
+    from graphlink.report import summary
+
+    with contextlib.ExitStack() as progress:
+        progress.enter_context(reporting(quiet=arguments.quiet, verbose=arguments.verbose))
+        with making as made:
+            progress.close()
+            done = f"{arguments.out} was complete already" if made.earlier else f"wrote {len(made.summary.files)} files to {arguments.out}"
+            # still inside: if it cannot be said, nothing is published
+            tell(arguments.json, made.summary, lambda: [*summary.table(made.summary), "", done], quiet=arguments.quiet)
+    return made.status
 
 
 def _add_inputs(inputs: _Options) -> None:

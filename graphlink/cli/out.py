@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -81,13 +81,11 @@ def say(text: str) -> None:
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        _drop_output()
     except OSError as problem:
-        _drop_output()
-        raise OutputError(
-            f"cannot be written: {problem.strerror or problem}", path="standard output", todo="make room, send it elsewhere, or use --quiet"
-        ) from None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush does not complain once more
+        if not isinstance(problem, BrokenPipeError):
+            todo = "make room, send it elsewhere, or use --quiet"
+            raise OutputError(f"cannot be written: {problem.strerror or problem}", path="standard output", todo=todo) from None
 
 
 def tell(file: str | None, data: object, report: Callable[[], Sequence[str | Table]], *, quiet: bool = False) -> None:
@@ -177,6 +175,12 @@ def _write(path: Path, data: bytes) -> None:
         raise OutputError(f"cannot be written: {problem.strerror or problem}", path=path, todo="name another file with --json") from None
 
 
+def texts(values: Mapping[str, object]) -> list[str]:
+    """Return the texts among the values of arguments, alone and in lists, but empty ones."""
+    given = [inner for value in values.values() for inner in (value if isinstance(value, list) else [value])]
+    return [inner for inner in given if isinstance(inner, str) and inner]
+
+
 def refuse_overwriting(arguments: argparse.Namespace) -> None:
     """Refuse a ``--json FILE`` that would overwrite what is read, a recording or graph, or an output of graphlink in a folder named.
 
@@ -190,8 +194,7 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
 
     if arguments.json == STDOUT:
         return
-    given = [value if isinstance(value, list) else [value] for name, value in vars(arguments).items() if name != "json"]
-    named = [Path(value) for values in given for value in values if isinstance(value, str) and value]
+    named = [Path(text) for text in texts({**vars(arguments), "json": None})]
     file = Path(arguments.json).resolve()
     if not arguments.json or file.is_dir():
         raise UsageError(f"--json {arguments.json!r}: names no file", todo="name a file to write, or - for standard output")
@@ -199,8 +202,3 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
     ours = HIDDEN in file.parts or is_own(file.name) or is_worker_log(file)
     if (file in above and file.exists()) or (above and ours) or (file.is_file() and looks_like(file) is not None):
         raise UsageError("--json would overwrite a recording or an output of graphlink", path=arguments.json, todo="name another file")
-
-
-def _drop_output() -> None:
-    """Keep the interpreter from complaining once more when it flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

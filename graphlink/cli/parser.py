@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from graphlink.cli.link import USAGE, refuse_urls
-from graphlink.cli.out import Parser
+from graphlink.cli.out import Parser, texts
 from graphlink.cli.verbs import VERBS, Verb
 from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
@@ -54,8 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(verb)
     _refuse_options(parser, rest)
     arguments = parser.parse_args(rest, argparse.Namespace(verb=verb.name, run=verb.run))
-    given = [value if isinstance(value, list) else [value] for value in vars(arguments).values()]
-    refuse_urls([arguments.json or ""] if verb.urls else [value for values in given for value in values if isinstance(value, str)])
+    refuse_urls([arguments.json or ""] if verb.urls else texts(vars(arguments)))
     return arguments
 
 

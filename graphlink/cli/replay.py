@@ -65,28 +65,23 @@ def replay(arguments: argparse.Namespace) -> int:
         GraphlinkError: a graph cannot be read, or a change names nothing.
     """
     from graphlink.replay.folder import graph_files, load_groups
+    from graphlink.replay.report import report
+    from graphlink.replay.whatif import Changes, parse_scale
 
     what = Path(arguments.what)
     if arguments.together and arguments.machine not in JOINED:
         raise UsageError("--together is for --machine ranks and --machine coupled")
     files = graph_files(what, arguments.rank)
     groups = load_groups(what if what.is_dir() else what.parent)
-    report = _report(arguments, files, groups)
-    tell(arguments.json, report, lambda: text(report, str(what)))
-    return int(any(r.stuck for r in report.runs) or any(w.stuck for w in report.what_if))
-
-
-def _report(arguments: argparse.Namespace, files: dict[int, Path], groups: dict[int, tuple[int, ...]]) -> Report:
-    from graphlink.replay.report import report
-    from graphlink.replay.whatif import Changes, parse_scale
-
     changes = Changes(
         tuple(map(parse_scale, arguments.scale)),
         tuple(arguments.remove_sync),
         None if arguments.bandwidth is None else arguments.bandwidth * 1e9,
         None if arguments.launch_cost is None else round(arguments.launch_cost * 1000),
     )
-    return report(files, arguments.machine, groups, changes, together=arguments.together)
+    found = report(files, arguments.machine, groups, changes, together=arguments.together)
+    tell(arguments.json, found, lambda: text(found, str(what)))
+    return int(any(r.stuck for r in found.runs) or any(w.stuck for w in found.what_if))
 
 
 def text(report: Report, what: str) -> list[str | Table]:
@@ -94,16 +89,12 @@ def text(report: Report, what: str) -> list[str | Table]:
     lines: list[str | Table] = [f"{what} on machine {report.machine}: {_ABOUT[report.machine]}"]
     for run in report.runs:
         lines += ["", *_run(run)]
-    lines += _notes(report.runs)
+    # each note once; where runs are of a rank each, with the number of those that have it
+    noted = Counter(note for run in report.runs for note in run.notes)
+    lines += [f"  note           {'' if len(report.runs) == 1 else f'{count:,} ranks: '}{note}" for note, count in noted.items()]
     if report.what_if:
         lines += ["", *_what_ifs(report)]
     return lines
-
-
-def _notes(runs: Sequence[Run]) -> list[str]:
-    """Each note once; where runs are of a rank each, with the number of those that have it."""
-    noted = Counter(note for run in runs for note in run.notes)
-    return [f"  note           {'' if len(runs) == 1 else f'{count:,} ranks: '}{note}" for note, count in noted.items()]
 
 
 def _run(run: Run) -> list[str | Table]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,62 +10,49 @@ import numpy as np
 from msgspec import structs
 
 from graphlink.errors import OutputError, UsageError
-from graphlink.pipeline.file import Bubbles, Compared, Other, idle_of, ranges_of, replica
+from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
-from graphlink.pipeline.recognise import Recognised, recognise
+from graphlink.pipeline.recognise import recognise
+from graphlink.pipeline.records import Other
 from graphlink.pipeline.schedules import SPLIT, Order, default_chunks, named
 from graphlink.pipeline.simulate import Timed
-from graphlink.pipeline.svg import heading, picture
-from graphlink.pipeline.theory import Measured, WhatIf, measure, rebuild, what_if
+from graphlink.pipeline.svg import picture
+from graphlink.pipeline.theory import Measured, measure, rebuild, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The schedule asked for; None: as recorded, or what the schedule has."""
+def offer(
+    file: Bubbles, name: str, microbatches: int | None = None, chunks: int | None = None, input_share: float | None = None
+) -> tuple[Other, tuple[Order, ...], Timed]:
+    """What the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
 
-    schedule: str
-    microbatches: int | None
-    chunks: int | None
-    input_share: float | None
-
-
-def offer(file: Bubbles, wanted: Wanted) -> WhatIf:
-    """What the schedule would give on the times of ``file``; of several pipelines side by side, on those of the first.
+    None: as recorded, or what the schedule has.
 
     Raises:
         UsageError: there is no such schedule for these numbers, or a rank would have more than ``MOST_ACTIONS``.
     """
-    measured = _one(file).measured
-    microbatches = file.pipeline.microbatches if wanted.microbatches is None else wanted.microbatches
+    measured = _measured(file)
+    microbatches = file.pipeline.microbatches if microbatches is None else microbatches
     try:
-        schedule = named(wanted.schedule)
-        chunks = default_chunks(schedule, measured.chunks) if wanted.chunks is None else wanted.chunks
-        actions = microbatches * chunks * (3 if schedule in SPLIT else 2)
+        schedule = named(name)
+        pieces = default_chunks(schedule, measured.recognised.chunks) if chunks is None else chunks
+        actions = microbatches * pieces * (3 if schedule in SPLIT else 2)
         if actions > MOST_ACTIONS:
-            asked = f"{microbatches:,} microbatches with {chunks:,} chunk{'s' * (chunks != 1)}"
+            asked = f"{microbatches:,} microbatches with {pieces:,} chunk{'s' * (pieces != 1)}"
             raise UsageError(f"--schedule {schedule}: {asked} are {actions:,} actions a rank, at most {MOST_ACTIONS:,}")
-        given = what_if(wanted.schedule, microbatches, measured, chunks=wanted.chunks, input_share=wanted.input_share)
+        given, orders, timed = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share)
     except ValueError as problem:
-        raise UsageError(f"--schedule {wanted.schedule}: {problem}", todo="see graphlink bubbles --help") from None
-    return replace(given, assumed=(*_of_several(file), *given.assumed))
+        raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
+    return structs.replace(given, assumed=(*_of_several(file), *given.assumed)), orders, timed
 
 
-@dataclass(frozen=True, slots=True)
-class _One:
-    """The first pipeline of a run, its ranks in the order of their stages."""
-
-    recognised: Recognised
-    measured: Measured
-
-
-def _one(file: Bubbles) -> _One:
+def _measured(file: Bubbles) -> Measured:
+    """Measure the first pipeline of a run, its ranks in the order of their stages."""
     every = ranges_of(file)
     ranges = [every[i] for i in replica(file)]
-    recognised = recognise(ranges)
-    return _One(recognised, measure(ranges, recognised, waits_inside=not file.definition.sees_device))
+    return measure(ranges, recognise(ranges), waits_inside=not file.definition.sees_device)
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:
@@ -76,46 +62,28 @@ def _of_several(file: Bubbles) -> tuple[str, ...]:
     return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()
 
 
-def compared(file: Bubbles, given: WhatIf) -> Compared:
-    """Return ``file`` with what the other schedule gives."""
-    other = Other(
-        schedule=given.schedule,
-        stages=given.stages,
-        microbatches=given.microbatches,
-        chunks=given.chunks,
-        makespan_ns=given.timed.makespan_ns,
-        activations=list(given.activations),
-        assumed=list(given.assumed),
-        **structs.asdict(given.rates),
-    )
-    return Compared(**structs.asdict(file), what_if=other)
-
-
-def compare(file: Bubbles, other: WhatIf | None, path: Path) -> None:
+def compare(file: Bubbles, other: tuple[Other, tuple[Order, ...], Timed] | None, path: Path) -> None:
     """Draws ``other``, or else the schedule of the run itself, above what was recorded.
 
     Raises:
         UsageError, OutputError
     """
-    orders: Sequence[Order]
     if other is None:
-        one = _one(file)
-        if not one.recognised.steps:
+        measured = _measured(file)
+        if not measured.recognised.steps:
             raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
-        orders = one.recognised.steps[0].orders
-        timed, caption = (
-            rebuild(orders, one.measured).equal,
-            f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers",
-        )
+        orders = measured.recognised.steps[0].orders
+        timed = rebuild(orders, measured)[0]
+        caption = f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers"
     else:
-        orders, timed = other.orders, other.timed
-        caption = f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
+        given, orders, timed = other
+        caption = f"{given.schedule} on the measured times, {given.microbatches} microbatches, computed"
     count = len({stage.replica for stage in file.stages})
     whole = caption if count == 1 else f"{caption}, one pipeline of {count}"
     above = _drawn(orders, timed, whole, [file.stages[i].rank for i in replica(file)])
     ranks = [stage.rank for stage in file.stages]
     panels = recorded(ranks, ranges_of(file), idle_of(file), file.steps)
-    drawing = picture(heading(file.pipeline), [above, *panels])
+    drawing = picture(file.pipeline, [above, *panels])
     try:
         path.write_bytes(drawing)
     except OSError as problem:

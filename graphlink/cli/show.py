@@ -13,7 +13,7 @@ from graphlink.errors import InputError, UsageError
 from graphlink.records import Table
 
 if TYPE_CHECKING:
-    from graphlink.graph.read_et import Edge, NodeView, Value
+    from graphlink.graph.read_et import Edge, NodeView
 MOST_EDGES: Final = 50  # of one direction that are listed
 
 
@@ -52,7 +52,8 @@ def show(arguments: argparse.Namespace) -> int:
 def _node(seen: NodeView) -> list[str | Table]:
     lines: list[str | Table] = [f"node {seen.id}  {seen.name}", f"  {seen.type}, {seen.duration_micros} us"]
     if seen.attributes:
-        lines.append(Table([(name, _value(value)) for name, value in seen.attributes.items()]))
+        texts = {name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in seen.attributes.items()}
+        lines.append(Table([*texts.items()]))
     lines += _edges("waits for (data_deps)", seen.data_deps)
     lines += _edges("called by (ctrl_deps)", seen.ctrl_deps)
     return [*lines, *_edges("is waited for by", seen.awaited_by)]
@@ -64,7 +65,3 @@ def _edges(title: str, edges: Sequence[Edge]) -> list[str | Table]:
     listed = Table([(e.kind or "?", f"{e.id}", e.name) for e in edges[:MOST_EDGES]], align="<>")
     more = [f"  ... and {len(edges) - MOST_EDGES} more"] if len(edges) > MOST_EDGES else []
     return [f"{title}: {len(edges)}", listed, *more]
-
-
-def _value(value: Value) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -11,7 +11,8 @@ from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
 from graphlink.depend.merge import Dependencies, next_operator, operator_after
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
+from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
+from graphlink.tables import marked, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,10 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         order, columns["start_ns"] = number(columns["start_ns"], rank * (x.end + 1) + np.arange(x.end + 1), edges)
     except Unordered as cycle:
         raise _circle(x, columns, edges, cycle.nodes) from None
-    new = np.empty(len(order), np.int64)
-    new[order] = np.arange(len(order))
+    new = spread(len(order), order, np.arange(len(order)))
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
     c = {name: column[order] for name, column in columns.items()}
-    caller = c["caller"]
-    known = caller != NOWHERE
-    caller[known] = new[caller[known]]
     return Graph(
         epoch_ns=x.host.start_ns,
         kind=c["kind"].astype(np.uint8),
@@ -72,7 +69,7 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
         tid=c["tid"],
         device=c["device"],
         stream=c["stream"],
-        caller=caller.astype(np.int32),
+        caller=np.append(new, NOWHERE)[c["caller"]].astype(np.int32),
         first=np.searchsorted(target[by_target], np.arange(len(order) + 1)).astype(np.int64),
         source=source[by_target].astype(np.int32),
         edge_kind=edges.kind[by_target],
@@ -116,16 +113,14 @@ def _parts(linked: Linked, comm: Communication, found: Dependencies, host: HostS
     device_at = comm_at + len(comm.host_row)
     delay_at = device_at + len(linked.trace.device.start_ns)
     end = delay_at + len(device.delays.row)
-    async_of = np.full(len(linked.crossing), NOWHERE, np.int32)
-    async_of[async_row] = asynchronous + np.arange(len(async_row))
+    async_of = spread(len(linked.crossing), async_row, asynchronous + np.arange(len(async_row), dtype=np.int32))
     return _Parts(linked, comm, found, host, device, comm_at, device_at, delay_at, end, async_row, async_of)
 
 
 def _node_of_row(x: _Parts, row: I32) -> I32:
     """The node of each host row itself."""
     element = x.host.elements.of_row[row]
-    nested = element != NOWHERE
-    return np.where(nested, x.host.nodes.first[np.where(nested, element, 0)] if len(x.host.nodes.first) else 0, x.async_of[row])
+    return np.where(element != NOWHERE, np.append(x.host.nodes.first, NOWHERE)[element], x.async_of[row])
 
 
 def _host_edges(x: _Parts) -> list[Edges]:
@@ -143,8 +138,7 @@ def _host_edges(x: _Parts) -> list[Edges]:
     begun = nodes.start_ns[beginner] <= asked.at_ns[with_thread]  # a row may begin while its thread sleeps, before its first node
     beginner, with_thread = beginner[begun], with_thread[begun]
     handed = asked.elsewhere[with_thread]
-    comm_of = np.full(len(asked.tid) + 1, NOWHERE, np.int64)  # the last entry stands for NOWHERE
-    comm_of[x.comm.host_row] = x.comm_at + np.arange(len(x.comm.host_row))
+    comm_of = spread(len(asked.tid) + 1, x.comm.host_row, x.comm_at + np.arange(len(x.comm.host_row)))  # the last entry is of NOWHERE
     queued = np.flatnonzero((comm_of[:-1] != NOWHERE) & (comm_of[asked.behind] != NOWHERE))
     return [
         Edges.of(EdgeKind.HOST, chained, chained + 1),
@@ -160,11 +154,9 @@ def _host_edges(x: _Parts) -> list[Edges]:
 def _device_edges(x: _Parts) -> list[Edges]:
     """What a device op depends on; the delays that begin with the dependencies of an op have the same ones."""
     side, late, device = x.device, x.device.delays, x.linked.trace.device
-    n = len(device.start_ns)
     launched, followed = np.flatnonzero(x.host.launcher != NOWHERE), np.flatnonzero(side.order.before != NOWHERE)
-    head = np.full(n, NOWHERE, np.int64)  # an op: the delay that begins with its dependencies
-    heads = np.flatnonzero(late.heads)
-    head[late.row[heads][::-1]] = x.delay_at + heads[::-1]
+    heads = np.flatnonzero(late.heads)[::-1]
+    head = spread(len(device.start_ns), late.row[heads], x.delay_at + heads)  # an op: the delay that begins with its dependencies
 
     def both(kind: EdgeKind, source: I64 | I32, op: I64 | I32, bits: U8 | int = 0) -> list[Edges]:
         delayed = head[op] != NOWHERE
@@ -207,9 +199,9 @@ def _sync_edges(x: _Parts) -> list[Edges]:
     return [
         Edges.of(EdgeKind.SYNC, x.device_at + found.sync_source, _node_of_row(x, found.sync_target), found.sync_found_by),
         Edges.of(EdgeKind.SYNC, x.device_at + found.host.source[cut], host.part[found.host.call[cut]], found.host.found_by[cut]),
-        Edges.of(EdgeKind.SYNC, x.comm_at + waits.comm, host.comm_part, FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, x.device_at + spun.source, host.spun_part, FoundBy.INFERRED),
-        Edges.of(EdgeKind.SYNC, x.device_at + spun.before[early], host.spin_part[early], FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.comm_at + waits.comm, host.nodes.opening(waits.blocked.until_ns), FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.device_at + spun.source, host.nodes.opening(spun.ended_ns), FoundBy.INFERRED),
+        Edges.of(EdgeKind.SYNC, x.device_at + spun.before[early], host.nodes.opening(spun.blocked.until_ns[early]), FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + spun.source[known], _node_of_row(x, then[known]), FoundBy.INFERRED),
         Edges.of(EdgeKind.SYNC, x.device_at + to_end, np.full(len(to_end), x.end), found.host.found_by[no_operator]),
     ]
@@ -229,10 +221,7 @@ def _sync_calls(x: _Parts) -> SyncCalls:
 
 def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:
     """``end`` follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
-    leaf = np.ones(x.end + 1, np.bool_)
-    leaf[edges.source] = False
-    leaf[x.end] = False
-    leaves = np.flatnonzero(leaf)
+    leaves = np.flatnonzero(~marked(x.end, edges.source))
     host = leaves[leaves < x.comm_at]
     own = columns["tid"][host] == columns["tid"][x.end]
     device = leaves[leaves >= x.comm_at]
@@ -248,23 +237,20 @@ def _columns(x: _Parts) -> dict[str, I64]:
     trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
     device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, x.async_row
     n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
-    sends = np.array([node.recorded == CommKind.SEND.name for node in x.comm.host_node], np.bool_)  # of unknown peer, too
     zeros = [np.zeros(k, np.int64) for k in (n_host, n_async, n_comm, n_device, n_delay, 1)]
 
     def column(*parts: I64 | I32 | None) -> I64:
         return np.concatenate([zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]).astype(np.int64)
 
     element = nodes.element
-    has = element != NOWHERE
-    row = np.full(n_host, NOWHERE, np.int64)
-    row[has] = np.where(nodes.kind[has] == NodeKind.HOST_CALL, el.call[element[has]], el.row[element[has]])
+    row = np.where(nodes.kind == NodeKind.HOST_CALL, np.append(el.call, NOWHERE)[element], np.append(el.row, NOWHERE)[element])
     end_ns = nodes.until_ns.copy()
     own = (nodes.kind == NodeKind.HOST_OP) | (nodes.kind == NodeKind.HOST_CALL)
     end_ns[own] = np.maximum(el.end_ns[element[own]], nodes.start_ns[own])
     callers = _callers(x)
     kinds = (NodeKind.HOST_ASYNC, NodeKind.HOST_COMM, NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY, NodeKind.END)
     begun = x.host.begun
-    comm_ns = np.where(sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
+    comm_ns = np.where(x.comm.host_sends, 0, rows.end_ns[comm_row] - begun.start_ns[comm_row])
     order = x.device.order
     return {
         "kind": np.concatenate([nodes.kind, *(np.full(len(z), k) for k, z in zip(kinds, zeros[1:], strict=True))]).astype(np.int64),

@@ -12,17 +12,17 @@ from graphlink.depend.cuda import CudaWaits, cuda_waits
 from graphlink.depend.device import device_side
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import host_side
-from graphlink.depend.hostcomm import WAIT_END_NS, HostCommWaits
+from graphlink.depend.hostcomm import WAIT_END_NS
 from graphlink.depend.hta import hta_waits
 from graphlink.depend.infer import infer_waits
 from graphlink.depend.merge import Dependencies, merge
 from graphlink.depend.sleep import WAKING_NS
-from graphlink.depend.spin import Spins
 from graphlink.depend.timeline import behind_rows
 from graphlink.errors import InputError, bad_value
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import NOWHERE, Built, Communication, Linked, Sync, Untold, Waits
+from graphlink.model import NOWHERE, Communication, Graph, Linked, Sync, Waits
 from graphlink.read.kineto_tables import MAX_SPAN_NS
+from graphlink.records import Short
 from graphlink.tables import take
 
 SYNC = ("both", "hta", "cuda")
@@ -30,6 +30,29 @@ NO_ROWS = (
     "the recording has no cuda_sync rows: waits are inferred from their effect "
     "(record with _ExperimentalConfig(enable_cuda_sync_events=True) to have them exact)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """Waits that the recording does not show: their time stays in ops."""
+
+    calls: int = 0  # blocked in synchronisation, and nothing says on what
+    calls_ns: int = 0
+    comms: int = 0  # were pending on the host, and who waited for them cannot be seen
+    comms_ns: int = 0
+    spins: int = 0  # silences of the host that ended as a kernel ended, once
+    spins_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Built(Short):
+    """A graph with what was found, kept and left out while it was made."""
+
+    graph: Graph
+    sync: Sync
+    rejected: Waits  # that rows name exactly
+    warnings: tuple[str, ...]
+    untold: Untold = Untold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +87,7 @@ class FoundWaits:
     dependencies: Dependencies
     enqueued: Enqueued | None  # None: nothing is inferred
     warnings: tuple[str, ...]
-    unexplained_calls: int = 0
-    unexplained_ns: int = 0
+    untold: Untold  # calls only
 
 
 def build(linked: Linked, comm: Communication, options: BuildOptions | None = None) -> Built:
@@ -89,9 +111,24 @@ def build_with(linked: Linked, comm: Communication, found: FoundWaits, options: 
     device = device_side(linked, found.dependencies, host, options.gap_ns, found.enqueued)
     graph = assemble(linked, comm, found.dependencies, host, device)
     late, spun = host.comm_waits, host.spins
-    untold = Untold(found.unexplained_calls, found.unexplained_ns, late.late, late.late_ns, spun.untold, spun.untold_ns)
-    counts = _with_inferred(found.dependencies.counts, device.inferred_events + len(spun.source))
-    return Built(graph, counts, found.dependencies.rejected, (*found.warnings, *_late(late), *_spun(spun)), untold)
+    untold = replace(found.untold, comms=late.late, comms_ns=late.late_ns, spins=spun.untold, spins_ns=spun.untold_ns)
+    # event waits that showed only in late starts, and waits without a call, are found and kept, too
+    inferred = len(device.events.source) - len(found.dependencies.device.source) + len(spun.source)
+    counts = found.dependencies.counts
+    by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + inferred}
+    counts = Sync(found=counts.found + inferred, kept=counts.kept + inferred, rejected=counts.rejected, by_source=by_source)
+    warnings = [*found.warnings]
+    if late.late:
+        warnings.append(
+            f"{late.late} host-side receives or collectives were pending for {late.late_ns / 1e6:.3f} ms while their thread ran nothing, "
+            f"but its next row began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if another thread "
+            "ran them): that time is not taken as waiting"
+        )
+    if len(spun.source):
+        warnings.append(
+            f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"
+        )
+    return Built(graph, counts, found.dependencies.rejected, tuple(warnings), untold)
 
 
 def find(linked: Linked, options: BuildOptions, comm: Communication | None = None) -> FoundWaits:
@@ -101,7 +138,7 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
     cuda = cuda_waits(linked, () if comm is None else stream_waits(linked, comm, roles(trace.calls, trace.strings)))
     others: list[Waits] = []
     enqueued: Enqueued | None = None
-    unexplained_calls = unexplained_ns = 0
+    untold = Untold()
     if options.sync == "hta":  # HTA alone: no rows of ours speak against it
         cuda = replace(
             cuda,
@@ -113,11 +150,10 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
         enqueued = Enqueued.of(linked, cuda)
         inferred, unexplained = infer_waits(linked, cuda, enqueued)
         others.append(inferred)
-        unexplained_calls = len(unexplained)
-        unexplained_ns = int((trace.calls.end_ns - trace.calls.start_ns)[unexplained].sum())
-        if unexplained_calls:
+        untold = Untold(len(unexplained), int((trace.calls.end_ns - trace.calls.start_ns)[unexplained].sum()))
+        if unexplained:
             warnings.append(
-                f"{unexplained_calls} synchronisation calls waited {unexplained_ns / 1000:.1f} us for something that "
+                f"{untold.calls} synchronisation calls waited {untold.calls_ns / 1000:.1f} us for something that "
                 "the recording does not show; their time stays in their ops"
             )
         if not len(trace.syncs.kind) and len(trace.device.start_ns):
@@ -128,29 +164,7 @@ def find(linked: Linked, options: BuildOptions, comm: Communication | None = Non
     if cuda.rows_without_call:
         warnings.append(f"{cuda.rows_without_call} cuda_sync rows have no API call in the recording")
     if options.sync != "cuda" and len(trace.device.start_ns):
-        hta = hta_waits(trace, linked.device_call, options.hta_limit)
-        others.append(hta.waits)
-        warnings += hta.warnings
-        warnings += [f"HTA was not given {n} rows: {reason}" for reason, n in hta.left_out.items()]
-    return FoundWaits(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), unexplained_calls, unexplained_ns)
-
-
-def _late(waits: HostCommWaits) -> list[str]:
-    if not waits.late:
-        return []
-    return [
-        f"{waits.late} host-side receives or collectives were pending for {waits.late_ns / 1e6:.3f} ms while their thread ran nothing, but "
-        f"its next row began more than {WAIT_END_NS // 1000} us after they ended ({WAKING_NS // 1_000_000} ms if another thread ran them): "
-        "that time is not taken as waiting"
-    ]
-
-
-def _spun(spun: Spins) -> list[str]:
-    told = f"{len(spun.source)} times the host waited for a kernel without any call (it polls what the kernel writes): inferred"
-    return [told] if len(spun.source) else []
-
-
-def _with_inferred(counts: Sync, n: int) -> Sync:
-    """Event waits that showed only in late starts, and waits without a call, are found and kept, too."""
-    by_source = counts.by_source | {"inferred": counts.by_source["inferred"] + n}
-    return Sync(found=counts.found + n, kept=counts.kept + n, rejected=counts.rejected, by_source=by_source)
+        hta, said = hta_waits(trace, linked.device_call, options.hta_limit)
+        others.append(hta)
+        warnings += said
+    return FoundWaits(cuda, merge(linked, cuda, tuple(others)), enqueued, tuple(warnings), untold)

@@ -22,17 +22,18 @@ waits and works come out even: every wait found a work open, and none is left.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, Communication, Linked, SyncKind
-from graphlink.tables import successive
+from graphlink.tables import marked, spread, successive
 
 RIGHT_AFTER_NS: Final = 30_000
 BORNE_OUT: Final = 2
@@ -68,9 +69,7 @@ class StreamWait:
 def call_order(linked: Linked) -> I64:
     """Return the place of each call in the order in which calls began (ties, as in integer us: by correlation id)."""
     calls = linked.trace.calls
-    out = np.empty(len(calls.start_ns), np.int64)
-    out[np.lexsort((calls.correlation, calls.start_ns))] = np.arange(len(out))
-    return out
+    return spread(len(calls.start_ns), np.lexsort((calls.correlation, calls.start_ns)), np.arange(len(calls.start_ns)))
 
 
 def stream_waits(linked: Linked, comm: Communication, role: U8) -> list[StreamWait]:
@@ -129,15 +128,13 @@ class _Works:
         return (mine, False) if mine and last in mine else None
 
 
-def _around(call: I64, asked: I64, place: I64, tid: I64) -> tuple[I64, I64]:
+def _around(call: I64, asked: I64, tid: I64, rank: I64) -> tuple[I64, I64]:
     """Return (before, after): of the rows ``call`` those that come next to each of ``asked`` on its thread, NOWHERE where there is none.
 
-    ``place``: of each call, by thread, then by its place in the order in which they began.
+    ``rank``: of each call, its place in the order in which they began.
     """
-    call = call[np.argsort(place[call], kind="stable")]
-    at = np.searchsorted(place[call], place[asked])
-    padded, tids = np.append(call, NOWHERE), np.append(tid[call], NOWHERE)
-    return np.where(tids[at - 1] == tid[asked], padded[at - 1], NOWHERE), np.where(tids[at] == tid[asked], padded[at], NOWHERE)
+    near, padded = Neighbours.of(tid[call], rank[call]), np.append(call, NOWHERE)
+    return padded[near.before(tid[asked], rank[asked])], padded[near.since(tid[asked], rank[asked])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,35 +168,31 @@ class _CallReader:
         self.linked, self.rank = linked, call_order(linked)
         (_, number), (streams, stream) = (np.unique(column, return_inverse=True) for column in (device.device, device.stream))
         self.stream: I64 = (number * len(streams) + stream).astype(np.int64)
-        self.first_op = np.full(len(calls.start_ns), NOWHERE, np.int64)
         rows = np.flatnonzero(linked.device_call != NOWHERE)[::-1]
-        self.first_op[linked.device_call[rows]] = rows
-        self.communicates = np.zeros(len(calls.start_ns), np.bool_)
+        self.first_op: I64 = spread(len(calls.start_ns), linked.device_call[rows], rows)
         by = linked.device_call[comm.device_row]
-        self.communicates[by[by != NOWHERE]] = True
+        self.communicates = marked(len(calls.start_ns), by[by != NOWHERE])
         launch_rank = np.where(linked.device_call == NOWHERE, -1, self.rank[linked.device_call])
-        self.by_stream = np.lexsort((device.start_ns, launch_rank, self.stream))
-        self.key = self.stream[self.by_stream] * (len(calls.start_ns) + 1) + launch_rank[self.by_stream]
-        self.before = np.full(len(device.start_ns), NOWHERE, np.int64)
-        earlier, later = successive(self.by_stream, self.stream)
-        self.before[later] = earlier
-        numbers = Counter(node.seq for node in comm.device_node if node.seq is not None)
-        works = zip(comm.device_row.tolist(), comm.device_node, strict=True)
-        self.numbered = {node.seq: row for row, node in works if node.seq is not None and numbers[node.seq] == 1}
-        self.several = {number for number, count in numbers.items() if count > 1}  # several communicators use it, or P2P does
-        self.awaited = comm.awaited if numbers else {}
+        self.on_stream = Neighbours.of(self.stream, launch_rank)
+        earlier, later = successive(self.on_stream.row, self.stream)
+        self.before: I64 = spread(len(device.start_ns), later, earlier)
+        numbered = np.flatnonzero(~comm.ops.on_host & (comm.ops.seq != NOWHERE))
+        number, first, uses = np.unique(comm.ops.seq[numbered], return_index=True, return_counts=True)
+        rows = comm.ops.row[numbered[first]].tolist()
+        self.numbered = {n: row for n, row, count in zip(number.tolist(), rows, uses.tolist(), strict=True) if count == 1}
+        self.several = set(number[uses > 1].tolist())  # several communicators use it, or P2P does
+        self.awaited = comm.awaited if len(number) else {}
         wait = np.flatnonzero(role == Role.STREAM_WAIT)
         self.waits = self._in_place(wait[np.argsort(self.rank[wait], kind="stable")], np.flatnonzero(role == Role.RECORD))
 
     def _in_place(self, wait: I64, record: I64) -> list[_WaitCall]:
         linked, tid = self.linked, self.linked.trace.calls.tid
         _, thread = np.unique(tid, return_inverse=True)
-        place = thread * (len(tid) + 1) + self.rank
         launching = np.flatnonzero(self.first_op != NOWHERE)
         compute = launching[~self.communicates[launching]]
-        last, following = _around(launching, wait, place, tid)
-        before, after = (self._stream_of(c) for c in _around(compute, wait, place, tid))
-        recorded, _ = _around(record, wait, place, tid)
+        last, following = _around(launching, wait, tid, self.rank)
+        before, after = (self._stream_of(c) for c in _around(compute, wait, tid, self.rank))
+        recorded, _ = _around(record, wait, tid, self.rank)
         # older recordings leave records out
         at = np.where((recorded != NOWHERE) & (self.rank[recorded] > np.where(last == NOWHERE, -1, self.rank[last])), recorded, wait)
         used = np.unique(thread[compute] * (len(self.stream) + 1) + self._stream_of(compute))  # streams of each thread
@@ -218,8 +211,8 @@ class _CallReader:
             before,
             after,
             at,
-            self._of_stream(np.where(before == NOWHERE, after, before), at, -1),
-            self._of_stream(after, wait, 0),
+            self.on_stream.before(np.where(before == NOWHERE, after, before), self.rank[at]),
+            self.on_stream.since(after, self.rank[wait]),
             np.where(last == NOWHERE, NOWHERE, self.first_op[last]),
             np.isin(thread[wait], threads[one == 1]),
         )
@@ -229,16 +222,7 @@ class _CallReader:
 
     def _stream_of(self, launch: I64) -> I64:
         """The stream that a call launches on, NOWHERE for NOWHERE."""
-        out: I64 = np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
-        return out
-
-    def _of_stream(self, stream: I64, call: I64, step: int) -> I64:
-        """The last op enqueued on a stream before a call (``step`` -1) or the first from it on (0), NOWHERE where there is none."""
-        at = np.searchsorted(self.key, stream * (len(self.rank) + 1) + self.rank[call]) + step
-        real = (at >= 0) & (at < len(self.key)) & (stream != NOWHERE)
-        op = self.by_stream[np.where(real, at, 0)]
-        out: I64 = np.where(real & (self.stream[op] == stream), op, NOWHERE)
-        return out
+        return np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
         """Return (waits as read, whether they come out even), by order of calls; those of ``dropped`` groups neither count nor show."""

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from graphlink.depend.commevents import StreamWait, call_order
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role, roles
 from graphlink.link.clock_evidence import NOISE_NS
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, U8, Bool, FoundBy, Linked, SyncKind, Trace, Waits
 from graphlink.pairs import numbered_pairs
-from graphlink.tables import lookup
+from graphlink.tables import lookup, marked
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
 # recorded, the one that waits is the first that is held up.
@@ -55,6 +57,13 @@ def _stream_index(trace: Trace) -> tuple[I64, dict[tuple[int, int], int]]:
         for pair in zip(devices.tolist(), streams.tolist(), strict=True):
             index.setdefault(pair, len(index))
     return key, index
+
+
+def waits_of(found: Sequence[tuple[int, int, int, int]]) -> Waits:
+    """Return findings one by one (source, call, device op, FoundBy bits) as columns."""
+    table = np.array(found, np.int64).reshape(-1, 4)
+    source, call, device_op = table[:, :3].T.astype(np.int32)
+    return Waits(source, call, device_op, table[:, 3].astype(np.uint8))
 
 
 def cuda_waits(linked: Linked, read: Sequence[StreamWait] = ()) -> CudaWaits:
@@ -94,7 +103,6 @@ class _Walk:
         self.pending: dict[int, Sources] = {}
         self.unresolved: set[int] = set()  # streams whose next op waits for something that rows do not name
         self.snapshot: dict[int, list[Sources]] = {}  # one for each stream that the record may have been made on
-        self.launches_of: dict[int, tuple[I64, I64]] = {}
         self.found: list[tuple[int, int, int, int]] = []
         self.told_call = np.zeros(len(trace.calls.start_ns), np.bool_)
         self.told_op = np.ones(len(trace.device.start_ns), np.bool_)
@@ -143,8 +151,7 @@ class _Walk:
         sync = np.flatnonzero((syncs.kind != SyncKind.STREAM_WAIT) & (self.call_of_row != NOWHERE))
         wait_ns, called = syncs.start_ns[wait].copy(), self.call_of_row[wait] != NOWHERE
         wait_ns[called] = calls.start_ns[self.call_of_row[wait[called]]]
-        has_row = np.zeros(len(calls.start_ns), np.bool_)
-        has_row[self.call_of_row[sync]] = True
+        has_row = marked(len(calls.start_ns), self.call_of_row[sync])
         bare = np.flatnonzero(np.isin(self.role, [Role.STREAM_SYNC, Role.DEVICE_SYNC]) & ~has_row)
         read = np.array([wait.call for wait in self.read], np.int64)
         parts = (
@@ -263,15 +270,15 @@ class _Walk:
 
     def _next_start_ns(self, key: int, after_ns: int) -> int:
         """When the first op starts that is launched onto a stream after a time."""
-        if key not in self.launches_of:
-            rows = np.flatnonzero(self.stream_of == key)
-            rows = rows[self.linked.device_call[rows] != NOWHERE]
-            launch_ns = self.trace.calls.start_ns[self.linked.device_call[rows]]
-            order = np.argsort(launch_ns, kind="stable")
-            self.launches_of[key] = (launch_ns[order], self.trace.device.start_ns[rows[order]])
-        launch_ns, start_ns = self.launches_of[key]
-        at = int(np.searchsorted(launch_ns, after_ns))
-        return int(start_ns[at]) if at < len(start_ns) else np.iinfo(np.int64).max // 2
+        launched, launches = self.launches
+        op = launches.since(np.array([key]), np.array([after_ns]))[0]
+        return np.iinfo(np.int64).max // 2 if op == NOWHERE else int(self.trace.device.start_ns[launched[op]])
+
+    @cached_property
+    def launches(self) -> tuple[I64, Neighbours]:
+        """The device rows that calls launched, and their neighbours by stream and start of the call."""
+        launched = np.flatnonzero(self.linked.device_call != NOWHERE)
+        return launched, Neighbours.of(self.stream_of[launched], self.trace.calls.start_ns[self.linked.device_call[launched]])
 
     def _sync(self, row: int) -> None:
         syncs, call = self.trace.syncs, int(self.call_of_row[row])
@@ -315,15 +322,6 @@ class _Walk:
 
     def result(self) -> CudaWaits:
         call_rank = call_order(self.linked)
-        launch_rank = np.full(len(self.trace.device.start_ns), -1, np.int64)
-        linked = self.linked.device_call != NOWHERE
-        launch_rank[linked] = call_rank[self.linked.device_call[linked]]
-        found = np.array(self.found, np.int64).reshape(-1, 4)
-        waits = Waits(
-            source=found[:, 0].astype(np.int32),
-            call=found[:, 1].astype(np.int32),
-            device_op=found[:, 2].astype(np.int32),
-            found_by=found[:, 3].astype(np.uint8),
-        )
+        launch_rank = np.append(call_rank, -1)[self.linked.device_call]
         without = int(np.count_nonzero(self.call_of_row == NOWHERE))
-        return CudaWaits(waits, self.role, call_rank, launch_rank, self.told_call, self.told_op, without)
+        return CudaWaits(waits_of(self.found), self.role, call_rank, launch_rank, self.told_call, self.told_op, without)

@@ -12,7 +12,7 @@ from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
 from graphlink.depend.merge import Dependencies
 from graphlink.model import I64, NOWHERE, CommKind, Communication, Linked, Waits
-from graphlink.tables import concat
+from graphlink.tables import concat, spread, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,6 @@ class DeviceSide:
     latency_ns: I64
     delay_latency_ns: I64
     events: Waits
-    inferred_events: int
 
 
 def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int, enqueued: Enqueued | None) -> DeviceSide:
@@ -38,16 +37,11 @@ def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int
     """
     device = linked.trace.device
     order = stream_order(device)
-    launched_ns = np.full(len(device.start_ns), host.start_ns, np.int64)
-    linked_ops = host.launcher != NOWHERE
-    by = host.launcher[linked_ops]
-    launched_ns[linked_ops] = host.nodes.start_ns[by] + host.nodes.duration_ns[by]  # what the node waits for comes after
+    # what a node waits for comes after
+    launched_ns = np.append(host.nodes.start_ns + host.nodes.duration_ns, host.start_ns)[host.launcher]
     events = found.device
-    inferred = 0
     if enqueued is not None:
-        unseen = infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns))
-        inferred = len(unseen.source)
-        events = concat(events, unseen)
+        events = concat(events, infer_events(linked, enqueued, ready_ns(order, launched_ns, events, host.start_ns)))
     ready = ready_ns(order, launched_ns, events, host.start_ns)
     _conserved(linked, order, ready, host.start_ns)
     late = delays(device, ready, gap_ns)
@@ -58,38 +52,34 @@ def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int
     from_node_ns += np.where(returned_ns != NOWHERE, returned_ns - launched_ns, 0)  # a node may carry a short rest behind its call
     latency_ns = np.clip(from_node_ns, 0, np.maximum(device.start_ns - launched_ns, 0))
     delay_latency_ns = np.where(late.heads, np.clip(from_node_ns[late.row], 0, late.end_ns - launched_ns[late.row]), 0)
-    return DeviceSide(order, late, latency_ns, delay_latency_ns, events, inferred)
+    return DeviceSide(order, late, latency_ns, delay_latency_ns, events)
 
 
 def _returned_ns(linked: Linked, host: HostSide) -> I64:
     """When the launch call of each device row returned; NOWHERE where it has none, and where it waited or worked on after the launch:
     what launching takes there is in its node.
     """
-    out = np.full(len(linked.device_call), NOWHERE, np.int64)
     end_ns = linked.trace.calls.end_ns
     op = np.flatnonzero(host.launcher != NOWHERE)
     op = op[host.launched_ns[linked.device_call[op]] == end_ns[linked.device_call[op]]]
-    out[op] = end_ns[linked.device_call[op]]
-    return out
+    return spread(len(linked.device_call), op, end_ns[linked.device_call[op]])
 
 
 def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) -> None:
-    """Every ns of a stream, from the start of the rank to its last op's end, is work, a start delay, or idle for what the op waited for."""
+    """Every ns of a stream, from the start of the rank to its last op's end, is idle for what an op waited for, a start delay, or work: of
+    each op in this order from the end of the one before.
+    """
     device = linked.trace.device
     before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])
-    delay_ns, idle_ns = np.maximum(device.start_ns - ready, 0), np.minimum(ready, device.start_ns) - before_ns
-    work_ns = order.end_ns - device.start_ns
-    assert (idle_ns >= 0).all(), "an op is ready before its stream is free"
-    assert (work_ns >= 0).all(), "an op ends before it starts"
-    assert (before_ns + idle_ns + delay_ns + work_ns == order.end_ns).all(), "device time is not conserved"
+    assert (np.minimum(ready, device.start_ns) >= before_ns).all(), "an op is ready before its stream is free"
+    assert (order.end_ns >= device.start_ns).all(), "an op ends before it starts"
 
 
 def collective_order(linked: Linked, comm: Communication) -> tuple[I64, I64]:
     """Return (earlier, later) device rows: the collectives of one communicator, in the order they ran, where streams do not order them."""
     device = linked.trace.device
-    chosen = [i for i, node in enumerate(comm.device_node) if node.kind == CommKind.COLLECTIVE and node.group is not None]
-    row = comm.device_row[chosen]
-    group = np.array([comm.device_node[i].group for i in chosen], np.int64)
+    ops = take(comm.ops, ~comm.ops.on_host & (comm.ops.kind == CommKind.COLLECTIVE) & (comm.ops.group != NOWHERE))
+    row, group = ops.row, ops.group
     order = np.lexsort((row, group))
     row, group = row[order], group[order]
     a, b = row[:-1], row[1:]

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphlink.depend.cuda import waits_of
 from graphlink.depend.enqueued import Enqueued
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceRows, FoundBy, Linked, Waits
-from graphlink.tables import successive
+from graphlink.tables import spread, successive
 
 LATE_NS = 20_000
 EVENT_NS = 30_000
 NEAR_NS = 5_000
 AT_ONCE_TIMES = 3
+
+_Piece = tuple[int, int, int, int, int]  # of a delay: op, start, end, piece before, whether it begins with the op's dependencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,7 @@ def stream_order(device: DeviceRows) -> StreamOrder:
     """Order the ops of each stream. Cost: O(n log n)."""
     n = len(device.start_ns)
     earlier, later = successive(np.lexsort((np.arange(n), device.stream, device.device)), device.device, device.stream)
-    before = np.full(n, NOWHERE, np.int32)
-    before[later] = earlier
+    before = spread(n, later, earlier.astype(np.int32))
     end_ns = device.end_ns.copy()
     end_ns[earlier] = np.minimum(end_ns[earlier], device.start_ns[later])
     return StreamOrder(before, end_ns, device.end_ns - end_ns)
@@ -103,9 +105,7 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
                 break
     if AT_ONCE_TIMES <= len(at_once) >= len(found):
         found = [*((source, op) for op, source in at_once.items()), *((source, op) for source, op in found if op not in at_once)]
-    pairs = np.array(found, np.int32).reshape(-1, 2)
-    nowhere, bits = np.full(len(pairs), NOWHERE, np.int32), np.full(len(pairs), FoundBy.INFERRED, np.uint8)
-    return Waits(pairs[:, 0], nowhere, pairs[:, 1], bits)
+    return waits_of([(source, NOWHERE, op, FoundBy.INFERRED) for source, op in found])
 
 
 def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
@@ -113,62 +113,41 @@ def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
     late_ns = np.maximum(device.start_ns - ready, 0)
     late = np.flatnonzero(late_ns > gap_ns)
     begins_ns = np.sort(np.where(late_ns > gap_ns, device.start_ns, device.start_ns - late_ns))
-    cover = _Cover(device, ready, begins_ns)
-    for op in late[np.lexsort((late, device.start_ns[late], ready[late]))].tolist():
-        cover.add(op)
-    cover.close()
-    table = np.array(cover.pieces, np.int64).reshape(-1, 5)
-    releases = np.full(len(device.start_ns), NOWHERE, np.int32)
-    ends = {int(end): i for i, end in enumerate(table[:, 2].tolist())}
-    releases[late] = [ends[int(device.start_ns[op])] for op in late.tolist()]
+    late = late[np.lexsort((late, device.start_ns[late], ready[late]))]
+    until = np.maximum.accumulate(device.start_ns[late])
+    pieces: list[_Piece] = []
+    for region in np.split(late, np.flatnonzero(ready[late][1:] >= until[:-1]) + 1) if len(late) else ():
+        _cover(region.tolist(), device.start_ns, ready, begins_ns, pieces)
+    table = np.array(pieces, np.int64).reshape(-1, 5)
+    ends = {end: i for i, end in enumerate(table[:, 2].tolist())}
+    releasing = np.array([ends[start] for start in device.start_ns[late].tolist()], np.int32)
     return Delays(
         row=table[:, 0].astype(np.int32),
         start_ns=table[:, 1],
         end_ns=table[:, 2],
         after=table[:, 3].astype(np.int32),
         heads=table[:, 4].astype(np.bool_),
-        releases=releases,
+        releases=spread(len(device.start_ns), late, releasing),
         start_delay_ns=np.where(late_ns > gap_ns, 0, late_ns),
     )
 
 
-class _Cover:
-    """Cuts overlapping delays into touching pieces, each owned by the op that was late first; one region of them at a time.
+def _cover(region: list[int], start_ns: I64, ready: I64, begins_ns: I64, pieces: list[_Piece]) -> None:
+    """Cut overlapping delays, of late ops in order of ``ready``, into touching pieces, each owned by the op that was late first.
 
-    Where an op of another stream begins there is a cut, too: a machine with one GPU slot can run it then, as the device did.
+    Where an op of another stream begins (``begins_ns``) there is a cut, too: a machine with one GPU slot can run it then, as the device
+    did.
     """
-
-    def __init__(self, device: DeviceRows, ready: I64, begins_ns: I64) -> None:
-        self.start_ns, self.ready, self.begins_ns = device.start_ns, ready, begins_ns
-        self.region: list[tuple[int, int]] = []  # (start of the op = end of its delay, op), in order of ready
-        self.until = 0
-        self.pieces: list[tuple[int, int, int, int, int]] = []  # op, start, end, piece before, heads
-
-    def add(self, op: int) -> None:
-        """Add a late op; ops come in order of ready."""
-        if self.region and self.ready[op] >= self.until:
-            self.close()
-        start = int(self.start_ns[op])
-        self.until = max(self.until, start) if self.region else start
-        self.region.append((start, op))
-
-    def close(self) -> None:
-        if not self.region:
-            return
-        at = int(self.ready[self.region[0][1]])
-        entering = iter(self.region)
-        waiting = next(entering, None)
-        active: list[tuple[int, int, int]] = []  # (place in order of ready, end, op)
-        place, owner, before = 0, NOWHERE, NOWHERE
-        first, last = np.searchsorted(self.begins_ns, [at + 1, self.until])
-        for end in sorted({e for e, _ in self.region} | set(self.begins_ns[first:last].tolist())):
-            while waiting is not None and self.ready[waiting[1]] <= at:
-                heapq.heappush(active, (place, *waiting))
-                place += 1
-                waiting = next(entering, None)
-            while active[0][1] <= at:
-                heapq.heappop(active)
-            op = active[0][2]
-            self.pieces.append((op, at, end, before, int(op != owner)))
-            owner, before, at = op, len(self.pieces) - 1, end
-        self.region = []
+    at, until = int(ready[region[0]]), int(start_ns[region].max())
+    first, last = np.searchsorted(begins_ns, [at + 1, until])
+    active: list[tuple[int, int]] = []  # (place in order of ready, end of the delay: the start of the op)
+    place, owner, before = 0, NOWHERE, NOWHERE
+    for end in sorted({*start_ns[region].tolist(), *begins_ns[first:last].tolist()}):
+        while place < len(region) and ready[region[place]] <= at:
+            heapq.heappush(active, (place, int(start_ns[region[place]])))
+            place += 1
+        while active[0][1] <= at:
+            heapq.heappop(active)
+        op = region[active[0][0]]
+        pieces.append((op, at, end, before, int(op != owner)))
+        owner, before, at = op, len(pieces) - 1, end

@@ -1,4 +1,4 @@
-"""Collects edges between provisional nodes, and numbers the nodes so that every edge runs from a lower to a higher one."""
+"""Collects edges between provisional nodes, and numbers the nodes so that every edge runs from a lower to a higher one; cycles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I32, I64, U8, EdgeKind
+from graphlink.tables import begins, marked, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,9 @@ class Edges:
         """Join edges into one a pair of nodes: the kind that comes first in ``EdgeKind`` stays, the evidence of all is kept."""
         source, target = np.concatenate([p.source for p in parts]), np.concatenate([p.target for p in parts])
         kind, bits = np.concatenate([p.kind for p in parts]), np.concatenate([p.found_by for p in parts])
-        if not len(source):
-            return Edges(source, target, kind, bits)
         order = np.lexsort((kind, source, target))
         source, target, kind, bits = source[order], target[order], kind[order], bits[order]
-        first = np.flatnonzero(np.append(True, (source[1:] != source[:-1]) | (target[1:] != target[:-1])))
+        first = np.flatnonzero(begins(source, target))
         return Edges(source[first], target[first], kind[first], np.bitwise_or.reduceat(bits, first))
 
 
@@ -68,37 +67,52 @@ def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_
 
 def _walk(start_ns: I64, edges: Edges) -> tuple[I64, I64]:
     """(starts, level among nodes that start together) by one pass in topological order."""
-    starts, level = start_ns.tolist(), [0] * len(start_ns)
-    waiting = np.bincount(edges.target, minlength=len(starts)).tolist()
-    by_source = np.argsort(edges.source, kind="stable")
-    first = np.searchsorted(edges.source[by_source], np.arange(len(starts) + 1)).tolist()
-    targets = edges.target[by_source].tolist()
-    ready = [i for i, k in enumerate(waiting) if not k]
-    left = len(starts)
-    while ready:
-        i = ready.pop()
-        left -= 1
-        for t in targets[first[i] : first[i + 1]]:
-            if starts[i] > starts[t]:
-                starts[t], level[t] = starts[i], level[i] + 1
-            elif starts[i] == starts[t]:
-                level[t] = max(level[t], level[i] + 1)
-            waiting[t] -= 1
-            if not waiting[t]:
-                ready.append(t)
-    if left:
-        raise Unordered(_cycle(edges, {i for i, k in enumerate(waiting) if k}))
+    count = len(start_ns)
+    order = topological(edges.source, edges.target, np.arange(count))
+    if len(order) < count:
+        raise Unordered(cycle(edges.source, edges.target, order, count)[::-1])
+    first, after = (column.tolist() for column in successors(edges.source, edges.target, count))
+    starts, level = start_ns.tolist(), [0] * count
+    for i in order.tolist():
+        for t in after[first[i] : first[i + 1]]:
+            starts[t], level[t] = max((starts[t], level[t]), (starts[i], level[i] + 1))
     return np.array(starts, np.int64), np.array(level, np.int64)
 
 
-def _cycle(edges: Edges, stuck: set[int]) -> list[int]:
-    """Nodes of one cycle in order; every node of ``stuck`` has a source among them."""
-    sources = {t: s for s, t in zip(edges.source.tolist(), edges.target.tolist(), strict=True) if s in stuck and t in stuck}
-    at = next(iter(stuck))
+def topological(source: I64 | I32, target: I64, wish: I64) -> I64:
+    """Return nodes in an order in which every edge runs forward; where there is a cycle, without what is in it or behind it.
+
+    Linear; at once where the order ``wish`` (a permutation of the nodes: by id) will do. Does not recurse.
+    """
+    n = len(wish)
+    place = spread(n, wish, np.arange(n))
+    if not np.any(place[source] >= place[target]):
+        return wish
+    waiting = np.bincount(target, minlength=n).tolist()
+    first, after = (column.tolist() for column in successors(source, target, n))
+    out = [i for i in wish.tolist() if not waiting[i]]
+    for i in out:  # grows while it is walked
+        for t in after[first[i] : first[i + 1]]:
+            waiting[t] -= 1
+            if not waiting[t]:
+                out.append(t)
+    return np.array(out, np.int64)
+
+
+def successors(source: I64 | I32, target: I64, count: int) -> tuple[I64, I64]:
+    """Return the edges of ``count`` nodes as CSR by source: (first, target), targets in the order of the edges."""
+    by_source = np.argsort(source, kind="stable")
+    return np.append(0, np.cumsum(np.bincount(source, minlength=count))), target[by_source]
+
+
+def cycle(source: I64 | I32, target: I64, order: I64, count: int) -> list[int]:
+    """Return one cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the first. Linear."""
+    stuck = ~marked(count, order)
+    inside = stuck[source] & stuck[target]
+    before = spread(count, target[inside], source[inside])
+    at = int(np.flatnonzero(stuck)[0])
     seen: dict[int, int] = {}
-    path: list[int] = []
     while at not in seen:
-        seen[at] = len(path)
-        path.append(at)
-        at = sources[at]
-    return path[seen[at] :][::-1]
+        seen[at] = len(seen)
+        at = int(before[at])
+    return list(seen)[seen[at] :]

@@ -9,7 +9,7 @@ import numpy as np
 from graphlink.depend.cuda import CudaWaits
 from graphlink.link.call_roles import Role
 from graphlink.model import I64, NOWHERE, Bool, Linked, SyncKind
-from graphlink.tables import successive
+from graphlink.tables import spread, successive
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,13 @@ class Enqueued:
         """Place launches, records and waits in the order of calls. Cost: O(n log n)."""
         trace, device = linked.trace, linked.trace.device
         row, following = successive(np.lexsort((cuda.launch_rank, device.stream, device.device)), device.device, device.stream)
-        next_rank = np.full(len(device.start_ns), np.iinfo(np.int64).max)
-        next_rank[row] = cuda.launch_rank[following]
         told = trace.syncs.correlation[(trace.syncs.kind == SyncKind.STREAM_WAIT) & trace.syncs.record_known]
         waits = cuda.role == Role.STREAM_WAIT
         hidden = waits & ~np.isin(trace.calls.correlation, told)
         ops_of_call = np.bincount(linked.device_call + 1, minlength=len(trace.calls.start_ns) + 1)
         return Enqueued(
             launch_rank=cuda.launch_rank,
-            next_rank=next_rank,
+            next_rank=spread(len(device.start_ns), row, cuda.launch_rank[following], np.iinfo(np.int64).max),
             record_rank=np.sort(cuda.call_rank[cuda.role == Role.RECORD]),
             wait_rank=np.sort(cuda.call_rank[waits]),
             hidden_rank=np.sort(cuda.call_rank[hidden]),
@@ -70,16 +68,12 @@ class Enqueued:
         """Tell whether it was the last op of its stream when a call began: only then can it hold up the synchronisation of its stream."""
         return bool(self.launch_rank[row] < rank <= self.next_rank[row])
 
-    def recorded(self, row: int, rank: int) -> bool:
-        """Tell whether an event can have been recorded behind it, before the next op of its stream and before a call."""
-        return self._first_record(row, rank) is not None
-
     def recorded_and_awaited(self, row: int, rank: int, *, unseen: bool) -> bool:
         """Tell whether a stream can have been made to wait for such an event, before a call.
 
         ``unseen``: even if no wait call is in the recording.
         """
-        record = self._first_record(row, rank)
+        record = self.first_record(row, rank)
         if record is None:
             return False
         if not len(self.wait_rank):
@@ -87,7 +81,8 @@ class Enqueued:
         at = int(np.searchsorted(self.wait_rank, record))
         return at < len(self.wait_rank) and bool(self.wait_rank[at] < rank)
 
-    def _first_record(self, row: int, rank: int) -> int | None:
+    def first_record(self, row: int, rank: int) -> int | None:
+        """Return where an event can first have been recorded behind it, before the next op of its stream and before a call."""
         launched = int(self.launch_rank[row])
         if not len(self.record_rank):
             return launched

@@ -11,15 +11,15 @@ from graphlink.depend.cuda import CudaWaits
 from graphlink.depend.devicetime import LATE_NS, stream_order
 from graphlink.depend.hostcomm import Asked, HostCommWaits, asked, host_comm_waits
 from graphlink.depend.hosttime import HostNodes, host_nodes
-from graphlink.depend.merge import Dependencies, next_operator, search_by_thread, wait_ends
+from graphlink.depend.merge import Dependencies, next_operator, wait_ends
 from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward
-from graphlink.depend.timeline import Elements, Marks, elements, marks
+from graphlink.depend.timeline import Elements, Marks, Neighbours, elements, marks
 from graphlink.link.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
-from graphlink.tables import concat
+from graphlink.tables import concat, spread
 
 FREE_NS: Final = 14_000  # a synchronisation that finds all done, where the recording does not show it
 _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
@@ -34,8 +34,7 @@ class HostSide:
     ``autograd``: (forward, backward) host rows.
     ``launcher``: for each device row the node that carries the time up to its launch, NOWHERE for orphans.
     ``launched_ns``: of each call, up to when it had launched.
-    ``begun``: by which thread host-side communication was asked for. ``comm_part``, ``spin_part``: for each of ``comm_waits`` and
-    ``spins`` the node that opens where it ended; ``spun_part``: where what was waited for had ended.
+    ``begun``: by which thread host-side communication was asked for.
     """
 
     elements: Elements
@@ -48,10 +47,7 @@ class HostSide:
     wake_ns: I64
     launcher: I32
     launched_ns: I64
-    comm_part: I32
     spins: Spins
-    spin_part: I32
-    spun_part: I32
     start_ns: int  # of the rank: its earliest node
     end_ns: int
 
@@ -84,12 +80,10 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         Cuts.of(_places(tour, begun.tid[begins], begun.at_ns[begins]), launch=True),
     )
     nodes = host_nodes(el, tour, concat(in_calls, comm_waits.blocked, spun.blocked).disjoint(), cuts, slept, gap_ns)
-    part = np.full(len(calls.start_ns), NOWHERE, np.int32)
-    part[blocking] = nodes.opening(waited_at)
+    part = spread(len(calls.start_ns), blocking, nodes.opening(waited_at))
     part[finished] = nodes.opening(finished_at)
-    waking_ns = np.zeros(len(nodes.kind), np.int64)
     behind = part[blocking]
-    waking_ns[behind] = np.minimum(wake_ns(linked, cuda, wait_ns)[blocking], nodes.duration_ns[behind])
+    waking_ns = np.minimum(wake_ns(linked, cuda, wait_ns)[blocking], nodes.duration_ns[behind])
     return HostSide(
         elements=el,
         nodes=nodes,
@@ -98,13 +92,10 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
         begun=begun,
         comm_waits=comm_waits,
         part=part,
-        wake_ns=waking_ns,
+        wake_ns=spread(len(nodes.kind), behind, waking_ns, 0),
         launcher=_launchers(linked, el, nodes, launched_ns),
         launched_ns=launched_ns,
-        comm_part=nodes.opening(comm_waits.blocked.until_ns),
         spins=spun,
-        spin_part=nodes.opening(spun.blocked.until_ns),
-        spun_part=nodes.opening(spun.ended_ns),
         start_ns=start_ns,
         end_ns=end_ns,
     )
@@ -134,11 +125,10 @@ def _launch_cuts(linked: Linked, el: Elements, tour: Marks, launched_ns: I64, bl
 
 def _launchers(linked: Linked, el: Elements, nodes: HostNodes, launched_ns: I64) -> I32:
     """Return for each device row the node that carries the time up to its launch, NOWHERE for orphans."""
-    out = np.full(len(linked.device_call), NOWHERE, np.int32)
     device = np.flatnonzero(linked.device_call != NOWHERE)
     call = linked.device_call[device]
-    out[device] = nodes.carrying(nodes.axis.of(linked.trace.calls.tid[call], launched_ns[call]), el.of_call[call])
-    return out
+    launcher = nodes.carrying(nodes.axis.of(linked.trace.calls.tid[call], launched_ns[call]), el.of_call[call])
+    return spread(len(linked.device_call), device, launcher)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:
@@ -150,13 +140,11 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
     call = np.unique(found.host.call)
     call = call[~blocked[call] & (el.of_call[call] != NOWHERE)]
     following = next_operator(linked, call)
-    until_ns = np.full(len(call), np.iinfo(np.int64).max)
-    until_ns[following != NOWHERE] = rows.start_ns[following[following != NOWHERE]]
+    until_ns = np.append(rows.start_ns, np.iinfo(np.int64).max)[following]
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
-    launching = launching[np.lexsort((calls.start_ns[launching], calls.tid[launching]))]
-    tid, at_ns = calls.tid[launching], calls.start_ns[launching]
-    first = search_by_thread(tid, at_ns, calls.tid[call], calls.end_ns[call])
-    out: I64 = call[search_by_thread(tid, at_ns, calls.tid[call], until_ns) > first].astype(np.int64)
+    then = Neighbours.of(calls.tid[launching], calls.start_ns[launching]).since(calls.tid[call], calls.end_ns[call])
+    launched = (then != NOWHERE) & (np.append(calls.start_ns[launching], 0)[then] < until_ns)
+    out: I64 = call[launched].astype(np.int64)
     return out
 
 

@@ -10,8 +10,8 @@ from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.depend.timeline import Elements, Marks
 from graphlink.link.askers import askers
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, Linked
-from graphlink.tables import take
+from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
+from graphlink.tables import spread, take
 
 WAIT_END_NS = 50_000
 WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for gloo
@@ -43,11 +43,10 @@ def asked(linked: Linked) -> Asked:
     row = row[np.argsort(at_ns[row], kind="stable")]
     place = np.arange(len(row))
     start_ns[row] = np.maximum(np.minimum.accumulate((start_ns[row] - place)[::-1])[::-1] + place, at_ns[row])
-    behind = np.full(len(tid), NOWHERE, np.int32)
     run = row[np.lexsort((rows.start_ns[row], rows.tid[row]))]
     before, after = run[:-1], run[1:]
     held = (rows.tid[before] == rows.tid[after]) & (rows.end_ns[before] > at_ns[after]) & (rows.end_ns[before] <= start_ns[after])
-    behind[after[held]] = before[held]
+    behind = spread(len(tid), after[held], before[held].astype(np.int32))
     free_ns = at_ns.copy()
     free_ns[after[held]] = rows.end_ns[before[held]]
     return Asked(tid, at_ns, op != NOWHERE, start_ns, behind, start_ns - free_ns)
@@ -76,7 +75,7 @@ def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Eleme
     not waited for: its row ends because somebody asks, and it costs 0, so the time would be lost. Cost: O(n log n).
     """
     rows = linked.trace.host
-    at = np.flatnonzero([node.recorded != CommKind.SEND.name for node in comm.host_node])  # of unknown peer, too
+    at = np.flatnonzero(~comm.host_sends)
     row = comm.host_row[at]
     known = marks.axis.has(begun.tid[row])
     at, row = at[known], row[known]

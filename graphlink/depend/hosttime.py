@@ -10,6 +10,7 @@ from graphlink.depend.points import Blocked, Cuts, Points, points
 from graphlink.depend.sleep import Sleeps
 from graphlink.depend.timeline import Axis, Elements, Marks
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, NodeKind
+from graphlink.tables import spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +60,15 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
     node = np.maximum(np.cumsum(p.opens) - 1, 0)  # of each point; a thread that sleeps first has no time before its first node
     n = len(at)
     element = p.owner[at]
-    is_own = p.mark[at] != NOWHERE
+    is_own = p.begins[at]
     called = (element != NOWHERE) & (el.call[element] != NOWHERE)
-    kind = np.full(n, NodeKind.HOST_PART, np.uint8)
-    kind[is_own] = np.where(called[is_own], NodeKind.HOST_CALL, NodeKind.HOST_OP)
     gap = ~is_own & ((element == NOWHERE) | called)
-    kind[gap] = NodeKind.HOST_GAP
+    own_kind = np.where(called, NodeKind.HOST_CALL, NodeKind.HOST_OP)
+    kind = np.where(is_own, own_kind, np.where(gap, NodeKind.HOST_GAP, NodeKind.HOST_PART)).astype(np.uint8)
     element = np.where(gap, NOWHERE, element).astype(np.int32)
-    first = np.full(len(el.tid), NOWHERE, np.int32)
-    first[element[is_own]] = np.flatnonzero(is_own)
+    first = spread(len(el.tid), element[is_own], np.flatnonzero(is_own).astype(np.int32))
     duration_ns = np.bincount(node, own, n).astype(np.int64) if n else np.zeros(0, np.int64)
-    until = np.zeros(n, np.int64)
-    until[node[~asleep]] = following[~asleep]  # of the points of a node the last stays
+    until = spread(n, node[~asleep], following[~asleep], 0)  # of the points of a node the last stays
     wait_ns = _wait_ns(blocked, first, p.at_ns[at])
     asleep_ns = int(spent[asleep].sum())
     spans_ns = int((marks.at_ns[marks.bounds[1:] - 1] % marks.axis.span_ns).sum())
@@ -94,8 +92,6 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
 
 def _asleep(p: Points) -> Bool:
     """Points behind which the thread is asleep: from where it falls to where a node opens."""
-    if not len(p.at_ns):
-        return np.zeros(0, np.bool_)
     changes = np.where(p.falls, 1, np.where(p.opens, 0, -1))
     at = np.maximum.accumulate(np.where(changes >= 0, np.arange(len(changes)), 0))
     out: Bool = changes[at] == 1

@@ -16,36 +16,22 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from graphlink.depend.hta_feed import Feed, Window, choices, device_feed, frame, sync_calls, windows
+from graphlink.depend.hta_feed import choices, device_feed, frame, sync_calls, windows
 from graphlink.model import I32, I64, NOWHERE, FoundBy, Trace, Waits
 
 WINDOW_ROWS = 500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
-_LONE_SYNC = "cuda_sync row without its call"
+NO_ROWS = (
+    "HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
+    "(record with _ExperimentalConfig(enable_cuda_sync_events=True))"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class HtaResult:
-    """What HTA found, and on how much of the trace it could look.
-
-    ``skipped_windows`` were larger than the limit, in ``failed_windows`` HTA raised or returned None on some device.
-    ``left_out`` counts rows that HTA was not given, by reason.
-    """
-
-    waits: Waits
-    windows: int
-    skipped_windows: int
-    failed_windows: int
-    left_out: dict[str, int]
-    warnings: tuple[str, ...]
-
-
-def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS) -> HtaResult:
-    """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row.
+def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, window_rows: int = WINDOW_ROWS) -> tuple[Waits, list[str]]:
+    """Return HTA's SYNC_DEPENDENCY edges over all steps: device row -> sync call, or device row -> device row; and warnings.
 
     ``device_call[i]`` is the row in ``trace.calls`` that launched device row i, NOWHERE for an orphan. Traces of more than
     ``window_rows`` (or ``limit_events``) device, call and sync rows are looked at in windows of whole ProfilerSteps; a window with more
@@ -53,72 +39,55 @@ def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, win
 
     Never raises for what HTA does: an exception in it, None and an empty result are three different warnings.
     """
-    sync_count = len(trace.syncs.kind)
-    if not sync_count:
-        return _nothing(
-            "HTA found no synchronisation edges: it makes them from cuda_sync rows only, and the trace has none "
-            "(record with _ExperimentalConfig(enable_cuda_sync_events=True))"
-        )
-    joined = sync_calls(trace)
+    if not len(trace.syncs.kind):
+        return _waits([]), [NO_ROWS]
+    call, record, placed = sync_calls(trace)
+    lone = int((call == NOWHERE).sum())
     left_out = {
-        _LONE_SYNC: int((joined.call == NOWHERE).sum()),
-        "cuda_sync row of an unknown stream": int((~joined.placed & (joined.call != NOWHERE)).sum()),
+        "cuda_sync row without its call": lone,
+        "cuda_sync row of an unknown stream": int((~placed & (call != NOWHERE)).sum()),
         "device row without its call": int((device_call == NOWHERE).sum()),
     }
     cut = windows(trace, min(window_rows, limit_events))
-    outcome = _Outcomes(windows=len(cut))
-    for device in np.unique(trace.syncs.device[joined.placed]).tolist():
-        feed = device_feed(trace, device_call, joined, device)
-        for window, chosen in zip(cut, choices(feed, cut), strict=True):
-            if not len(chosen.sync) or not len(chosen.op):
+    edges: list[Waits] = []
+    skipped: dict[str, int] = {}
+    failures: dict[str, list[tuple[str, int]]] = {}  # by their text, with the windows and devices that they befell
+    for device in np.unique(trace.syncs.device[placed]).tolist():
+        sync = np.flatnonzero((trace.syncs.device == device) & placed)
+        feed = device_feed(trace, device_call, device, sync, call[sync], record[sync])
+        for window, (op, syncs, records) in zip(cut, choices(feed, cut), strict=True):
+            if not len(syncs) or not len(op):
                 continue  # nothing to be found
             if window.events > limit_events:
-                outcome.skipped[window.name] = window.events
+                skipped[window.name] = window.events
+                continue
+            outcome = _run(*frame(feed, op, syncs, records))
+            if isinstance(outcome, str):
+                failures.setdefault(outcome, []).append((window.name, device))
             else:
-                outcome.add(window, device, _run(frame(feed, chosen)))
-    return outcome.result(sync_count, limit_events, {reason: n for reason, n in left_out.items() if n})
+                edges.append(outcome)
+    waits = _waits(edges)
+    said = [*_skipped(skipped, len(cut), limit_events), *_failed(failures, len(cut))]
+    if not len(waits.source) and (edges or not said):
+        without = f", {lone:,} of them without their call" if lone else ""
+        said.append(f"HTA found no synchronisation edges where it ran; the trace has {len(trace.syncs.kind):,} cuda_sync rows{without}")
+    return waits, [*said, *(f"HTA was not given {n} rows: {reason}" for reason, n in left_out.items() if n)]
 
 
-def _nothing(warning: str) -> HtaResult:
-    return HtaResult(_waits([]), windows=0, skipped_windows=0, failed_windows=0, left_out={}, warnings=(warning,))
+def _skipped(skipped: dict[str, int], of: int, limit_events: int) -> list[str]:
+    if not skipped:
+        return []
+    largest = max(skipped, key=skipped.__getitem__)
+    return [
+        f"HTA skipped in {len(skipped)} of {of} windows with more than {limit_events:,} device and call events "
+        f"(largest: {largest}, {skipped[largest]:,}); raise --hta-limit to include them"
+    ]
 
 
-@dataclass(slots=True)
-class _Outcomes:
-    """Collects what came of each run. A failure is kept under its text with the windows and devices it befell."""
-
-    windows: int
-    edges: list[Waits] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
-    failures: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-
-    def add(self, window: Window, device: int, outcome: Waits | str) -> None:
-        if isinstance(outcome, str):
-            self.failures.setdefault(outcome, []).append((window.name, device))
-        else:
-            self.edges.append(outcome)
-
-    def result(self, sync_count: int, limit_events: int, left_out: dict[str, int]) -> HtaResult:
-        waits = _waits(self.edges)
-        said = []
-        if self.skipped:
-            largest = max(self.skipped, key=self.skipped.__getitem__)
-            said.append(
-                f"HTA skipped in {len(self.skipped)} of {self.windows} windows with more than {limit_events:,} device and call events "
-                f"(largest: {largest}, {self.skipped[largest]:,}); raise --hta-limit to include them"
-            )
-        for text, places in self.failures.items():
-            window, device = places[0]
-            count = len({name for name, _ in places})
-            said.append(f"{text} (in {count} of {self.windows} windows, first: {window}, device {device})")
-        if not len(waits.source) and (self.edges or not said):
-            lone = left_out.get(_LONE_SYNC, 0)
-            said.append(
-                f"HTA found no synchronisation edges where it ran; the trace has {sync_count:,} cuda_sync rows"
-                + (f", {lone:,} of them without their call" if lone else "")
-            )
-        failed = len({name for places in self.failures.values() for name, _ in places})
-        return HtaResult(waits, self.windows, len(self.skipped), failed, left_out, tuple(said))
+def _failed(failures: dict[str, list[tuple[str, int]]], of: int) -> Iterator[str]:
+    for text, places in failures.items():
+        window, device = places[0]
+        yield f"{text} (in {len({name for name, _ in places})} of {of} windows, first: {window}, device {device})"
 
 
 def _waits(edges: list[Waits]) -> Waits:
@@ -128,27 +97,27 @@ def _waits(edges: list[Waits]) -> Waits:
     return Waits(source, call, device_op, np.full(len(source), FoundBy.HTA, np.uint8))
 
 
-def _run(feed: Feed) -> Waits | str:
+def _run(symbols: list[str], columns: dict[str, I64], device_op: I64, call: I64) -> Waits | str:
     """One run of HTA: its edges, or why there are none to be had."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of HTA's import and of pandas in it
-            pairs = _sync_pairs(feed)
+            pairs = _sync_pairs(symbols, columns)
     except Exception as error:  # noqa: BLE001 - HTA raises whatever its pandas queries raise, and none of it may end the run
         first_line = (str(error).splitlines() or [""])[0]
         return f"HTA failed with {type(error).__name__}: {first_line[:200]}".rstrip(": ")
     if pairs is None:
         return "HTA returned None instead of a graph"
-    source, target, to_op = feed.row[pairs[:, 0]], feed.row[pairs[:, 1]], feed.is_op[pairs[:, 1]]
+    source, target = pairs.T
     return Waits(
-        source=source.astype(np.int32),
-        call=np.where(to_op, NOWHERE, target).astype(np.int32),
-        device_op=np.where(to_op, target, NOWHERE).astype(np.int32),
-        found_by=np.full(len(source), FoundBy.HTA, np.uint8),
+        source=device_op[source].astype(np.int32),
+        call=call[target].astype(np.int32),
+        device_op=device_op[target].astype(np.int32),
+        found_by=np.full(len(pairs), FoundBy.HTA, np.uint8),
     )
 
 
-def _sync_pairs(feed: Feed) -> I64 | None:
+def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
     """Positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
     import hta.analyzers.critical_path_analysis as cpa
     import pandas as pd
@@ -156,9 +125,9 @@ def _sync_pairs(feed: Feed) -> I64 | None:
 
     with _alone(cpa, pd):
         recording = HtaTrace(trace_files={}, trace_dir=".")
-        recording.symbol_table.add_symbols(feed.symbols)
+        recording.symbol_table.add_symbols(symbols)
         recording.meta_data[0] = {}
-        recording.traces[0] = pd.DataFrame(feed.columns, index=feed.columns["index"])
+        recording.traces[0] = pd.DataFrame(columns, index=columns["index"])
         recording.is_parsed = True
         found = cpa.CriticalPathAnalysis.critical_path_analysis(recording, 0, "", None)
         if found is None:

@@ -26,13 +26,15 @@ Windows
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, SyncKind, Trace
-from graphlink.tables import lookup
+from graphlink.tables import lookup, spread
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
 SYNC_SYMBOL = {
@@ -46,11 +48,10 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch [start_ns, stop_ns) of a trace with ``events`` device rows and calls that start in it."""
+    """A stretch of a trace from ``start_ns`` to the next one's, with ``events`` device rows and calls that start in it."""
 
     name: str
     start_ns: int
-    stop_ns: int
     events: int
 
 
@@ -60,7 +61,7 @@ def windows(trace: Trace, size: int) -> tuple[Window, ...]:
     As many steps go into a window as fit into ``size``; one step is never cut, nor is a trace without marks. O(marks * log rows).
     """
     device, calls, syncs, host = trace.device, trace.calls, trace.syncs, trace.host
-    whole = Window("the whole trace", _EARLIEST, _LATEST, len(device.start_ns) + len(calls.start_ns))
+    whole = Window("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
     if whole.events + len(syncs.start_ns) <= size:
         return (whole,)
     step_names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep#")]
@@ -78,33 +79,23 @@ def windows(trace: Trace, size: int) -> tuple[Window, ...]:
         if rows[i + 1] - rows[cuts[-1]] > size and rows[i] > rows[cuts[-1]]:
             cuts.append(i)
     cuts.append(len(rows) - 1)
-    return tuple(Window(f"{names[a]} to {names[b]}", int(bounds[a]), int(bounds[b]), int(events[b] - events[a])) for a, b in pairwise(cuts))
+    return tuple(Window(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts))
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPartners:
-    """``call[i]`` is the row in ``trace.calls`` that made sync row i, ``record[i]`` that of the cudaEventRecord it waits for; NOWHERE.
+def sync_calls(trace: Trace) -> tuple[I32, I32, Bool]:
+    """Join sync rows with their calls by correlation; of several calls with one id the outermost. O(n log n).
 
-    HTA cannot ``place`` a sync row without its call, nor a stream synchronisation or wait of an unknown stream.
+    Returns (call, record, placed) of each sync row: the call that made it and the cudaEventRecord that it waits for, rows of
+    ``trace.calls`` or ``NOWHERE``; and whether HTA can place it: not without its call, nor a stream synchronisation or wait of an unknown
+    stream.
     """
-
-    call: I32
-    record: I32
-    placed: Bool
-
-
-def sync_calls(trace: Trace) -> SyncPartners:
-    """Join sync rows with their calls by correlation; of several calls with one id the outermost. O(n log n)."""
     calls, syncs = trace.calls, trace.syncs
     recorders = [i for i, text in enumerate(trace.strings) if "EventRecord" in text]
     records = np.flatnonzero(np.isin(calls.name, recorders))
     record = np.append(records, NOWHERE)[lookup(calls.correlation[records], syncs.record)]
     call = lookup(calls.correlation, syncs.correlation).astype(np.int32)
-    return SyncPartners(
-        call=call,
-        record=np.where(syncs.record_known, record, NOWHERE).astype(np.int32),
-        placed=(call != NOWHERE) & (syncs.stream_known | np.isin(syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT))),
-    )
+    placed = (call != NOWHERE) & (syncs.stream_known | np.isin(syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT)))
+    return call, np.where(syncs.record_known, record, NOWHERE).astype(np.int32), placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +120,22 @@ class DeviceFeed:
     record_rank: I64
 
 
-def device_feed(trace: Trace, device_call: I32, joined: SyncPartners, device: int) -> DeviceFeed:
-    """Gather the device rows with a call and the sync rows with a call of one device. O(n log n)."""
+def device_feed(trace: Trace, device_call: I32, device: int, sync: I64, call: I32, record: I32) -> DeviceFeed:
+    """Gather the device rows with a call and the sync rows ``sync`` of one device; ``call``, ``record``: theirs. O(n log n)."""
     calls, syncs = trace.calls, trace.syncs
     op = np.flatnonzero((trace.device.device == device) & (device_call != NOWHERE))
     launch = device_call[op]
-    sync = np.flatnonzero((syncs.device == device) & joined.placed)
-    call = joined.call[sync]
 
-    telling = sync[syncs.record_stream_known[sync] & (joined.record[sync] != NOWHERE)]
-    record, first = np.unique(joined.record[telling], return_index=True)
-    at = np.searchsorted(record, joined.record[sync])
-    at = np.where(np.append(record, NOWHERE - 1)[at] == joined.record[sync], at, -1)
+    telling = np.flatnonzero(syncs.record_stream_known[sync] & (record != NOWHERE))
+    records, first = np.unique(record[telling], return_index=True)
+    at = np.searchsorted(records, record)
+    at = np.where(np.append(records, NOWHERE - 1)[at] == record, at, -1)
 
     awaits_stream = np.isin(syncs.kind[sync], (SyncKind.STREAM, SyncKind.STREAM_WAIT))
-    streams = _dense(trace.device.stream[op], syncs.stream[sync], syncs.record_stream[telling[first]])
+    streams = _dense(trace.device.stream[op], syncs.stream[sync], syncs.record_stream[sync[telling[first]]])
     threads = _dense(calls.tid[launch], calls.tid[call])
     sync_ns = syncs.end_ns[sync]
-    ranks = _ranks(calls.start_ns[launch], calls.start_ns[record], calls.start_ns[call], sync_ns, trace.device.start_ns[op])
+    ranks = _ranks(calls.start_ns[launch], calls.start_ns[records], calls.start_ns[call], sync_ns, trace.device.start_ns[op])
     return DeviceFeed(
         op=op.astype(np.int32),
         op_ns=trace.device.start_ns[op],
@@ -175,22 +164,15 @@ def _dense(*columns: I64) -> list[I64]:
 def _ranks(*columns: I64) -> list[I64]:
     """Ranks from 1 over all columns together; ties in order of column, then row."""
     order = np.argsort(np.concatenate(columns), kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(1, len(order) + 1)
+    rank = spread(len(order), order, np.arange(1, len(order) + 1))
     return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What of a ``DeviceFeed`` goes into one run: ascending positions of device rows, sync rows and records."""
+def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> Iterator[tuple[I64, I64, I64]]:
+    """Yield what of ``feed`` goes into each window (see above): ascending positions of device rows, sync rows and records.
 
-    op: I64
-    sync: I64
-    record: I64
-
-
-def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
-    """Return a choice for each window (see above). O(n log n + Context Sync rows * streams * log n)."""
+    O(n log n + Context Sync rows * streams * log n).
+    """
     next_op = _next_op(feed)
     near_sync, near_op = _candidates(feed, next_op)
     waits = feed.sync_kind == SyncKind.STREAM_WAIT
@@ -206,39 +188,39 @@ def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> list[Choice]:
 
     sync = split(np.arange(len(sync_window)), sync_window)
     op = split(near_op, sync_window[near_sync])
-    record = [np.unique(feed.sync_record[rows]) for rows in sync]
-    return [Choice(np.unique(o), s, r[r >= 0]) for o, s, r in zip(op, sync, record, strict=True)]
+    for ops, syncs in zip(op, sync, strict=True):
+        record = np.unique(feed.sync_record[syncs])
+        yield np.unique(ops), syncs, record[record >= 0]
 
 
 def _next_op(feed: DeviceFeed) -> I64:
     """Return, for each wait of a stream, the next device row that its thread launches on that stream; ``NOWHERE`` for other sync rows."""
     columns = (feed.op_stream, feed.sync_stream, feed.record_stream)
     base = 1 + max((int(column.max()) for column in columns if len(column)), default=0)
-    by_thread = _Grouped.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
+    by_thread = Neighbours.of(feed.launch_thread * base + feed.op_stream, feed.launch_rank)
     wait = np.flatnonzero(feed.sync_kind == SyncKind.STREAM_WAIT)
-    out = np.full(len(feed.sync_kind), NOWHERE, np.int64)
-    out[wait] = by_thread.following(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
-    return out
+    following = by_thread.since(feed.call_thread[wait] * base + feed.sync_stream[wait], feed.call_rank[wait])
+    return spread(len(feed.sync_kind), wait, following)
 
 
 def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
     """Return pairs (sync row, device row that HTA may find for it). ``next_op``: as ``_next_op`` returns it."""
     streams = np.unique(feed.op_stream)
-    by_start = _Grouped.of(feed.op_stream, feed.op_rank)
-    by_launch = _Grouped.of(feed.op_stream, feed.launch_rank)
+    by_start = Neighbours.of(feed.op_stream, feed.op_rank)
+    by_launch = Neighbours.of(feed.op_stream, feed.launch_rank)
 
     stream_sync, device_sync, wait = (
         np.flatnonzero(feed.sync_kind == kind) for kind in (SyncKind.STREAM, SyncKind.DEVICE, SyncKind.STREAM_WAIT)
     )
     of_record = np.flatnonzero(feed.sync_record >= 0)
     each = device_sync.repeat(len(streams))
-    record_op = by_launch.preceding(feed.record_stream, feed.record_rank)
+    record_op = by_launch.before(feed.record_stream, feed.record_rank)
 
     sync = np.concatenate([stream_sync, each, of_record, wait])
     op = np.concatenate(
         [
-            by_start.preceding(feed.sync_stream[stream_sync], feed.sync_rank[stream_sync]),
-            by_start.preceding(np.tile(streams, len(device_sync)), feed.sync_rank[each]),
+            by_start.before(feed.sync_stream[stream_sync], feed.sync_rank[stream_sync]),
+            by_start.before(np.tile(streams, len(device_sync)), feed.sync_rank[each]),
             record_op[feed.sync_record[of_record]],
             next_op[wait],
         ]
@@ -246,56 +228,12 @@ def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
     return sync[op != NOWHERE], op[op != NOWHERE]
 
 
-@dataclass(frozen=True, slots=True)
-class _Grouped:
-    """Rows ordered by group, then by a rank that is unique in it, to find a row's neighbour in its group."""
+def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> tuple[list[str], dict[str, I64], I64, I64]:
+    """Lay out what ``choices`` chose as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64.
 
-    key: I64
-    row: I64
-    span: int
-
-    @classmethod
-    def of(cls, group: I64, rank: I64) -> _Grouped:
-        span = int(rank.max()) + 2 if len(rank) else 1
-        key = group * span + rank
-        row = np.argsort(key)
-        return cls(key[row], row, span)
-
-    def preceding(self, group: I64, rank: I64) -> I64:
-        """Return the row of the group with the highest rank below the given one, or NOWHERE."""
-        at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1)) - 1
-        return self._row(at, group)
-
-    def following(self, group: I64, rank: I64) -> I64:
-        """Return the row of the group with the lowest rank from the given one on, or NOWHERE."""
-        at = np.searchsorted(self.key, group * self.span + np.minimum(rank, self.span - 1))
-        return self._row(at, group)
-
-    def _row(self, at: I64, group: I64) -> I64:
-        if not len(self.key):
-            return np.full(len(at), NOWHERE, np.int64)
-        inside = np.clip(at, 0, len(self.key) - 1)
-        hit = (at == inside) & (self.key[inside] // self.span == group)
-        return np.where(hit, self.row[inside], NOWHERE)
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """The frame of one run, by column, and the rows that its positions stand for.
-
-    Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing". ``row[p]`` is a row of ``trace.device``
-    if ``is_op[p]``, else of ``trace.calls`` or NOWHERE.
+    Returns (symbols, columns, device_op, call). Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing";
+    it is row ``device_op[p]`` of ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
     """
-
-    symbols: tuple[str, ...]
-    columns: dict[str, I64]
-    is_op: Bool
-    row: I64
-
-
-def frame(feed: DeviceFeed, chosen: Choice) -> Feed:
-    """Lay out a choice as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64."""
-    op, sync, record = chosen.op, chosen.sync, chosen.record
     kinds = feed.sync_kind[sync]
     waits = kinds == SyncKind.STREAM_WAIT
     # HTA looks for waits and records by name and fails on an empty selection: no name without a row.
@@ -309,7 +247,7 @@ def frame(feed: DeviceFeed, chosen: Choice) -> Feed:
     ends = np.cumsum(blocks)
     position = [np.arange(end - size + 1, end + 1) for end, size in zip(ends, blocks, strict=True)]
 
-    def column(*parts: I64 | int) -> I64:
+    def column(*parts: I64 | I32 | int) -> I64:
         return np.concatenate([np.broadcast_to(part, size) for part, size in zip(parts, blocks, strict=True)]).astype(np.int64)
 
     record_at = feed.sync_record[sync]
@@ -345,7 +283,6 @@ def frame(feed: DeviceFeed, chosen: Choice) -> Feed:
         "wait_on_stream": column(-1, -1, np.where(awaited, record_stream, -1), -1, -1),
         "wait_on_cuda_event_record_corr_id": column(-1, -1, record_id, -1, -1),
     }
-    none = np.full(1, NOWHERE)
-    row = np.concatenate([none, feed.op[op], none.repeat(len(op)), none.repeat(len(sync)), feed.sync_call[sync], none.repeat(len(record))])
-    is_op = np.arange(len(row)) <= len(op)
-    return Feed(tuple(names), columns, is_op, row.astype(np.int64))
+    device_op = column(feed.op[op], NOWHERE, NOWHERE, NOWHERE, NOWHERE)
+    call = column(NOWHERE, NOWHERE, NOWHERE, feed.sync_call[sync], NOWHERE)
+    return names, columns, np.append(NOWHERE, device_op), np.append(NOWHERE, call)

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.cuda import CudaWaits, waits_of
 from graphlink.depend.devicetime import EVENT_NS, LATE_NS, stream_order
 from graphlink.depend.enqueued import Enqueued
-from graphlink.depend.merge import search_by_thread
 from graphlink.depend.modes import Mode, mode_of
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I64, NOWHERE, FoundBy, Linked, Waits
@@ -96,10 +96,7 @@ def infer_waits(linked: Linked, cuda: CudaWaits, enqueued: Enqueued) -> tuple[Wa
             found.append((source, call))
     found += _pageable_copies(linked, cuda, slack_ns)
     found += _staged_copies(linked, cuda, slack_ns)
-    pairs = np.array(found, np.int32).reshape(-1, 2)
-    nowhere = np.full(len(pairs), NOWHERE, np.int32)
-    waits = Waits(pairs[:, 0], pairs[:, 1], nowhere, np.full(len(pairs), FoundBy.INFERRED, np.uint8))
-    return waits, unexplained
+    return waits_of([(source, call, NOWHERE, FoundBy.INFERRED) for source, call in found]), unexplained
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +171,7 @@ class _OpsByEnd:
             if self.enqueued.launch_rank[row] >= call.rank or (end <= call.start_ns + BLOCKED_NS and row != call.launched):
                 continue
             if call.role == Role.EVENT_SYNC:
-                if self.enqueued.recorded(row, call.rank):
+                if self.enqueued.first_record(row, call.rank) is not None:
                     direct.append((row, end))
             elif self.enqueued.last_of_stream(row, call.rank):
                 direct.append((row, end))
@@ -234,11 +231,8 @@ def _launched_last(linked: Linked, cuda: CudaWaits, call: I64) -> I64:
     """The device row that the thread of each call launched last before it, NOWHERE without one."""
     tid = linked.trace.calls.tid
     row = np.flatnonzero(linked.device_call != NOWHERE)
-    row = row[np.lexsort((row, cuda.launch_rank[row], tid[linked.device_call[row]]))]
-    at = search_by_thread(tid[linked.device_call[row]], cuda.launch_rank[row], tid[call], cuda.call_rank[call]) - 1
-    real = at >= 0
-    real[real] = tid[linked.device_call[row[at[real]]]] == tid[call[real]]
-    return np.where(real, np.append(row, NOWHERE)[at], NOWHERE)
+    launches = Neighbours.of(tid[linked.device_call[row]], cuda.launch_rank[row])
+    return np.append(row, NOWHERE)[launches.before(tid[call], cuda.call_rank[call])]
 
 
 def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:

@@ -12,15 +12,15 @@ Reasons (``Sync.rejected``; docs/edges.md)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from graphlink.depend.cuda import CudaWaits
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.call_roles import Role
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, FoundBy, Linked, Sync, Waits
-from graphlink.tables import concat, take
+from graphlink.tables import begins, concat, spread, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     reason = _reject(linked, cuda, pairs)
     live = reason == 0
     host = live & (pairs.call != NOWHERE)
-    target = np.full(len(pairs.call), NOWHERE, np.int32)
-    target[host] = next_operator(linked, pairs.call[host])
+    target: I32 = spread(len(pairs.call), host, next_operator(linked, pairs.call[host]))
     reason[_older_of_stream(linked, pairs, host, pairs.call)] = _IMPLIED
     call_pairs = np.flatnonzero(host & (reason == 0))
     reason[host & (reason == 0) & (target == NOWHERE)] = _NO_TARGET
@@ -57,11 +56,10 @@ def merge(linked: Linked, cuda: CudaWaits, others: tuple[Waits, ...]) -> Depende
     to_op &= reason == 0
     edge = np.flatnonzero(to_op)
     order = edge[np.lexsort((pairs.source[edge], target[edge]))]
-    same = np.zeros(len(order), np.bool_)
-    same[1:] = (pairs.source[order][1:] == pairs.source[order][:-1]) & (target[order][1:] == target[order][:-1])
-    reason[order[same]] = _DUPLICATE
-    bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(~same)) if len(order) else np.zeros(0, np.uint8)
-    sync = order[~same]
+    new = begins(pairs.source[order], target[order])
+    reason[order[~new]] = _DUPLICATE
+    bits = np.bitwise_or.reduceat(pairs.found_by[order], np.flatnonzero(new))
+    sync = order[new]
     device = (pairs.device_op != NOWHERE) & (reason == 0)
     reason[_older_of_stream(linked, pairs, device, pairs.device_op)] = _IMPLIED
     event = np.flatnonzero(device & (reason == 0))
@@ -84,11 +82,8 @@ _SOURCES = (("hta", FoundBy.HTA), ("cuda_sync", FoundBy.CUDA_SYNC), ("event_id",
 
 def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
     pairs = concat(*sources)
-    if not len(pairs.source):
-        return pairs
     pairs = take(pairs, np.lexsort((pairs.source, pairs.device_op, pairs.call)))
-    key = np.stack([pairs.call, pairs.device_op, pairs.source])
-    first = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
+    first = np.flatnonzero(begins(pairs.call, pairs.device_op, pairs.source))
     return replace(take(pairs, first), found_by=np.bitwise_or.reduceat(pairs.found_by, first))
 
 
@@ -98,19 +93,12 @@ def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
     device, calls = trace.device, trace.calls
     slack_ns = rounding_ns(trace)
     host = pairs.call != NOWHERE
-    gpu = ~host
-    limit_ns = np.zeros(len(pairs.source), np.int64)
-    limit_ns[host] = calls.end_ns[pairs.call[host]]
-    limit_ns[gpu] = device.start_ns[pairs.device_op[gpu]]
-    reason = np.zeros(len(pairs.source), np.uint8)
-    same = np.zeros(len(reason), np.bool_)
-    a, b = pairs.source[gpu], pairs.device_op[gpu]
-    same[gpu] = (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
-    reason[same] = _STREAM_ORDER
-    reason[(reason == 0) & (device.end_ns[pairs.source] > limit_ns + slack_ns)] = _IMPOSSIBLE
-    told = np.zeros(len(reason), np.bool_)
-    told[host] = cuda.told_call[pairs.call[host]]
-    told[gpu] = cuda.told_op[pairs.device_op[gpu]]
+    a, b = pairs.source, pairs.device_op
+    limit_ns = np.where(host, np.append(calls.end_ns, 0)[pairs.call], device.start_ns[b])
+    same = ~host & (device.device[a] == device.device[b]) & (device.stream[a] == device.stream[b])
+    reason = np.where(same, _STREAM_ORDER, 0).astype(np.uint8)
+    reason[(reason == 0) & (device.end_ns[a] > limit_ns + slack_ns)] = _IMPOSSIBLE
+    told = np.where(host, np.append(cuda.told_call, False)[pairs.call], cuda.told_op[b])
     reason[(reason == 0) & told & (pairs.found_by == FoundBy.HTA)] = _CONTRADICTED
     return reason
 
@@ -130,30 +118,8 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
     rows = linked.trace.host
     step = np.array([s.startswith("ProfilerStep") for s in linked.trace.strings], np.bool_)
     usable = np.flatnonzero(~step[rows.name])
-    order = usable[np.lexsort((usable, rows.start_ns[usable], rows.tid[usable]))]
-    at = search_by_thread(rows.tid[order], rows.start_ns[order], tid, time_ns)
-    found = at < len(order)
-    found[found] = rows.tid[order[at[found]]] == tid[found]
-    out = np.full(len(tid), NOWHERE, np.int32)
-    out[found] = order[at[found]]
-    return out
-
-
-def search_by_thread(tid: I64, time_ns: I64, asked_tid: I64, asked_ns: I64, *, after: bool = False) -> I64:
-    """Return for each asked (tid, time) the first position in columns sorted by (tid, time) with the same tid and a time >= asked.
-
-    With ``after`` the time is > asked. Where a thread has none, the position is where the next thread begins.
-    """
-    threads, first = np.unique(tid, return_index=True)
-    out = np.zeros(len(asked_tid), np.int64)
-    bounds = np.append(first, len(tid))
-    side: Literal["left", "right"] = "right" if after else "left"
-    for i, thread in enumerate(threads.tolist()):
-        mine = asked_tid == thread
-        out[mine] = bounds[i] + np.searchsorted(time_ns[bounds[i] : bounds[i + 1]], asked_ns[mine], side=side)
-    missing = ~np.isin(asked_tid, threads)
-    out[missing] = bounds[np.searchsorted(threads, asked_tid[missing])]
-    return out
+    following = Neighbours.of(rows.tid[usable], rows.start_ns[usable]).since(tid, time_ns)
+    return np.append(usable, NOWHERE)[following].astype(np.int32)
 
 
 def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I64:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Marks
+from graphlink.depend.timeline import Marks, covered_before
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import take
 
@@ -39,17 +39,8 @@ class Blocked:
 
     def between(self, from_ns: I64, until_ns: I64) -> I64:
         """Return blocked ns inside each [from, until)."""
-        total = np.concatenate([[0], np.cumsum(self.until_ns - self.from_ns)])
-
-        def before(at: I64) -> I64:
-            k = np.searchsorted(self.from_ns, at, side="right")
-            over = np.zeros(len(at), np.int64)
-            inside = k > 0
-            over[inside] = np.maximum(self.until_ns[k[inside] - 1] - at[inside], 0)
-            out: I64 = total[k] - over
-            return out
-
-        return before(until_ns) - before(from_ns)
+        before, until = (covered_before(self.from_ns, self.until_ns, at) for at in (from_ns, until_ns))
+        return until - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,7 @@ class Points:
     """Marks and cuts in order. The time from one point to the next belongs to one element (``owner``) and to one node.
 
     ``opens``: a node opens. ``sleep``: the row of ``Sleeps`` that ends here, else NOWHERE. ``falls``: the thread falls asleep.
-    ``mark``: the element that begins here, else NOWHERE. ``last``: the thread's last point.
+    ``begins``: its owner does. ``last``: the thread's last point.
     """
 
     at_ns: I64
@@ -83,7 +74,7 @@ class Points:
     opens: Bool
     sleep: I32
     falls: Bool
-    mark: I32
+    begins: Bool
     last: Bool
 
 
@@ -96,8 +87,7 @@ def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: i
     order = np.lexsort((kind, at_ns, segment))
     kind, at_ns, segment, sleep = kind[order], at_ns[order], segment[order], sleep[order]
     is_mark = kind == _MARK
-    begins = np.zeros(len(kind), np.bool_)
-    begins[is_mark] = marks.begins[segment[is_mark]]
+    begins = is_mark & marks.begins[segment]
     early = at_ns < marks.at_ns[segment]
     owner = np.where(early, NOWHERE, marks.owner[segment]).astype(np.int32)
     thread = marks.axis.thread(at_ns)
@@ -109,30 +99,26 @@ def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: i
     opens |= is_mark & ~begins & ~last & (next_hard - at_ns - blocked.between(at_ns, next_hard) > gap_ns)
     _open_launches(opens, at_ns, _next(at_ns, opens | falls, last), kind == _LAUNCH, thread)
     _pass_on(opens, sleep, at_ns, thread)
-    mark = np.where(begins, owner, NOWHERE).astype(np.int32)
-    return Points(at_ns, owner, opens, sleep, falls, mark, last)
+    return Points(at_ns, owner, opens, sleep, falls, begins, last)
 
 
 def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
     """(kind, position, mark it lies behind, row of Sleeps), unsorted."""
     axis = marks.axis
     heads = marks.bounds[:-1]
-    slept = axis.has(sleeps.tid[sleeps.first == 1]) if len(sleeps.tid) else np.zeros(0, np.bool_)
-    slept_threads = np.searchsorted(axis.tids, sleeps.tid[sleeps.first == 1][slept])
-    late = np.flatnonzero(marks.at_ns[heads] > np.arange(len(heads)) * axis.span_ns)
-    late = late[~np.isin(late, slept_threads)]
+    awake = ~np.isin(axis.tids, sleeps.tid[sleeps.first == 1])
+    late = np.flatnonzero(awake & (marks.at_ns[heads] > np.arange(len(heads)) * axis.span_ns))
     fall, wake = axis.of(sleeps.tid, sleeps.from_ns), axis.of(sleeps.tid, sleeps.release_ns)
     behind = marks.behind(fall, before=False)
     cut = (sleeps.cut == 1) & ~np.isin(axis.of(sleeps.by_tid, sleeps.release_ns), fall)
     released = axis.of(sleeps.by_tid[cut], sleeps.release_ns[cut])
     released = released[released < marks.at_ns[marks.bounds[axis.thread(released) + 1] - 1]]  # behind its last mark a thread is over
-    none = np.full(len(marks.at_ns), NOWHERE, np.int32)
     behind_cut = marks.behind(cuts.at_ns, before=True)
     known = cuts.after != NOWHERE
     behind_cut[known] = np.maximum(behind_cut[known], marks.start_of[cuts.after[known]])
     parts: tuple[tuple[int, I64, I64, I32 | None], ...] = (
         (_EARLY, late * axis.span_ns, heads[late], None),
-        (_MARK, marks.at_ns, np.arange(len(marks.at_ns)), none),
+        (_MARK, marks.at_ns, np.arange(len(marks.at_ns)), None),
         (_FALL, fall, behind, None),
         (_WAKE, wake, behind, np.arange(len(wake), dtype=np.int32)),
         (_CUT, cuts.at_ns[~cuts.launch], behind_cut[~cuts.launch], None),
@@ -152,8 +138,7 @@ def _next(at_ns: I64, stops: Bool, last: Bool) -> I64:
     n = len(at_ns)
     candidates = np.where(stops | last, np.arange(n), n - 1)
     following = np.minimum.accumulate(candidates[::-1])[::-1]
-    out: I64 = at_ns[np.where(last, np.arange(n), np.append(following[1:], n - 1))]
-    return out
+    return at_ns[np.where(last, np.arange(n), np.append(following[1:], n - 1))]
 
 
 def _open_launches(opens: Bool, at_ns: I64, next_ns: I64, launch: Bool, thread: I64) -> None:

@@ -72,14 +72,7 @@ class _Thread:
         return at < len(self.engine) and self.engine[at] < until_ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Release:
-    """What may have ended a sleep. ``told``: autograd says so, whatever it took."""
-
-    at_ns: int
-    by: int
-    cut: int
-    told: bool
+_Release = tuple[int, int, int, bool]  # what may have ended a sleep: when, on which thread, ``cut``, whether autograd says so
 
 
 def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> Sleeps:
@@ -92,8 +85,8 @@ def sleeps(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_n
                 break
             best = _woken_by(threads, tid, idle_from, idle_until, next_ns)
             if best is not None:
-                first = int(idle_until == a.busy_from[0])
-                found.append((tid, idle_from, idle_until, best.by, best.at_ns, best.cut, first, int(best.told)))
+                at_ns, by, cut, told = best
+                found.append((tid, idle_from, idle_until, by, at_ns, cut, int(idle_until == a.busy_from[0]), int(told)))
     table = np.array(found, np.int64).reshape(-1, 8)
     every = Sleeps(*(table[:, k].copy() for k in range(7)))
     return take(every, (table[:, 7] == 1) | _soon(every))
@@ -125,7 +118,7 @@ def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until:
         if ended > idle_until:  # b runs on: what of it ended last before is the release
             at = bisect_right(b.begun, idle_until) - 1
             ended, cut = (b.begun[at], 0) if at >= 0 else (idle_from, 0)
-        if ended <= idle_from or (best is not None and ended < best.at_ns):
+        if ended <= idle_from or (best is not None and ended < best[0]):
             continue
         queued = engine and b.in_engine(idle_from, idle_until)
         if engine and not queued and forward not in (other, None):
@@ -133,7 +126,7 @@ def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until:
         asleep = _sleeps_at(b, idle_until, falling=False)
         told = asleep and (engine or b.forward_of(idle_from, idle_until) == tid)
         if asleep or queued or _sleeps_at(b, idle_from, falling=True):
-            best = _Release(ended, other, cut, told)
+            best = (ended, other, cut, told)
     return best
 
 

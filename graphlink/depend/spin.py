@@ -12,7 +12,7 @@ wait for. A replay runs that little work early, and is exact again where the op 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,10 +22,10 @@ from graphlink.depend.devicetime import stream_order
 from graphlink.depend.merge import Dependencies
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
-from graphlink.depend.timeline import Axis, Elements, Marks
+from graphlink.depend.timeline import Axis, Elements, Marks, Neighbours
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pairs import numbered_pairs
-from graphlink.tables import take
+from graphlink.tables import spread, take
 
 NEAR_NS: Final = 100_000
 BY_CHANCE: Final = 1e-3
@@ -51,32 +51,25 @@ class Spins:
     untold_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Silences(Blocked):
-    """Stretches in which ``element`` was silent, behind the launch of device row ``op``."""
-
-    op: I32
-
-
 def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept: Sleeps) -> Spins:
     """Find waits that poll. Cost: O(n log n)."""
-    silent = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
+    silent, op = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
     device, axis = linked.trace.device, marks.axis
     tid = axis.tids[axis.thread(silent.from_ns)]
-    ended = axis.clipped(tid, device.end_ns[silent.op])
+    ended = axis.clipped(tid, device.end_ns[op])
     runs = ended > silent.from_ns
     near = runs & (np.abs(silent.until_ns - ended) <= NEAR_NS)
     chance = np.minimum(2 * NEAR_NS / (silent.until_ns - silent.from_ns), 1.0)
-    waits = near & _again(linked, el, silent, near, runs & ~near, chance)
+    waits = near & _again(linked, el, silent.element, op, near, runs & ~near, chance)
     waits &= (marks.within(ended) == ended) & _awake(axis, slept, silent.until_ns, ended)
     untold = near & ~waits & (chance <= _LEAST_CHANCE)
-    before = _before(linked, found)[silent.op]
+    before = _before(linked, found)[op]
     freed = axis.clipped(tid, device.end_ns[before])
     early = (ended > silent.until_ns) & (before != NOWHERE) & (freed > silent.from_ns) & (freed <= silent.until_ns)
     return Spins(
         blocked=take(Blocked(silent.element, silent.from_ns, np.minimum(silent.until_ns, ended)), waits),
         ended_ns=ended[waits],
-        source=silent.op[waits],
+        source=op[waits],
         before=np.where(early, before, NOWHERE)[waits].astype(np.int32),
         untold=int(np.count_nonzero(untold)),
         untold_ns=int((silent.until_ns - silent.from_ns)[untold].sum()),
@@ -92,8 +85,8 @@ def _awake(axis: Axis, slept: Sleeps, from_ns: I64, until_ns: I64) -> Bool:
     return np.append(wakes[order], -1)[last] <= from_ns
 
 
-def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> _Silences:
-    """Stretches of 100 us and more inside an op, without any mark or call and not asleep; ``op`` is still unknown."""
+def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> Blocked:
+    """Stretches of 100 us and more inside an op, without any mark or call and not asleep."""
     calls, axis = linked.trace.calls, marks.axis
     n = len(marks.at_ns)
     at = np.flatnonzero((np.diff(marks.at_ns) >= ASLEEP_NS) & (marks.owner[: n - 1] != NOWHERE)) if n else np.zeros(0, np.int64)
@@ -109,32 +102,27 @@ def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> _Silences:
     long = ends - starts >= ASLEEP_NS
     starts, ends = starts[long], ends[long]
     owner = marks.owner[at][np.searchsorted(from_ns, starts, side="right") - 1] if len(starts) else np.zeros(0, np.int32)
-    return take(_Silences(owner, starts, ends, np.full(len(starts), NOWHERE, np.int32)), _awake(axis, slept, starts, ends))
+    return take(Blocked(owner, starts, ends), _awake(axis, slept, starts, ends))
 
 
-def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: _Silences) -> _Silences:
-    """With the device op that the thread launched last before each silence; those without one inside the silent op are left out."""
+def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: Blocked) -> tuple[Blocked, I32]:
+    """(silences, the device op that the thread launched last before each); those without one inside the silent op are left out."""
     calls, axis = linked.trace.calls, marks.axis
     row = np.flatnonzero(linked.device_call != NOWHERE)
     row = row[axis.has(calls.tid[linked.device_call[row]])]
-    if not len(row) or not len(silent.from_ns):
-        return take(silent, np.zeros(len(silent.from_ns), np.bool_))
     call = linked.device_call[row]
-    launched = axis.clipped(calls.tid[call], calls.start_ns[call])
-    order = np.lexsort((linked.trace.device.start_ns[row], launched))
-    at = np.searchsorted(launched[order], silent.from_ns) - 1
-    op = row[order[at]]
-    begun = axis.of(el.tid[silent.element], el.start_ns[silent.element])
-    real = (at >= 0) & (launched[order[at]] >= begun)
-    return take(replace(silent, op=op.astype(np.int32)), real)
+    tid, from_ns = axis.tids[axis.thread(silent.from_ns)], axis.time_ns(silent.from_ns)
+    last = Neighbours.of(calls.tid[call], calls.start_ns[call]).before(tid, from_ns)
+    real = (last != NOWHERE) & (np.append(calls.start_ns[call], 0)[last] >= el.start_ns[silent.element])
+    return take(silent, real), row[last[real]].astype(np.int32)
 
 
-def _again(linked: Linked, el: Elements, silent: _Silences, near: Bool, against: Bool, chance: NDArray[np.float64]) -> Bool:
-    """Which silences belong to an (op, device op) by name that is silent like this again and again."""
+def _again(linked: Linked, el: Elements, element: I32, op: I32, near: Bool, against: Bool, chance: NDArray[np.float64]) -> Bool:
+    """Which silences belong to an (element, device op) by name that is silent like this again and again."""
     rows, device = linked.trace.host, linked.trace.device
-    row = el.row[silent.element]
+    row = el.row[element]
     name = np.where(row == NOWHERE, NOWHERE, rows.name[row] if len(rows.name) else NOWHERE)
-    pairs, group = numbered_pairs(name, device.name[silent.op])
+    pairs, group = numbered_pairs(name, device.name[op])
     n = len(pairs)
     times, other = np.bincount(group[near], minlength=n), np.bincount(group[against], minlength=n)
     by_chance = np.bincount(group[near], np.log(chance[near]), minlength=n)
@@ -149,8 +137,7 @@ def _before(linked: Linked, found: Dependencies) -> I32:
     before = stream_order(device).before.copy()
     order = np.argsort(device.end_ns[found.device.source], kind="stable")
     source, target = found.device.source[order], found.device.device_op[order]
-    last = np.full(len(before), NOWHERE, np.int32)
-    last[target] = source  # of several the last that ended stays
+    last = spread(len(before), target, source)  # of several the last that ended stays
     later = (last != NOWHERE) & ((before == NOWHERE) | (device.end_ns[last] > device.end_ns[before]))
     before[later] = last[later]
     return before

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphlink.depend.merge import search_by_thread
+from graphlink.depend.timeline import Neighbours
 from graphlink.link.launch import rounding_ns
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
+from graphlink.tables import spread
 
 
 def forward_backward(linked: Linked) -> tuple[I32, I32]:
@@ -28,18 +29,14 @@ def forward_backward(linked: Linked) -> tuple[I32, I32]:
 
 def _from_flows(linked: Linked) -> tuple[I32, I32]:
     flows, rows = linked.trace.flows, linked.trace.host
-    order = np.lexsort((np.arange(len(rows.tid)), rows.start_ns, rows.tid))
-    tid, start_ns = rows.tid[order], rows.start_ns[order]
+    by_start = Neighbours.of(rows.tid, rows.start_ns)
 
     def starting(at_tid: I64, at_ns: I64) -> tuple[I32, Bool]:
         """Return the innermost row that starts at the time (rounding of absolute float us: up to 1 us off)."""
         slack_ns = rounding_ns(linked.trace)
-        at = search_by_thread(tid, start_ns, at_tid, at_ns + slack_ns, after=True) - 1
-        ok = (at >= 0) & (tid[at] == at_tid) & (np.abs(start_ns[at] - at_ns) <= slack_ns)
-        return order[at].astype(np.int32), ok
+        row = by_start.before(at_tid, at_ns + slack_ns + 1)
+        return row.astype(np.int32), (row != NOWHERE) & (np.abs(np.append(rows.start_ns, 0)[row] - at_ns) <= slack_ns)
 
-    if not len(order) or not len(flows.fwd_ns):
-        return np.zeros(0, np.int32), np.zeros(0, np.int32)
     (forward, ok), (backward, ok_too) = starting(flows.fwd_tid, flows.fwd_ns), starting(flows.bwd_tid, flows.bwd_ns)
     ok &= ok_too
     _, first = np.unique(backward[ok], return_index=True)
@@ -53,9 +50,8 @@ def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
     """
     asked = np.repeat([False, True], [len(key), len(asked_key)])
     order = np.lexsort((~asked, np.concatenate([time_ns, asked_ns]), np.concatenate([key, asked_key])))
-    out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(~asked[order]) - 1
-    return out[len(key) :]
+    out: I64 = spread(len(order), order, np.cumsum(~asked[order]) - 1)[len(key) :]
+    return out
 
 
 def _from_numbers(linked: Linked) -> tuple[I32, I32]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
+from graphlink.tables import marked, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,45 @@ class Axis:
         return np.isin(tid, self.tids)
 
 
+def covered_before(from_ns: I64, until_ns: I64, at_ns: I64) -> I64:
+    """Return how much of some stretches, disjoint and ascending positions from 0, lies before each place; a place of -1 is before all."""
+    k = np.searchsorted(from_ns, at_ns, side="right")
+    beyond_ns = np.maximum(np.append(-1, until_ns)[k] - at_ns, 0)
+    return np.append(0, np.cumsum(until_ns - from_ns))[k] - beyond_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Rows along an axis (of threads and times, or of any groups and ranks), to find the one next to a place of a thread."""
+
+    axis: Axis
+    at_ns: I64  # ascending
+    row: I64
+
+    @staticmethod
+    def of(tid: I64, time_ns: I64) -> Neighbours:
+        """Put rows in order, those of one time in their own. O(n log n)."""
+        axis = Axis.over(tid, time_ns, time_ns + 1)
+        at_ns = axis.of(tid, time_ns)
+        order = np.argsort(at_ns, kind="stable")
+        return Neighbours(axis, at_ns[order], order)
+
+    def before(self, tid: I64, time_ns: I64) -> I64:
+        """Return the last row of each thread before a time, ``NOWHERE`` where there is none."""
+        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)) - 1, tid)
+
+    def since(self, tid: I64, time_ns: I64) -> I64:
+        """Return the first row of each thread from a time on, ``NOWHERE`` where there is none."""
+        return self._row(np.searchsorted(self.at_ns, self.axis.clipped(tid, time_ns)), tid)
+
+    def _row(self, place: I64, tid: I64) -> I64:
+        if not len(self.row):
+            return np.full(len(place), NOWHERE)
+        real = np.clip(place, 0, len(self.row) - 1)
+        own = (place == real) & (self.axis.tids[self.axis.thread(self.at_ns[real])] == tid)
+        return np.where(own, self.row[real], NOWHERE)
+
+
 @dataclass(frozen=True, slots=True)
 class Marks:
     """The Euler tour, two marks an element, positions on ``axis`` ascending: what rounding put out of order is moved up.
@@ -80,8 +120,7 @@ class Marks:
 
     def within(self, at_ns: I64) -> I64:
         """Return positions no later than their thread's last mark: behind it a thread is over, though a call may end later than its op."""
-        out: I64 = np.minimum(at_ns, self.at_ns[self.bounds[self.axis.thread(at_ns) + 1] - 1])
-        return out
+        return np.minimum(at_ns, self.at_ns[self.bounds[self.axis.thread(at_ns) + 1] - 1])
 
     def behind(self, at_ns: I64, *, before: bool) -> I64:
         """Find the mark behind which each position lies: the last at or (``before``) strictly before it; else its thread's first."""
@@ -97,8 +136,7 @@ def elements(linked: Linked, role: U8) -> Elements:
     """
     rows, calls = linked.trace.host, linked.trace.calls
     row = np.flatnonzero(~linked.crossing)
-    launches = np.zeros(len(calls.start_ns), np.bool_)
-    launches[linked.device_call[linked.device_call != NOWHERE]] = True
+    launches = marked(len(calls.start_ns), linked.device_call[linked.device_call != NOWHERE])
     waiting = np.isin(role, [r for r in Role if r.waits])
     call = np.flatnonzero((launches | (waiting & ~behind_rows(linked))) & (linked.call_op == NOWHERE))
     tid = np.concatenate([rows.tid[row], calls.tid[call]])
@@ -109,14 +147,9 @@ def elements(linked: Linked, role: U8) -> Elements:
     order = np.lexsort((np.concatenate([row, call]), np.where(is_call == 1, end_ns, -end_ns), is_call, start_ns, tid))
     which = np.concatenate([row, call])[order].astype(np.int32)
     called = is_call[order] == 1
-    of_row = np.full(len(rows.start_ns), NOWHERE, np.int32)
-    of_row[which[~called]] = np.flatnonzero(~called)
-    parent = np.full(len(order), NOWHERE, np.int32)
-    up = linked.parent[which[~called]]
-    parent[~called] = np.where(up == NOWHERE, NOWHERE, of_row[up])
-    of_call = np.full(len(calls.start_ns), NOWHERE, np.int32)
-    made = linked.call_op != NOWHERE
-    of_call[made] = of_row[linked.call_op[made]]
+    of_row = spread(len(rows.start_ns), which[~called], np.flatnonzero(~called).astype(np.int32))
+    padded = np.append(of_row, np.int32(NOWHERE))
+    of_call = padded[linked.call_op]
     of_call[which[called]] = np.flatnonzero(called)
     return Elements(
         tid=tid[order],
@@ -124,7 +157,7 @@ def elements(linked: Linked, role: U8) -> Elements:
         end_ns=end_ns[order],
         row=np.where(called, NOWHERE, which).astype(np.int32),
         call=np.where(called, which, NOWHERE).astype(np.int32),
-        parent=parent,
+        parent=spread(len(order), ~called, padded[linked.parent[which[~called]]]),
         of_row=of_row,
         of_call=of_call,
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeAlias
 
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
-from graphlink.doctor.et import OTHER_RUN, alone, et_lacking, without_et
+from graphlink.doctor.et import alone, et_lacking, without_et
 from graphlink.doctor.given import Given
 from graphlink.doctor.kineto import details_lacking, links_lacking, rows_lacking, times_lacking
-from graphlink.doctor.nccl import ALONE, dump_lacking, join_lacking
+from graphlink.doctor.nccl import dump_lacking, join_lacking
 from graphlink.doctor.nsys import export_lacking
-from graphlink.doctor.ranks import LEFT_ASIDE, PIPELINE, ranks_lacking
+from graphlink.doctor.ranks import ranks_lacking
 from graphlink.doctor.records import Finding, merged
 from graphlink.doctor.waits import standing_lacking, waits_lacking
-from graphlink.engine.engines import RunsOn, run_all
+from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.nccl import job as nccl
@@ -26,17 +27,10 @@ from graphlink.read.heads import read_head
 from graphlink.read.host import read_host
 from graphlink.report.diagnosis import Diagnosis, Told
 from graphlink.run.job import Inputs, LinkedRank, link_rank, rank_of
-from graphlink.run.ranks import Failed, naming_limits, naming_lost
 from graphlink.run.state import RankRows
 
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """``findings`` of one rank, and of its communication what joining ranks reads; None where there is no graph."""
-
-    rank: int
-    findings: tuple[Finding, ...]
-    rows: RankRows | None
+# Rank, findings, and of its communication what joining ranks reads; None where there is no graph.
+Examined: TypeAlias = tuple[int, list[Finding], RankRows | None]
 
 
 def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
@@ -49,17 +43,16 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
     """
     inputs = given.ranks
     estimates = [estimate_bytes(sum(unpacked_bytes(path) for path in (one.recording, one.et) if path is not None)) for one in inputs]
-    outcomes = naming_lost(run_all(_examine, inputs, RunsOn(None), estimates), [one.name for one in inputs])
-    examined = []
+    outcomes = run_all(examine, inputs, [one.name for one in inputs], RunsOn(), estimates)
+    examined: list[Examined] = []
     for outcome in outcomes:
-        if isinstance(outcome, Failed):
-            raise InputError(outcome.text)
+        if isinstance(outcome, GraphlinkError):
+            raise InputError(outcome.text())
         examined.append(outcome)
     first: dict[int, str] = {}
-    for one, recording in zip(examined, inputs, strict=True):
-        other = first.setdefault(one.rank, recording.name)
-        if other != recording.name:
-            raise InputError(f"is of rank {one.rank}, as is {other}", path=recording.name, todo="look at one run at a time")
+    for (rank, _, _), name in zip(examined, (one.name for one in inputs), strict=True):
+        if first.setdefault(rank, name) != name:
+            raise InputError(f"is of rank {rank}, as is {first[rank]}", path=name, todo="look at one run at a time")
     return Diagnosis(subject=list(subject), ranks=sorted(first), findings=findings_of(examined, given))
 
 
@@ -69,8 +62,8 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     Raises:
         InputError: an execution trace or side file cannot be read.
     """
-    findings = [finding for one in examined for finding in one.findings]
-    rows = [one.rows for one in examined if one.rows is not None]
+    findings = [finding for _, of_rank, _ in examined for finding in of_rank]
+    rows = [joining for _, _, joining in examined if joining is not None]
     if rows:
         findings += ranks_lacking(rows)
     findings += [replace(alone(read_host(et)), files=(str(et),)) for et in given.bare]
@@ -82,18 +75,10 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
         for dump in dumps:
             findings += dump_lacking(dump)
             if not examined:
-                findings.append(Finding(ALONE, figures={"calls": len(dump.calls.seq)}, files=(dump.path,)))
+                findings.append(Finding("nccl-alone", figures={"calls": len(dump.calls.seq)}, files=(dump.path,)))
     if passed_over:
-        findings.append(Finding(LEFT_ASIDE, 0.0, told=tuple(passed_over)))
+        findings.append(Finding("left-aside", 0.0, told=tuple(passed_over)))
     return merged(findings)
-
-
-def _examine(inputs: Inputs) -> Examined | Failed:
-    try:
-        with naming_limits(inputs.name):
-            return examine(inputs)
-    except GraphlinkError as problem:
-        return Failed(problem.text())
 
 
 def examine(inputs: Inputs) -> Examined:
@@ -106,7 +91,7 @@ def examine(inputs: Inputs) -> Examined:
     """
     read = link_rank(inputs, lenient=True)
     trace, linked, comm = read.trace, read.linked, read.comm
-    findings = [] if read.other_run is None else [Finding(OTHER_RUN, told=(read.other_run,))]
+    findings = [] if read.other_run is None else [Finding("et-of-other-run", told=(read.other_run,))]
     findings += rows_lacking(linked, nsys=inputs.nsys is not None)
     findings += times_lacking(trace, linked)
     findings += communication_lacking(comm)
@@ -128,18 +113,17 @@ def examine(inputs: Inputs) -> Examined:
     if len(trace.host.start_ns) or len(trace.device.start_ns):
         more, rows = _graph_lacking(read, rank, files, nsys=inputs.nsys is not None)
         findings += more
-    named = [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings]
-    return Examined(rank, tuple(named), rows)
+    return rank, [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings], rows
 
 
 def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool) -> tuple[list[Finding], RankRows]:
     linked, comm, options = read.linked, read.comm, BuildOptions(sync="cuda")
     found = find(linked, options, comm)
     built = build_with(linked, comm, found, options)
-    findings = list(waits_lacking(linked, found, built, len(comm.host_node), nsys=nsys))
+    findings = list(waits_lacking(linked, found, built, len(comm.host_row), nsys=nsys))
     findings += standing_lacking(built, linked, comm)
     staged = stage_run(built.graph, linked, comm, rank, (), files)
     if staged.warnings:
-        findings.append(Finding(PIPELINE, 0.0, told=staged.warnings))
+        findings.append(Finding("pipeline-doubts", 0.0, told=staged.warnings))
     comms = rank_comms(built.graph, linked, comm, rank, read.world_size(rank))
     return findings, RankRows(comms, comms.groups, staged.run, len(built.graph.kind))

@@ -44,25 +44,33 @@ def given(names: Sequence[str], scratch: Path) -> Given:
         UsageError: files cannot be paired.
     """
     paths = list(dict.fromkeys(path for named in unfold(names) for path in _recordings_of(named)))
-    folders = {path: _inside(path) for path in paths if path.is_dir()}
-    files = by_kind([path for path in paths if path not in folders])
-    searched = [str(path) for path, inside in folders.items() if not inside.hosts and (not inside.dumps or inside.others)]
+    of_kind, dumps = by_kind([path for path in paths if not path.is_dir()])
+    devices, hosts, exports = (of_kind[kind.name] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS))
+    searched: list[str] = []
+    bare: list[Path] = []
+    beside: list[DumpHead] = []
+    for folder in filter(Path.is_dir, paths):
+        heads, others = _inside(folder)
+        lone = _lone_hosts(others)
+        bare += lone
+        beside += heads
+        if not lone and (others or not heads):
+            searched.append(str(folder))
     parts = [of_folders(searched, None, same_run=True)] if searched else []
-    bare = tuple(path for inside in folders.values() for path in inside.hosts)
-    if files.devices:  # a single pair is one as given; more are paired by rank
-        parts.append(of_files(list(map(str, files.devices)), list(map(str, files.hosts)), None, same_run=True))
+    if devices:  # a single pair is one as given; more are paired by rank
+        parts.append(of_files(list(map(str, devices)), list(map(str, hosts)), None, same_run=True))
     else:
-        bare = (*bare, *files.hosts)
+        bare += hosts
     ranks = [one for part in parts for one in part.ranks]
-    inside = {dump.path: dump for part in parts for dump in part.dumps} | {d.path: d for found in folders.values() for d in found.dumps}
-    paired = pair(list(inside.values()), files.dumps, ranks) if ranks else Discovered()
-    exports = [*files.exports, *(export for part in parts for export in part.exports)]
+    inside = {dump.path: dump for dump in (*(dump for part in parts for dump in part.dumps), *beside)}
+    paired = pair(list(inside.values()), dumps, ranks) if ranks else Discovered()
+    exports += [export for part in parts for export in part.exports]
     of_exports = ranks_of(exports, None, scratch, RunsOn(None)) if exports else []
     said = [*(text for part in parts for text in (*part.warnings, *part.missing)), *paired.missing]
     return Given(
         ranks=(*paired.ranks, *of_exports),
-        bare=bare,
-        dumps=tuple(dict.fromkeys([*(dump.path for dump in files.dumps), *inside])),
+        bare=tuple(bare),
+        dumps=tuple(dict.fromkeys([*(dump.path for dump in dumps), *inside])),
         found=frozenset(inside),
         passed_over=tuple(text for text in said if not text.startswith(WITHOUT_ET) and not text.endswith(NOT_RECORDED)),
     )
@@ -94,30 +102,19 @@ def _recordings_of(path: Path) -> Sequence[Path]:
     return [found[name] for name in named]
 
 
-@dataclass(frozen=True, slots=True)
-class _Inside:
-    """Side files in a folder, whether there are others that may be recordings, and ``hosts``: its execution traces, where it has no
-    recording of a device beside them."""
-
-    dumps: list[DumpHead]
-    others: bool
-    hosts: list[Path]
-
-
-def _inside(folder: Path) -> _Inside:
-
+def _inside(folder: Path) -> tuple[list[DumpHead], list[Path]]:
+    """Return the side files in a folder, and the other files that may be recordings."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as problem:
         raise unreadable(folder, problem) from None
     dumps = heads_of([path for path in files if may_be_side_file(path.name)])
     of_dumps = {dump.path for dump in dumps}
-    others = [path for path in files if path not in of_dumps and is_looked_into(path.name)]
-    return _Inside(dumps, bool(others), _lone_hosts(others))
+    return dumps, [path for path in files if path not in of_dumps and is_looked_into(path.name)]
 
 
 def _lone_hosts(paths: Sequence[Path]) -> list[Path]:
-
+    """Return the execution traces among files, where no recording of a device is beside them."""
     hosts = []
     for path in paths:
         kind = looks_like(path)

@@ -9,101 +9,22 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.doctor.environment import ENOUGH, INSPECTOR_BYTES, POOLS, WANTED_MASK
-from graphlink.doctor.records import Finding, Kind, Level
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.doctor.kinds import ENOUGH, ENOUGH_RINGS, INSPECTOR_BYTES
+from graphlink.doctor.records import Finding, if_any
+from graphlink.model import NOWHERE
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
+from graphlink.tables import Positions, successive
 
-_MASK: Final = f"NCCL_PROFILE_EVENT_MASK={WANTED_MASK}"
 _MESSAGES: Final = ("send", "recv")
 
-ALONE = Kind(
-    "nccl-alone",
-    Level.LOST,
-    "side files of NCCL without a trace",
-    "there is no graph of them: their {calls} calls belong to no kernel",
-    "a Kineto trace of the same steps beside them: profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
-    by_capture=True,
-)
-MISSING = Kind(
-    "nccl-calls-missing",
-    Level.LOST,
-    "{missing} calls or more are not in the dump, by the numbers of those that are",
-    "their kernels have no algorithm, channels or steps; {between} of them lie between calls that are there, so order alone tells nothing",
-    "larger rings, and the recorder on before the steps",
-)
 _MORE: Final[dict[DumpKind, str]] = {
-    DumpKind.PLUGIN: " ".join(f"NCCL_PROFILE_{pool}_POOL_SIZE={ENOUGH}" for pool in POOLS),
+    DumpKind.PLUGIN: ENOUGH_RINGS,
     DumpKind.INSPECTOR: f"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE={ENOUGH} NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000 "
     "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0 NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING=0",
     DumpKind.FLIGHT_RECORDER: "TORCH_NCCL_TRACE_BUFFER_SIZE=20000",
 }
-NO_KERNELS = Kind(
-    "nccl-no-kernel-events",
-    Level.LOST,
-    "no kernel channel events beside {calls} calls",
-    "nothing ties the dump's clock to the GPU's, and a call ends where it was enqueued",
-    f"{_MASK} (64 are kernel channels)",
-)
-NO_STOP = Kind(
-    "nccl-no-gpu-stop",
-    Level.LOST,
-    "{without} of {channels} kernel channels have no end on the GPU",
-    "how long a channel ran is unknown; only its start ties the clocks",
-    "a newer NCCL and its example plugin: early ones write StopGpuClk 0",
-)
-NO_STEPS = Kind(
-    "nccl-no-proxy-steps",
-    Level.NOTE,
-    "no steps of the proxy beside {calls} calls",
-    "the time of collectives is not split into GPU, peer and wire; right for calls inside a host (NVLink), which need no proxy",
-    f"{_MASK} (8 and 16 are proxy ops and steps)",
-)
-NO_NUMBERS = Kind(
-    "nccl-no-seq",
-    Level.INFERRED,
-    "{without} of {calls} calls have no sequence number",
-    "they are matched with kernels by order and size",
-    "nothing: the library numbers collectives only",
-)
-NO_TIMES = Kind(
-    "nccl-no-times",
-    Level.INFERRED,
-    "{without} of {calls} calls have no times",
-    "those between joined calls are joined by their numbers, the others with nothing",
-    "the dump once more; of the inspector with NCCL_INSPECTOR_DUMP_VERBOSE=1",
-)
-NO_DURATION = Kind(
-    "flight-no-timing",
-    Level.NOTE,
-    "entries of the Flight Recorder have no duration_ms",
-    "how long a collective ran is told by its kernel alone",
-    "TORCH_NCCL_ENABLE_TIMING=1",
-)
-LARGE_ONLY = Kind(
-    "inspector-large-only",
-    Level.NOTE,
-    f"none of {{calls}} messages is below {INSPECTOR_BYTES} bytes, which the inspector leaves out by default",
-    "small collectives, if there were some, are matched with nothing",
-    "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES=0",
-)
-BROKEN = Kind(
-    "nccl-broken-rows",
-    Level.LOST,
-    "parts of the dump could not be used",
-    "{events} events are left out",
-    "a dump that was written to its end: destroy the communicators, or stop the profiler, before the process ends",
-)
-UNMATCHED = Kind(
-    "nccl-unmatched",
-    Level.NOTE,
-    "{left} of {ops} communication ops have no call in the side files",
-    "they have no algorithm, channels or steps from there",
-    "the recorder on before the steps and off after them, with rings that hold all of them",
-)
-KINDS: Final = (ALONE, UNMATCHED, MISSING, NO_KERNELS, NO_STOP, NO_STEPS, NO_NUMBERS, NO_TIMES, NO_DURATION, LARGE_ONLY, BROKEN)
 # Words in the readers' reasons for what is damaged. The others are rows of kinds that no join needs.
 _DAMAGED: Final = ("cut off", "no event", "no object", "longer than", "without a", "neither begin", "end before they begin", "another zero")
 
@@ -114,31 +35,33 @@ def dump_lacking(dump: Dump) -> Iterator[Finding]:
 
 
 def _found(dump: Dump) -> Iterator[Finding]:
-    calls, kernels = dump.calls, dump.kernels
+    calls, channels = dump.calls, len(dump.kernels.call)
     count = len(calls.seq)
-    missing = missing_calls(dump)
-    if missing[0]:
-        figures = {"missing": missing[0], "between": missing[1]}
-        yield Finding(MISSING, missing[0] / (missing[0] + count), figures, record=_MORE.get(dump.kind, MISSING.record))
-    if dump.kind is DumpKind.PLUGIN and count:
-        if not len(kernels.call):
-            yield Finding(NO_KERNELS, figures={"calls": count})
-        without = int(np.count_nonzero(kernels.gpu_end_ns == 0))
-        if without:
-            yield Finding(NO_STOP, without / len(kernels.call), {"without": without, "channels": len(kernels.call)})
-        if not len(dump.steps.proxy):
-            yield Finding(NO_STEPS, figures={"calls": count})
-    if dump.kind is not DumpKind.PROXY:
-        yield from _counted(NO_NUMBERS, calls.seq == NOWHERE)
-        yield from _counted(NO_TIMES, calls.start_ns == 0)
+    missing, between = missing_calls(dump)
+    if missing:
+        figures = {"missing": missing, "between": between}
+        yield Finding("nccl-calls-missing", missing / (missing + count), figures, record=_MORE.get(dump.kind, ""))
+    plugin = dump.kind is DumpKind.PLUGIN and count > 0
+    for kind, lacking in (
+        ("nccl-no-kernel-events", plugin and not channels),
+        ("nccl-no-proxy-steps", plugin and not len(dump.steps.proxy)),
+        ("inspector-large-only", dump.kind is DumpKind.INSPECTOR and count and calls.bytes.min() >= INSPECTOR_BYTES),
+    ):
+        if lacking:
+            yield Finding(kind, figures={"calls": count})
     if dump.kind is DumpKind.FLIGHT_RECORDER and (calls.end_ns > 0).any() and not calls.exec_ns.any():
-        yield Finding(NO_DURATION)
-    if dump.kind is DumpKind.INSPECTOR and count and calls.bytes.min() >= INSPECTOR_BYTES:
-        yield Finding(LARGE_ONLY, figures={"calls": count})
+        yield Finding("flight-no-timing")
+    if plugin:
+        yield from if_any(
+            "nccl-no-gpu-stop", {"without": int(np.count_nonzero(dump.kernels.gpu_end_ns == 0)), "channels": channels}, channels
+        )
+    if dump.kind is not DumpKind.PROXY:
+        for kind, absent in (("nccl-no-seq", calls.seq == NOWHERE), ("nccl-no-times", calls.start_ns == 0)):
+            yield from if_any(kind, {"without": int(np.count_nonzero(absent)), "calls": count}, count)
     damaged = {reason: n for reason, n in dump.left_out.items() if any(word in reason for word in _DAMAGED)}
     if damaged or dump.warnings:
         events = sum(damaged.values())
-        yield Finding(BROKEN, events / max(dump.events, 1), {"events": events}, damaged, dump.warnings)
+        yield Finding("nccl-broken-rows", events / max(dump.events, 1), {"events": events}, damaged, dump.warnings)
 
 
 def join_lacking(files: SideFiles) -> Iterator[Finding]:
@@ -147,16 +70,8 @@ def join_lacking(files: SideFiles) -> Iterator[Finding]:
     for group in files.groups:
         reasons.update({why: count for why, count in group.ops_left.items() if count})
     ops = len(files.ops.row)
-    left = ops - len(np.unique(files.op))
-    if left:
-        told = tuple(group.mismatch for group in files.groups if group.mismatch)
-        yield Finding(UNMATCHED, left / ops, {"left": left, "ops": ops}, dict(reasons), told)
-
-
-def _counted(kind: Kind, lacking: Bool) -> Iterator[Finding]:
-    without = int(np.count_nonzero(lacking))
-    if without:
-        yield Finding(kind, without / len(lacking), {"without": without, "calls": len(lacking)})
+    told = tuple(group.mismatch for group in files.groups if group.mismatch)
+    yield from if_any("nccl-unmatched", {"left": ops - len(np.unique(files.op)), "ops": ops}, ops, dict(reasons), told)
 
 
 def missing_calls(dump: Dump) -> tuple[int, int]:
@@ -167,17 +82,8 @@ def missing_calls(dump: Dump) -> tuple[int, int]:
     calls = dump.calls
     message = np.isin(calls.function, [k for k, text in enumerate(dump.strings) if text in _MESSAGES])
     numbered = np.flatnonzero((calls.seq != NOWHERE) & ~message)
-    function = np.zeros(len(numbered), np.int32) if dump.kind is DumpKind.FLIGHT_RECORDER else calls.function[numbered]
-    keys = np.stack([calls.communicator[numbered], calls.rank[numbered], function]) if len(numbered) else np.zeros((3, 0), np.int32)
-    _, of = np.unique(keys, axis=1, return_inverse=True)
-    return _holes(of.reshape(-1), calls.seq[numbered])
-
-
-def _holes(of: I64, number: I64) -> tuple[int, int]:
-    """Numbers that are not there from 1 on, and those of them after the first that is there, summed over all ``of``."""
-    order = np.lexsort((number, of))
-    of, number = of[order], number[order]
-    first = np.append(True, of[1:] != of[:-1])[: len(of)]
-    steps = np.diff(number, prepend=0)[~first] - 1
-    between = int(np.maximum(steps, 0).sum())
-    return between + int(np.maximum(number[first] - 1, 0).sum()), between
+    series: list[Positions] = [calls.communicator, calls.rank, *([] if dump.kind is DumpKind.FLIGHT_RECORDER else [calls.function])]
+    order = numbered[np.lexsort([calls.seq[numbered], *(column[numbered] for column in series)])]
+    earlier, later = successive(order, *series)
+    between = int(np.maximum(calls.seq[later] - calls.seq[earlier] - 1, 0).sum())
+    return between + int(np.maximum(calls.seq[np.setdiff1d(order, later)] - 1, 0).sum()), between

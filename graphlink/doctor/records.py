@@ -8,50 +8,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Final
+from typing import Final, get_args
 
+from graphlink.doctor.kinds import KINDS, Kind, Level
 from graphlink.report.diagnosis import Told
 
 _CLAUSE: Final = "; "
 _FIGURE: Final = re.compile(r"\{(\w+)\}")
 
 
-class Level(IntEnum):
-    """What a finding costs, the worst first."""
-
-    LOST = 0  # nodes, edges or figures are missing, or the graph is not made at all
-    INFERRED = 1  # they are there, but guessed from something else
-    NOTE = 2  # nothing of the graph: time, room, or what only other outputs need
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One thing that a recording can lack.
-
-    ``lacks`` and ``costs`` are texts with figures in braces; a clause of ``costs`` ends with ";". ``record`` is the option, variable or
-    code line that would record it; ``by_capture``: ``graphlink.capture`` does so.
-    """
-
-    name: str
-    level: Level
-    lacks: str
-    costs: str
-    record: str
-    by_capture: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that recordings lack.
+    """One thing that recordings lack. ``kind``: its name in ``KINDS``.
 
     ``share``: of what it could befall in a recording (calls, rows, time), how much it did, 0 to 1. ``parts``: of the first figure how
     much each name has. ``told``: what else was said of it, as the main job says it. ``ranks`` and ``files`` that lack it, ascending.
     """
 
-    kind: Kind
+    kind: str
     share: float = 1.0
     figures: dict[str, int] = field(default_factory=dict)
     parts: dict[str, int] = field(default_factory=dict)
@@ -61,17 +37,32 @@ class Finding:
     record: str = ""  # in place of the kind's, where this case has a line of its own
 
 
+def if_any(
+    kind: str,
+    figures: dict[str, int],
+    of: int | None = None,
+    parts: dict[str, int] | None = None,
+    told: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+) -> Iterator[Finding]:
+    """Yield a finding unless its first figure is 0: that is how many of ``of`` (None: all there are) lack it."""
+    count = next(iter(figures.values()))
+    if count:
+        yield Finding(kind, 1.0 if of is None else count / of, figures, parts or {}, told, ranks)
+
+
 def merged(findings: Iterable[Finding]) -> list[Told]:
     """Return one entry of each kind, what costs most first: by level, then by share, then by name."""
     of_kind: dict[str, list[Finding]] = {}
     for finding in findings:
-        of_kind.setdefault(finding.kind.name, []).append(finding)
-    order = sorted(of_kind.values(), key=lambda same: (same[0].kind.level, -max(f.share for f in same), same[0].kind.name))
+        of_kind.setdefault(finding.kind, []).append(finding)
+    worst = get_args(Level).index
+    order = sorted(of_kind.values(), key=lambda same: (worst(KINDS[same[0].kind].level), -max(f.share for f in same), same[0].kind))
     return list(map(_one, order))
 
 
 def _one(same: list[Finding]) -> Told:
-    kind = same[0].kind
+    kind = KINDS[same[0].kind]
     figures: Counter[str] = Counter()
     parts: Counter[str] = Counter()
     for finding in same:
@@ -79,7 +70,7 @@ def _one(same: list[Finding]) -> Told:
         parts.update(finding.parts)
     return Told(
         name=kind.name,
-        level=kind.level.name.lower(),
+        level=kind.level,
         lacks=_filled(kind.lacks, figures),
         costs=_costs(kind, figures),
         record=same[0].record or kind.record,

@@ -1,21 +1,20 @@
-"""Which engine runs the jobs of ranks, and how many of them at once."""
+"""Which engine runs the jobs of ranks, how many of them at once, and what is said of those that fail."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from graphlink.engine import pool
 from graphlink.engine.memory import workers
 from graphlink.engine.pool import Lost
-
-__all__ = ["ENGINES", "Lost", "RunsOn", "run_all", "session"]
+from graphlink.errors import GraphlinkError, InputError
 
 log: Final = logging.getLogger("graphlink")
-ENGINES: Final = ("pool", "ray")
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
 
@@ -33,30 +32,63 @@ class RunsOn:
     engine: str = "pool"
 
 
-@contextlib.contextmanager
-def session(runs_on: RunsOn) -> Iterator[None]:
+def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[Any]:
     """Calls of ``run_all`` inside share what the engine needs to be started."""
-    if runs_on.engine != "ray":
-        yield
-        return
-    from graphlink.engine.ray import session as ray_session
+    if runs_on.engine == "ray":
+        from graphlink.engine.ray import session as ray_session
 
-    with ray_session():
+        return ray_session()
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def naming_limits(recording: str) -> Iterator[None]:
+    """Turn what a rank asks too much of into an InputError that names its recording."""
+    try:
         yield
+    except MemoryError:
+        raise InputError(
+            "out of memory",
+            path=recording,
+            todo="use a machine with more, fewer ranks at a time with --jobs, or only some steps with --step",
+        ) from None
+    except RecursionError:
+        raise InputError("this or its execution trace is nested too deeply", path=recording, todo="record it again") from None
 
 
 def run_all(
-    work: Callable[[_Given], _Result], tasks: Sequence[_Given], runs_on: RunsOn, estimates_bytes: Sequence[int], what: str = "ranks"
-) -> list[_Result | Lost]:
-    """``work`` of every task, in the order of ``tasks``; ``estimates_bytes``: the memory that each may need."""
+    work: Callable[[_Given], _Result],
+    tasks: Sequence[_Given],
+    names: Sequence[str],
+    runs_on: RunsOn,
+    estimates_bytes: Sequence[int],
+    what: str = "ranks",
+) -> list[_Result | GraphlinkError]:
+    """Return ``work`` of every task, or the error with which it failed, in the order of ``tasks``.
+
+    ``names``: of their recordings, for messages; ``estimates_bytes``: the memory that each may need.
+    """
 
     def done(count: int) -> None:
         log.info("%d of %d %s", count, len(tasks), what)
 
     if not tasks:
         return []
+    attempt = functools.partial(_attempt, work)
+    named = list(zip(names, tasks, strict=True))
     if runs_on.engine == "ray":
         from graphlink.engine.ray import run_all_on_ray
 
-        return run_all_on_ray(work, tasks, runs_on.jobs, done, estimates_bytes)
-    return pool.run_all(work, tasks, workers(estimates_bytes, runs_on.jobs), done)
+        outcomes = run_all_on_ray(attempt, named, runs_on.jobs, done, estimates_bytes)
+    else:
+        outcomes = pool.run_all(attempt, named, workers(estimates_bytes, runs_on.jobs), done)
+    return [InputError(f"{name}: {one.text}") if isinstance(one, Lost) else one for one, name in zip(outcomes, names, strict=True)]
+
+
+def _attempt(work: Callable[[_Given], _Result], named: tuple[str, _Given]) -> _Result | GraphlinkError:
+    name, task = named
+    try:
+        with naming_limits(name):
+            return work(task)
+    except GraphlinkError as problem:
+        return problem

@@ -23,10 +23,13 @@ _VERSION: Final = ("ETag", "etag", "mtime", "LastModified", "last_modified", "up
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
-    """A file on another file system. ``version`` changes when the file does: an etag or a time, empty where the file system has none."""
+class FileState:
+    """A file as it was when it was looked at. ``version`` changes when the file does: an etag or a time, empty where there is none.
 
-    url: str
+    ``name``: its path, or its URL.
+    """
+
+    name: str
     size_bytes: int
     version: str
 
@@ -41,28 +44,36 @@ def is_pattern(url: str) -> bool:
 
 def fetch(url: str, folder: Path) -> Path:
     """Copy the file at ``url`` into ``folder``, under its own name. InputError when it is missing, a folder or cannot be read."""
-    place = _place(url)
+    system, path = _place(url)
     local = folder / _name(url)
-    _fetch(place, place.path, url, local)
+    part = local.with_name(local.name + PART)
+    try:
+        with _told(url, InputError, "be read"):
+            if system.isdir(path):
+                raise IsADirectoryError(url)
+            system.get_file(path, str(part))
+            part.replace(local)
+    finally:
+        part.unlink(missing_ok=True)
     return local
 
 
-def fetch_start(remote: Remote, local: Path, size_bytes: int) -> None:
+def fetch_start(remote: FileState, local: Path, size_bytes: int) -> None:
     """Copy the first ``size_bytes`` of a file. InputError when it cannot be read."""
-    place, data = _place(remote.url), b""
+    system, path = _place(remote.name)
+    data = b""
     if remote.size_bytes:  # object stores refuse a range of nothing
-        with _told(remote.url, InputError, "be read"):
-            data = place.system.cat_file(place.path, start=0, end=min(size_bytes, remote.size_bytes))
+        with _told(remote.name, InputError, "be read"):
+            data = system.cat_file(path, start=0, end=min(size_bytes, remote.size_bytes))
     local.parent.mkdir(parents=True, exist_ok=True)
     local.write_bytes(data[:size_bytes])  # a web server may send all
 
 
-def remote(url: str) -> Remote:
+def remote(url: str) -> FileState:
     """The file at ``url``. InputError when it is missing, a folder or cannot be reached."""
-    place = _place(url)
+    system, path = _place(url)
     with _told(url, InputError, "be read"):
-        place.system.invalidate_cache()
-        info = place.system.info(place.path)
+        info = system.info(path)
         if info["type"] != "file":
             raise IsADirectoryError(url)
     return _remote(url, info)
@@ -70,10 +81,10 @@ def remote(url: str) -> Remote:
 
 def listing(url: str) -> list[str]:
     """URLs of ``found``."""
-    return [one.url for one in found(url)]
+    return [one.name for one in found(url)]
 
 
-def found(url: str) -> list[Remote]:
+def found(url: str) -> list[FileState]:
     """The files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
 
     InputError when there is no such folder.
@@ -88,93 +99,88 @@ def folders(url: str) -> list[str]:
 
 def is_file(url: str) -> bool:
     """InputError when that cannot be told."""
-    place = _place(url)
+    system, path = _place(url)
     with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
-        place.system.invalidate_cache()
-        return bool(place.system.info(place.path)["type"] == "file")
+        return bool(system.info(path)["type"] == "file")
     return False
 
 
 def is_folder(url: str) -> bool:
     """InputError when that cannot be told."""
-    place = _place(url)
+    system, path = _place(url)
     with _told(url, InputError, "be listed"):
-        place.system.invalidate_cache()
-        return bool(place.system.isdir(place.path))
+        return bool(system.isdir(path))
+
+
+def read(url: str) -> bytes | None:
+    """Return the bytes of a file; None where there is none. InputError when it cannot be read."""
+    system, path = _place(url)
+    with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
+        data: bytes = system.cat_file(path)
+        return data
+    return None
 
 
 def put_file(path: Path, url: str) -> None:
     """Copy a local file to ``url``, in place of what is there. OutputError when it cannot be written."""
-    place = _place(url)
+    system, there = _place(url)
     with _told(url, OutputError, "be written"):
-        if place.protocol in OBJECT_STORES:
-            place.system.put_file(str(path), place.path)
+        if url.partition("://")[0] in OBJECT_STORES:
+            system.put_file(str(path), there)
             return
-        place.system.makedirs(place.system._parent(place.path), exist_ok=True)
+        system.makedirs(system._parent(there), exist_ok=True)
         try:
-            place.system.put_file(str(path), place.path + PART)
-            place.system.mv(place.path + PART, place.path)
+            system.put_file(str(path), there + PART)
+            system.mv(there + PART, there)
         except BaseException:
             with contextlib.suppress(Exception):  # what went wrong above is what is told
-                place.system.rm_file(place.path + PART)
+                system.rm_file(there + PART)
             raise
 
 
 def remove(urls: Iterable[str]) -> None:
     """Remove files; one that is not there is fine. OutputError when one cannot be removed."""
     for url in urls:
-        place = _place(url)
+        system, path = _place(url)
         with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
-            place.system.rm_file(place.path)
+            system.rm_file(path)
 
 
 def remove_folder(url: str) -> None:
     """Remove a folder with all in it; one that is not there is fine. OutputError when something cannot be removed."""
-    place = _place(url)
+    system, path = _place(url)
     with _told(url, OutputError, "be removed"), contextlib.suppress(FileNotFoundError):
-        place.system.invalidate_cache()
-        place.system.rm(place.path, recursive=True)
+        system.rm(path, recursive=True)
 
 
 def _plain_start(url: str) -> str:
     """The beginning without a pattern; what follows "?" in a web address is none."""
-    start = re.match(r"[^*\[]*" if url.partition("://")[0] in _WEB else r"[^*?\[]*", url)
-    assert start is not None
-    return start.group()
+    return re.split(r"[*\[]" if url.partition("://")[0] in _WEB else r"[*?\[]", url, maxsplit=1)[0]
 
 
 def _entries(url: str) -> list[tuple[str, dict[str, Any]]]:
     """URL and fsspec's facts of what is right in a folder, or matches a pattern."""
-    place = _place(url)
+    system, path = _place(url)
     with _told(url, InputError, "be listed"):
-        place.system.invalidate_cache()
         if is_pattern(url):
-            infos = list(place.system.glob(place.path, detail=True).values())
+            infos = list(system.glob(path, detail=True).values())
             base = _plain_start(url).rpartition("/")[0]
         else:
-            infos = place.system.ls(place.path, detail=True)
+            infos = system.ls(path, detail=True)
             base = url.rstrip("/")
-        inner = _below(place.system._strip_protocol(base), [info["name"] for info in infos])
-    entries = [(base + "/" + name, info) for name, info in zip(inner, infos, strict=True) if name]
+        inner = [info["name"].removeprefix(system._strip_protocol(base)).lstrip("/") for info in infos]
+    entries = [(f"{base}/{name}", info) for name, info in zip(inner, infos, strict=True) if name]
     if infos and not entries and infos[0]["type"] == "file":
         raise InputError("is a file, not a folder", path=url, todo="give a folder, or files with --et and --kineto")
     return sorted(entries, key=lambda entry: entry[0])
 
 
-def _remote(url: str, info: dict[str, Any]) -> Remote:
-    return Remote(url, info.get("size") or 0, str(next((info[key] for key in _VERSION if info.get(key)), "")))
+def _remote(url: str, info: dict[str, Any]) -> FileState:
+    return FileState(url, info.get("size") or 0, str(next((info[key] for key in _VERSION if info.get(key)), "")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """``system``: fsspec's file system; ``path``: as it names the file."""
-
-    protocol: str
-    system: Any
-    path: str
-
-
-def _place(url: str) -> _Place:
+def _place(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system, as it is now, and how that names the file."""
     try:
         import fsspec
     except ImportError:
@@ -184,6 +190,7 @@ def _place(url: str) -> _Place:
     protocol = url.partition("://")[0]
     try:
         system, path = fsspec.core.url_to_fs(url)
+        system.invalidate_cache()
     except ImportError as error:
         missing = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
         todo = f"pip install {missing.partition('.')[0]}" if missing else None
@@ -192,7 +199,7 @@ def _place(url: str) -> _Place:
         known = protocol in fsspec.available_protocols()
         what = f"cannot be used ({error})" if known else f"fsspec knows no {protocol}://"
         raise UsageError(what, path=url, todo="check the address") from error
-    return _Place(protocol, system, path)
+    return system, path
 
 
 def _name(url: str) -> str:
@@ -203,23 +210,6 @@ def _name(url: str) -> str:
     if name in ("", ".."):
         raise InputError("names no file", path=url, todo="name a file")
     return name
-
-
-def _fetch(place: _Place, path: str, url: str, local: Path) -> None:
-    part = local.with_name(local.name + PART)
-    try:
-        with _told(url, InputError, "be read"):
-            if place.system.isdir(path):
-                raise IsADirectoryError(url)
-            place.system.get_file(path, str(part))
-            part.replace(local)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _below(base: str, paths: Iterable[str]) -> list[str]:
-    """What the paths have behind ``base``; whole those that lie elsewhere."""
-    return [path.removeprefix(base).lstrip("/") for path in paths]
 
 
 @contextlib.contextmanager

@@ -31,11 +31,8 @@ def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC
     if jobs is not None:
         return min(jobs, count)
     free = available_bytes(proc, cgroup)
-    if free is None:
-        fit = count
-    else:
-        room = free * (1 - HELD_BACK)
-        fit = sum(total <= room for total in accumulate(sorted(estimates_bytes, reverse=True)))
+    room = math.inf if free is None else free * (1 - HELD_BACK)
+    fit = sum(total <= room for total in accumulate(sorted(estimates_bytes, reverse=True)))
     return max(min(cores(proc, cgroup), fit, count), 1)
 
 
@@ -90,38 +87,29 @@ def _zstd_bytes(head: bytes, packed: int) -> int:
 
 def available_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
     """Memory that can be had without swapping: what the machine and each cgroup around this process have left. None if unknown."""
-    left = [rest for folder in _cgroups(proc, cgroup, "memory") if (rest := _cgroup_rest(folder)) is not None]
-    machine = _mem_available(proc)
-    if machine is not None:
-        left.append(machine)
-    return max(min(left), 0) if left else None
+    told = (_mem_available(proc), *map(_cgroup_rest, _cgroups(proc, cgroup, "memory")))
+    return min((max(left, 0) for left in told if left is not None), default=None)
 
 
 def cores(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
     """CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded up."""
     have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for folder in _cgroups(proc, cgroup, "cpu") if (quota := _cpu_quota(folder)) is not None]
-    return max(min([have, *(math.ceil(quota) for quota in quotas)]), 1)
+    quotas = map(_cpu_quota, _cgroups(proc, cgroup, "cpu"))
+    return max(min([have, *(math.ceil(quota) for quota in quotas if quota is not None)]), 1)
 
 
 def _mem_available(proc: Path) -> int | None:
-    try:
-        lines = (proc / "meminfo").read_text().splitlines()
-    except OSError:
+    words = _text(proc / "meminfo").split()
+    if not words:
         return _sysconf_bytes()
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return int(words[words.index("MemAvailable:") + 1]) * 1024 if "MemAvailable:" in words else None
 
 
 def _sysconf_bytes() -> int | None:
     """Where there is no ``/proc``: free memory if the system tells, else all that it has."""
     names = getattr(os, "sysconf_names", {})
-    for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        if pages in names:
-            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    return None
+    pages = next((name for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names), None)
+    return None if pages is None else os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
@@ -129,11 +117,7 @@ def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
 
     In a container the path in ``/proc/self/cgroup`` may be that of the host: then only its root is here, and that is the container's own.
     """
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _text(proc / "self" / "cgroup").splitlines():
         _, controllers, inner = line.split(":", 2)
         if controllers == "":
             root = cgroup
@@ -153,13 +137,14 @@ def _cgroup_rest(folder: Path) -> int | None:
     ):
         limit, use = _number(folder / limit_file), _number(folder / use_file)
         if limit is not None and use is not None:
-            return int(limit - use + _statistics(folder / "memory.stat").get(cached, 0))
+            words = _text(folder / "memory.stat").split()
+            return limit - use + int(dict(zip(words[::2], words[1::2], strict=True)).get(cached, 0))
     return None
 
 
 def _cpu_quota(folder: Path) -> float | None:
     """Cores' worth of time that a cgroup may use, of v2 or v1; None without a limit."""
-    both = _words(folder / "cpu.max")
+    both = _text(folder / "cpu.max").split()
     if len(both) == 2 and both[0] != "max":
         return int(both[0]) / int(both[1])
     quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
@@ -168,17 +153,13 @@ def _cpu_quota(folder: Path) -> float | None:
 
 def _number(path: Path) -> int | None:
     """The number in a file; None where there is none ("max")."""
-    words = _words(path)
-    return int(words[0]) if words and words[0] != "max" else None
+    text = _text(path).strip()
+    return int(text) if text and text != "max" else None
 
 
-def _statistics(path: Path) -> dict[str, int]:
-    words = _words(path)
-    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
-
-
-def _words(path: Path) -> list[str]:
+def _text(path: Path) -> str:
+    """All of a file; nothing where it cannot be read."""
     try:
-        return path.read_text().split()
+        return path.read_text()
     except OSError:
-        return []
+        return ""

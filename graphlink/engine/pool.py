@@ -32,49 +32,29 @@ class Lost:
     text: str
 
 
-def run_all(
-    work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None] | None = None
-) -> list[_Result | Lost]:
+def run_all(work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None]) -> list[_Result | Lost]:
     """``work`` of every task, in the order of ``tasks``; ``done`` is told after each how many are finished.
 
     A single task runs in this process, several in up to ``at_once`` others, which take one task after the other. A task whose process
     dies is tried again when all others are finished, alone in a process of its own, and is ``Lost`` if that dies as well. What else ends
     this call (Ctrl-C, or what ``work`` raises, which is raised here) kills the workers first.
     """
-    finished: dict[int, _Result | Lost] = {}
-
-    def finish(task: int, outcome: _Result | Lost) -> None:
-        finished[task] = outcome
-        if done is not None:
-            done(len(finished))
-
     if len(tasks) == 1:
-        finish(0, work(tasks[0]))
-        return list(finished.values())
-    died: list[int] = []
-    with contextlib.closing(_outcomes(work, tasks, range(len(tasks)), at_once)) as outcomes:
-        for task, outcome in outcomes:
-            if isinstance(outcome, Lost):
-                died.append(task)
-            else:
-                finish(task, outcome)
-    for again in died:
-        with contextlib.closing(_outcomes(work, tasks, [again], 1)) as outcomes:
+        only = work(tasks[0])
+        done(1)
+        return [only]
+    finished: dict[int, _Result | Lost] = {}
+    everything = range(len(tasks))
+    tries: list[Sequence[int]] = [everything]  # and then each task whose process died
+    for numbers in tries:
+        with contextlib.closing(_outcomes(work, tasks, numbers, at_once)) as outcomes:
             for task, outcome in outcomes:
-                finish(task, outcome)
-    return [finished[task] for task in range(len(tasks))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """What ``work`` raised in a worker, and where."""
-
-    error: Exception
-    trace: str
-
-
-class _InWorker(Exception):
-    """Cause of an exception that comes from a worker: the traceback there."""
+                if isinstance(outcome, Lost) and numbers is everything:
+                    tries.append([task])
+                    continue
+                finished[task] = outcome
+                done(len(finished))
+    return [finished[task] for task in everything]
 
 
 class _Worker:
@@ -123,16 +103,14 @@ def _outcomes(
                 task, worker.task = worker.task, None
                 assert task is not None
                 try:
-                    data = worker.pipe.recv_bytes()
+                    outcome, error, trace = pickle.loads(worker.pipe.recv_bytes())
                 except (EOFError, OSError):
                     worker.process.join()
-                    outcome: _Result | Lost | _Raised = Lost(_how_it_ended(worker.process.exitcode))
+                    outcome, error, trace = Lost(_how_it_ended(worker.process.exitcode)), None, ""
                     crew.remove(worker)
                     worker.stop()
-                else:
-                    outcome = pickle.loads(data)
-                if isinstance(outcome, _Raised):
-                    raise outcome.error from _InWorker(outcome.trace)
+                if error is not None:
+                    raise error from RuntimeError(trace)
                 yield task, outcome
     finally:
         for worker in crew:
@@ -148,7 +126,7 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 
 def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
-    """Body of a worker: tasks come and outcomes go through ``pipe``, until the other end is closed."""
+    """Body of a worker: tasks come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
@@ -156,19 +134,19 @@ def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
         while True:
             data = pipe.recv_bytes()
             try:
-                answer = pickle.dumps(work(pickle.loads(data)), pickle.HIGHEST_PROTOCOL)
+                answer = pickle.dumps((work(pickle.loads(data)), None, ""), pickle.HIGHEST_PROTOCOL)
             except Exception as error:  # noqa: BLE001 - it is raised in the parent
-                answer = _packed(_Raised(error, "\n" + traceback.format_exc()))
+                answer = _packed(error, "\n" + traceback.format_exc())
             pipe.send_bytes(answer)
 
 
-def _packed(raised: _Raised) -> bytes:
+def _packed(error: Exception, trace: str) -> bytes:
     """Pickled; an exception that does not survive this becomes a RuntimeError with its traceback."""
     try:
-        data = pickle.dumps(raised)
+        data = pickle.dumps((None, error, trace))
         pickle.loads(data)
     except Exception:  # noqa: BLE001 - classes of others raise what they want here
-        return pickle.dumps(_Raised(RuntimeError(raised.trace), raised.trace))
+        return pickle.dumps((None, RuntimeError(trace), trace))
     return data
 
 

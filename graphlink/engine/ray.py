@@ -28,13 +28,13 @@ CONNECT_S: Final = 10  # for an answer from RAY_ADDRESS
 def run_all_on_ray(
     work: Callable[[_Given], _Result],
     tasks: Sequence[_Given],
-    at_once: int | None = None,
-    done: Callable[[int], None] | None = None,
-    estimates_bytes: Sequence[int] | None = None,
+    at_once: int | None,
+    done: Callable[[int], None],
+    estimates_bytes: Sequence[int],
 ) -> list[_Result | Lost]:
     """``work`` of every task, in the order of ``tasks``; ``done`` is told after each how many are finished.
 
-    Each task has a core, and ``estimates_bytes`` of memory if given (no more than a node has, it would wait for ever). At most
+    Each task has a core, and ``estimates_bytes`` of memory (no more than a node has, it would wait for ever). At most
     ``at_once`` are handed to Ray at a time. A task whose worker or node goes away is tried ``RETRIES`` times more, then it is ``Lost``;
     what ``work`` raises is raised here. Names of files may be relative to the folder of this process. Ctrl-C and all else that ends this
     call early cancels what runs. While Ray runs, what is written to standard output is dropped: Ray tells there of workers that died,
@@ -44,7 +44,6 @@ def run_all_on_ray(
         UsageError: Ray is not installed.
         InputError: there is no cluster at ``RAY_ADDRESS``, Ray does not start, or a node lacks a module.
     """
-    ray = _ray()
     folder = Path.cwd()
 
     def job(packed: bytes) -> Any:  # nested, so that a node without graphlink can run it and say so
@@ -58,7 +57,7 @@ def run_all_on_ray(
         return function(task)
 
     finished: dict[int, _Result | Lost] = {}
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), _connected(ray):
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), session() as ray:
         remote = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=False)(job)
         most = max((int(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]), default=0)
         running: dict[Future[Any], tuple[int, Any]] = {}
@@ -67,38 +66,16 @@ def run_all_on_ray(
             while waiting or running:
                 while waiting and (at_once is None or len(running) < at_once):
                     task = waiting.pop()
-                    memory = min(estimates_bytes[task], most) if estimates_bytes is not None else None
-                    reference = remote.options(memory=memory).remote(ray.cloudpickle.dumps((work, tasks[task])))
+                    reference = remote.options(memory=min(estimates_bytes[task], most)).remote(ray.cloudpickle.dumps((work, tasks[task])))
                     running[reference.future()] = task, reference
                 for future in wait(running, return_when=FIRST_COMPLETED).done:  # not ray.wait, which swallows SIGTERM
                     task, _ = running.pop(future)
                     finished[task] = _outcome(ray, future)
-                    if done is not None:
-                        done(len(finished))
+                    done(len(finished))
         finally:
             for _, reference in running.values():
                 ray.cancel(reference, force=True)
     return [finished[task] for task in range(len(tasks))]
-
-
-@contextlib.contextmanager
-def session() -> Iterator[None]:
-    """Calls of ``run_all_on_ray`` inside share one connection, and one cluster if it is started for them.
-
-    Raises:
-        UsageError, InputError: as ``run_all_on_ray``.
-    """
-    with _connected(_ray()):
-        yield
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
-    try:
-        import ray
-    except ImportError:
-        raise UsageError("--engine ray needs Ray", todo="pip install '.[ray]' in a clone of graphlink") from None
-    return ray
 
 
 def _outcome(ray: Any, future: Future[Any]) -> Any:
@@ -118,19 +95,28 @@ def _outcome(ray: Any, future: Future[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _connected(ray: Any) -> Iterator[None]:
-    """With the cluster that this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``; else one of its own.
+def session() -> Iterator[Any]:
+    """Give the module ``ray``, connected: calls of ``run_all_on_ray`` inside share the connection, and a cluster that is started for them.
 
+    The cluster is that which this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``; else one of its own.
     Only the last is ended. One that another program started for itself is not joined: it ends with that.
+
+    Raises:
+        UsageError, InputError: as ``run_all_on_ray``.
     """
+    os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))  # of tasks that its memory monitor kills; else it tries for ever
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--engine ray needs Ray", todo="pip install '.[ray]' in a clone of graphlink") from None
     if ray.is_initialized():
-        yield
+        yield ray
         return
     _refuse_dead_address()
     try:
         with _sigterm_kept():
             _start(ray)
-        yield
+        yield ray
     finally:
         ray.shutdown()
 

@@ -7,7 +7,6 @@ an ``int64_val`` attribute is a fixed prefix and a varint. ``tests/graph`` holds
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,14 +15,7 @@ from google.protobuf.message import Message
 
 from graphlink.model import I64, U8, Bool
 
-
-@dataclass(frozen=True, slots=True)
-class IntColumn:
-    """An ``int64_val`` attribute: ``value`` (one entry a node), written where ``where`` (None = on every node)."""
-
-    name: str
-    value: I64
-    where: Bool | None = None
+IntColumn = tuple[str, I64, Bool | None]  # an ``int64_val`` attribute: name, value of each node, where it is written (None: everywhere)
 
 
 def varint(value: int) -> bytes:
@@ -65,14 +57,14 @@ def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
     One matrix of all bytes that there could be, and a mask of those that there are: linear in both.
     """
     # 52 length-of-attribute, 0A length-of-name name, 48 varint: field numbers of et_def.proto
-    prefixes = [b"\x52\x00\x0a" + bytes([len(c.name)]) + c.name.encode() + b"\x48" for c in columns]
-    encoded = [varints(c.value) for c in columns]
+    prefixes = [b"\x52\x00\x0a" + bytes([len(name)]) + name.encode() + b"\x48" for name, *_ in columns]
+    encoded = [varints(value) for _, value, _ in columns]
     width = sum(len(p) + digits.shape[1] for p, (digits, _) in zip(prefixes, encoded, strict=True))
     template = b"".join(p + bytes(digits.shape[1]) for p, (digits, _) in zip(prefixes, encoded, strict=True))
     bytes_ = np.tile(np.frombuffer(template, np.uint8), (count, 1))
     kept = np.ones((count, width), np.bool_)
     lengths, at = np.zeros(count, np.int64), 0
-    for column, prefix, (digits, size) in zip(columns, prefixes, encoded, strict=True):
+    for (_, _, where), prefix, (digits, size) in zip(columns, prefixes, encoded, strict=True):
         head = at + len(prefix)
         end = head + digits.shape[1]
         bytes_[:, at + 1] = len(prefix) - 2 + size
@@ -80,9 +72,9 @@ def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
         for k in range(1, end - head):
             kept[:, head + k] = k < size
         length = size + len(prefix)
-        if column.where is not None:
-            kept[~column.where, at:end] = False
-            length = length * column.where
+        if where is not None:
+            kept[~where, at:end] = False
+            length = length * where
         lengths += length
         at = end
     flat = bytes_[kept].tobytes()
@@ -91,8 +83,7 @@ def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
 
 
 def serialised(message: Message) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
+    return message.SerializeToString()
 
 
 def attribute(name: str, **value: object) -> bytes:

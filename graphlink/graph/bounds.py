@@ -26,8 +26,7 @@ def solved(bound: I64) -> tuple[int, I64]:
 
 def loosened(bound: I64, slack: int) -> I64:
     """All bounds but those of a clock against itself, ``slack`` higher."""
-    out: I64 = np.where((bound < OPEN) & ~np.eye(len(bound), dtype=np.bool_), bound + slack, bound)
-    return out
+    return np.where((bound < OPEN) & ~np.eye(len(bound), dtype=np.bool_), bound + slack, bound)
 
 
 def closed(bound: I64) -> I64:

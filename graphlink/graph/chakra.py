@@ -10,7 +10,8 @@ Linear in nodes and edges; some MB of messages at a time are in memory, and the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,8 +80,9 @@ def read_chakra(path: str | Path) -> ChakraFile:
         if head is None:
             raise InputError("is empty", path=path, todo=_TODO)
         metadata = _metadata(path, head[0][1])
-        nodes = _Nodes(path)
-        return assemble(str(path), metadata, nodes.names, map(nodes.decoded, chain([head[1:]], blocks)))
+        names: dict[str, int] = {}
+        decoded = map(partial(_decoded, path, names, count()), chain([head[1:]], blocks))
+        return assemble(str(path), metadata, names, decoded)
 
 
 def frames(source: Source) -> Iterator[tuple[int, bytes]]:
@@ -163,66 +165,58 @@ def _metadata(path: Path, first: bytes) -> Metadata:
     )
 
 
-class _Nodes:
-    """Decodes nodes, block by block; ``names`` has the codes of their names, in order of appearance."""
+def _decoded(path: Path, names: dict[str, int], positions: Iterator[int], messages: list[tuple[int, bytes]]) -> NodeBlock:
+    """Decode the messages of one block, which follow those of the blocks before; ``names``: codes of names, in order of appearance.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.names: dict[str, int] = {}
-        self._count = 0
+    Raises:
+        InputError: a message is no node.
+    """
+    block = NodeBlock()
+    for (offset, message), position in zip(messages, positions, strict=False):
+        try:
+            node = pb.Node.FromString(message)
+        except DecodeError:
+            raise InputError("is no Chakra graph: a message is no node", path=path, where=f"byte {offset}", todo=_TODO) from None
+        _add(block, node, position, names)
+    return block
 
-    def decoded(self, messages: list[tuple[int, bytes]]) -> NodeBlock:
-        """Decode the messages of one block, which follow those of the blocks before.
 
-        Raises:
-            InputError: a message is no node.
-        """
-        block = NodeBlock()
-        for offset, message in messages:
-            try:
-                node = pb.Node.FromString(message)
-            except DecodeError:
-                raise InputError("is no Chakra graph: a message is no node", path=self._path, where=f"byte {offset}", todo=_TODO) from None
-            self._add(block, node)
-            self._count += 1
-        return block
-
-    def _add(self, block: NodeBlock, node: Any) -> None:
-        """Append what is read of a node. An attribute that stands there again overrules the one before."""
-        position, data_deps, ctrl_deps = self._count, node.data_deps, node.ctrl_deps
-        has, kinds, scalars = 0, None, ABSENT.copy()
-        first: dict[str, str] = {}  # values of attributes, made where one stands there again
-        for attribute in node.attr:
-            name = attribute.name
-            expected = EXPECTED.get(name)
-            if expected is not None:
-                index, kind, bit = expected
-                if has & bit:
-                    first = first or {a.name: _value(a) for a in reversed(list(node.attr))}
-                    if first[name] != _value(attribute):
-                        again = f"{first[name]}, then {_value(attribute)}"
-                        block.odd.append(OddAttribute(position, name, TWICE, again))
-                has |= bit
-                value = getattr(attribute, kind)
-                scalars[index] = value if value and kind != "string_val" else _integer(attribute, kind, position, block.odd)
-            elif name == "dep_kinds":
-                has |= _HAS_DEP_KINDS
-                kinds = bytes([_KIND_CODE.get(word, UNKNOWN_DEP) for word in attribute.string_list.values])
-                if len(kinds) != len(data_deps):
-                    entries = f"{len(kinds)} entries"
-                    block.odd.append(OddAttribute(position, name, attribute.WhichOneof("value") or "", entries))
-                    kinds = None
-            elif name == "sync_call":
-                block.sync_call[position] = tuple(attribute.string_list.values) or (attribute.string_val,)
-            elif name in SEEN:
-                has |= SEEN[name]
-        micros = min(node.start_time_micros, MOST_MICROS), min(node.duration_micros, MOST_MICROS)
-        code = self.names.setdefault(node.name, len(self.names))
-        block.rows.extend((code, node.type, *micros, has, len(data_deps), len(ctrl_deps), *scalars))
-        block.id.append(node.id)
-        block.data.extend(data_deps)
-        block.data_kind += bytes([UNKNOWN_DEP]) * len(data_deps) if kinds is None else kinds
-        block.ctrl.extend(ctrl_deps)
+def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> None:
+    """Append what is read of a node. An attribute that stands there again overrules the one before."""
+    data_deps, ctrl_deps = node.data_deps, node.ctrl_deps
+    has, kinds, scalars = 0, None, ABSENT.copy()
+    first: dict[str, str] = {}  # values of attributes, made where one stands there again
+    for attribute in node.attr:
+        name = attribute.name
+        expected = EXPECTED.get(name)
+        if expected is not None:
+            index, kind, bit = expected
+            if has & bit:
+                first = first or {a.name: _value(a) for a in reversed(list(node.attr))}
+                if first[name] != _value(attribute):
+                    again = f"{first[name]}, then {_value(attribute)}"
+                    block.odd.append(OddAttribute(position, name, TWICE, again))
+            has |= bit
+            value = getattr(attribute, kind)
+            scalars[index] = value if value and kind != "string_val" else _integer(attribute, kind, position, block.odd)
+        elif name == "dep_kinds":
+            has |= _HAS_DEP_KINDS
+            kinds = bytes([_KIND_CODE.get(word, UNKNOWN_DEP) for word in attribute.string_list.values])
+            if len(kinds) != len(data_deps):
+                entries = f"{len(kinds)} entries"
+                block.odd.append(OddAttribute(position, name, attribute.WhichOneof("value") or "", entries))
+                kinds = None
+        elif name == "sync_call":
+            block.sync_call[position] = tuple(attribute.string_list.values) or (attribute.string_val,)
+        elif name in SEEN:
+            has |= SEEN[name]
+    micros = min(node.start_time_micros, MOST_MICROS), min(node.duration_micros, MOST_MICROS)
+    code = names.setdefault(node.name, len(names))
+    block.rows.extend((code, node.type, *micros, has, len(data_deps), len(ctrl_deps), *scalars))
+    block.id.append(node.id)
+    block.data.extend(data_deps)
+    block.data_kind += bytes([UNKNOWN_DEP]) * len(data_deps) if kinds is None else kinds
+    block.ctrl.extend(ctrl_deps)
 
 
 def _value(attribute: Any) -> str:

@@ -12,8 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from graphlink.graph.order import Edges
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.records import Short
+from graphlink.tables import begins, concat
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
@@ -74,21 +76,14 @@ class Fault(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Deps(Short):
-    """Dependencies of one sort as CSR by target: those of node n (position in the file) are ``source[first[n]:first[n + 1]]``.
+class Deps(Short, Edges):
+    """Dependencies of one sort: of positions in the file on positions in it, in the order of the file.
 
-    ``source`` holds positions in the file, in the order of the file; ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry
-    resolves, none stands twice at a node, none leads to its own node; cycles are possible.
+    ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry resolves, none stands twice at a node, none leads to its own node; cycles
+    are possible.
     """
 
-    first: I64
-    source: I32
     kind: U8
-
-    @property
-    def target(self) -> I64:
-        """The node that waits, of every edge."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -245,11 +240,11 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
         odd += block.odd
         sync_call |= block.sync_call
     column: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
-    ids = _Ids(column["id"])
-    kind = column.pop("data_kind")
-    data, broken = ids.dependencies(column.pop("data"), column.pop("data_deps"), kind, data=True)
-    ctrl_ids = column.pop("ctrl")
-    ctrl, more = ids.dependencies(ctrl_ids, column.pop("ctrl_deps"), np.full(len(ctrl_ids), UNKNOWN_DEP, np.uint8), data=False)
+    ids, kind, ctrl_ids = column["id"], column.pop("data_kind"), column.pop("ctrl")
+    data, broken = _dependencies(ids, column.pop("data"), column.pop("data_deps"), kind, data=True)
+    none = np.full(len(ctrl_ids), UNKNOWN_DEP, np.uint8)
+    ctrl, more = _dependencies(ids, ctrl_ids, column.pop("ctrl_deps"), none, data=False)
+    by_id = np.argsort(ids, kind="stable")
     needed = np.uint32(Has.START_NS | Has.DURATION_NS)
     return ChakraFile(
         path=path,
@@ -258,8 +253,8 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
         timed=bool(np.all(column["has"] & needed == needed)),
         data=data,
         ctrl=ctrl,
-        faults=Faults(*(np.concatenate([getattr(f, c) for f in (broken, more)]) for c in ("node", "id", "data", "fault"))),
-        duplicate_ids=ids.duplicates,
+        faults=concat(broken, more),
+        duplicate_ids=np.sort(by_id[~begins(ids[by_id])]).astype(np.int32),
         odd=tuple(odd),
         sync_call=sync_call,
         **column,
@@ -295,43 +290,30 @@ _AS_THEY_ARE: Final = (
 )
 
 
-class _Ids:
-    """Finds nodes by id. ``duplicates``: positions of nodes whose id a node before them has."""
+def _positions(ids: U64, wanted: U64) -> I64:
+    """Return the position of each of the ids ``wanted``, of equal ids the last in the file; ``NOWHERE`` where there is none."""
+    n = len(ids)
+    if np.array_equal(ids, np.arange(n, dtype=np.uint64)):
+        return np.where(wanted < np.uint64(n), wanted, np.uint64(0)).astype(np.int64) - (wanted >= np.uint64(n))
+    order = np.argsort(ids, kind="stable")
+    at = np.searchsorted(ids, wanted, side="right", sorter=order) - 1
+    at[ids[order[at]] != wanted] = NOWHERE
+    return np.append(order, NOWHERE)[at]
 
-    def __init__(self, ids: U64) -> None:
-        ascend = bool(np.all(ids[1:] > ids[:-1]))
-        self._is_position = ascend and (not len(ids) or int(ids[-1]) == len(ids) - 1)
-        self._order = np.arange(len(ids)) if ascend else np.argsort(ids, kind="stable")
-        self._sorted = ids if ascend else ids[self._order]
-        again = np.flatnonzero(self._sorted[1:] == self._sorted[:-1]) + 1
-        self.duplicates: I32 = np.sort(self._order[again]).astype(np.int32)
 
-    def positions(self, wanted: U64) -> I64:
-        """Return the position of each id, of equal ids the last in the file; ``NOWHERE`` where there is none."""
-        n = len(self._order)
-        if self._is_position:
-            return np.where(wanted < np.uint64(n), wanted, np.uint64(0)).astype(np.int64) - (wanted >= np.uint64(n))
-        at = np.searchsorted(self._sorted, wanted, side="right") - 1
-        found = at >= 0
-        found[found] = self._sorted[at[found]] == wanted[found]
-        return np.where(found, self._order[np.maximum(at, 0)] if n else at, NOWHERE)
-
-    def dependencies(self, wanted: U64, counts: I64, kind: U8, *, data: bool) -> tuple[Deps, Faults]:
-        """Resolve the entries of all nodes, ``counts`` of each; what is no edge is a fault."""
-        target, source = np.repeat(np.arange(len(counts)), counts), self.positions(wanted)
-        fault = np.full(len(source), _NO_FAULT, np.uint8)
-        if np.any((source[1:] <= source[:-1]) & (target[1:] == target[:-1])):  # else no entry can stand twice
-            order = np.lexsort((source, target))
-            twice = np.zeros(len(source), np.bool_)
-            twice[order[1:]] = (source[order[1:]] == source[order[:-1]]) & (target[order[1:]] == target[order[:-1]])
-            fault[twice] = Fault.DUPLICATE
-        fault[source == target] = Fault.SELF
-        fault[source == NOWHERE] = Fault.DANGLING
-        good, bad = fault == _NO_FAULT, np.flatnonzero(fault != _NO_FAULT)
-        first = np.zeros(len(counts) + 1, np.int64)
-        np.cumsum(np.bincount(target[good], minlength=len(counts)), out=first[1:])
-        faults = Faults(target[bad].astype(np.int32), wanted[bad], np.full(len(bad), data), fault[bad])
-        return Deps(first, source[good].astype(np.int32), kind[good]), faults
+def _dependencies(ids: U64, wanted: U64, counts: I64, kind: U8, *, data: bool) -> tuple[Deps, Faults]:
+    """Resolve the entries of all nodes, ``counts`` of each; what is no edge is a fault."""
+    target, source = np.repeat(np.arange(len(counts)), counts), _positions(ids, wanted)
+    fault = np.full(len(source), _NO_FAULT, np.uint8)
+    if np.any((source[1:] <= source[:-1]) & (target[1:] == target[:-1])):  # else no entry can stand twice
+        order = np.lexsort((source, target))
+        fault[order[~begins(source[order], target[order])]] = Fault.DUPLICATE
+    fault[source == target] = Fault.SELF
+    fault[source == NOWHERE] = Fault.DANGLING
+    good, bad = fault == _NO_FAULT, np.flatnonzero(fault != _NO_FAULT)
+    first = np.append(0, np.cumsum(np.bincount(target[good], minlength=len(counts))))
+    faults = Faults(target[bad].astype(np.int32), wanted[bad], np.full(len(bad), data), fault[bad])
+    return Deps(first, source[good].astype(np.int32), kind[good]), faults
 
 
 _NO_FAULT: Final = 255

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks
-from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, U8, Communication, DeviceKind, Graph, Linked, NodeKind
 from graphlink.records import Short
 
 
@@ -90,15 +90,9 @@ def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> Critical
     held = held_by(graph.first, graph.source, end_ns, lag_ns)
     path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
-    for block in reversed([*blocks(graph.first)]):
-        edge = held[block.nodes]
-        some = edge != NOWHERE
-        before = np.full(len(edge), NOWHERE)
-        before[some] = graph.source[edge[some]]
-        before_of, low = before.tolist(), block.nodes.start
-        while at >= low:
-            path.append(at)
-            at = before_of[at - low]
+    while at != NOWHERE:
+        path.append(at)
+        at = int(graph.source[held[at]]) if held[at] != NOWHERE else NOWHERE
     node = np.array(path[::-1], np.int32)
     return _summed(graph, node, held[node], end_ns, shares)
 
@@ -127,8 +121,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
     delay = cost - graph.duration_ns[path]
     by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
     by_share[Share.IDLE.name.lower()] += int(delay.sum())
-    edge = np.full(len(path), NOWHERE, np.int32)
-    edge[1:] = graph.edge_kind[dependency[1:]]
+    edge = np.append(NOWHERE, graph.edge_kind[dependency[1:]])[: len(path)].astype(np.int32)
     return CriticalPath(
         node=path,
         cost_ns=cost,
@@ -154,8 +147,3 @@ def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
     op = graph.kind == NodeKind.DEVICE_OP
     out[op] = device[graph.row[op]]
     return out
-
-
-def edge_name(kind: int) -> str | None:
-    """The contract's word for an ``EdgeKind``; None for ``NOWHERE``."""
-    return None if kind == NOWHERE else EdgeKind(kind).name.lower()

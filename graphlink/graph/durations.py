@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, Graph, NodeKind
+from graphlink.tables import begins, spread
 
 CHAINED: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL, NodeKind.HOST_GAP)  # follow each other on their thread
 
@@ -16,8 +17,7 @@ _ON_HOST[[*CHAINED, NodeKind.HOST_ASYNC, NodeKind.END]] = True
 
 def on_host(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Nodes that are host nodes (``is_cpu_op``); HOST_COMM stands for a device-side op and is none."""
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = _ON_HOST[graph.kind]
-    return mask
+    return _ON_HOST[graph.kind]
 
 
 def cost_ns(graph: Graph) -> I64:
@@ -43,14 +43,9 @@ def micros(graph: Graph) -> I64:
     host = on_host(graph)
     order = np.lexsort((minor, major, host))  # stable: node order stays inside a lane
     total = np.cumsum(cost_ns(graph)[order])
-    first = np.ones(len(order), np.bool_)
-    for column in (major[order], minor[order], host[order]):
-        first[1:] &= column[1:] == column[:-1]
-    first[1:] = ~first[1:]
+    first = begins(major[order], minor[order], host[order])
     starts = np.flatnonzero(first)
     before = np.where(starts > 0, total[starts - 1], 0) if len(starts) else starts
     within = total - np.repeat(before, np.diff(np.append(starts, len(order))))
     rounded = (within + 500) // 1000
-    out = np.empty(len(order), np.int64)
-    out[order] = np.where(first, rounded, rounded - np.roll(rounded, 1))
-    return out
+    return spread(len(order), order, np.where(first, rounded, rounded - np.roll(rounded, 1)))

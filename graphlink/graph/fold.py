@@ -10,7 +10,6 @@ ready together with the node of its thread that follows the place where it began
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,20 +17,12 @@ import numpy as np
 from graphlink.depend.edges import Edges
 from graphlink.graph.durations import CHAINED
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, NodeKind, SyncCalls
+from graphlink.tables import marked, spread, take
 
 FOLDED: Final = "launches"  # of ``--host``, and of the graph's ``host`` attribute
 NAMES: Final = (
     "host nodes are folded (--host launches): the name of a host op stands for all that was folded into it; --host full tells ops apart"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """Host nodes thread by thread in their order. ``run``: nodes with one number are a pure chain; ``run_of`` is the same by node."""
-
-    node: I64
-    run: I64
-    run_of: I64
 
 
 def fold(graph: Graph) -> Graph:
@@ -42,35 +33,27 @@ def fold(graph: Graph) -> Graph:
     the time of what was folded into it (``duration_ns``, ``self_ns``, ``wait_ns``; ``wake_ns`` stands at kept nodes only) and starts where
     that time does. Its caller, and that of a device op, is the nearest ancestor that is kept.
     """
-    edges = _edges(graph)
-    chain = _chain(graph, edges)
-    into = _into(graph, chain, _must_stay(graph, edges, chain), _beside_async(graph, edges))
+    edges = Edges(graph.source.astype(np.int64), graph.target, graph.edge_kind, graph.found_by)
+    node, run_of = _chain(graph, edges)
+    into = _into(graph, node, run_of[node], _must_stay(graph, edges, run_of), _beside_async(graph, edges))
     return _folded(graph, edges, into)
 
 
-def _edges(graph: Graph) -> Edges:
-    target = graph.target
-    return Edges(graph.source.astype(np.int64), target, graph.edge_kind, graph.found_by)
-
-
-def _chain(graph: Graph, edges: Edges) -> _Chain:
+def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
+    """(host nodes thread by thread in their order, of each node of the graph its run): nodes with one number are a pure chain."""
     n = len(graph.kind)
     chained = np.isin(graph.kind, CHAINED)
     alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
     pure = alone & (edges.kind == EdgeKind.HOST) & chained[edges.source] & chained[edges.target]
-    before = np.full(n, NOWHERE, np.int64)
-    before[edges.target[pure]] = edges.source[pure]
+    before = spread(n, edges.target[pure], edges.source[pure])
     node = np.flatnonzero(chained)
     node = node[np.argsort(graph.tid[node], kind="stable")]
     begins = np.ones(len(node), np.bool_)
     begins[1:] = before[node[1:]] != node[:-1]
-    run = np.cumsum(begins, dtype=np.int64)
-    run_of = np.full(n, NOWHERE, np.int64)
-    run_of[node] = run
-    return _Chain(node, run, run_of)
+    return node, spread(n, node, np.cumsum(begins, dtype=np.int64))
 
 
-def _must_stay(graph: Graph, edges: Edges, chain: _Chain) -> Bool:
+def _must_stay(graph: Graph, edges: Edges, run_of: I64) -> Bool:
     n = len(graph.kind)
     host_edge, to_end = edges.kind == EdgeKind.HOST, graph.kind[edges.target] == NodeKind.END
     stay: Bool = graph.wait_ns > 0
@@ -81,7 +64,7 @@ def _must_stay(graph: Graph, edges: Edges, chain: _Chain) -> Bool:
     launch = edges.kind == EdgeKind.LAUNCH
     source, caller = edges.source[launch], graph.caller[edges.target[launch]]
     stay[caller[caller != NOWHERE]] = True
-    elsewhere = (caller == NOWHERE) | (chain.run_of[caller] != chain.run_of[source])
+    elsewhere = (caller == NOWHERE) | (run_of[caller] != run_of[source])
     stay[source[elsewhere]] = True
     return stay
 
@@ -90,22 +73,19 @@ def _beside_async(graph: Graph, edges: Edges) -> Bool:
     """Nodes that follow the node before at the place where an asynchronous row attaches."""
     n = len(graph.kind)
     host = edges.kind == EdgeKind.HOST
-    begins = np.zeros(n, np.bool_)
-    begins[edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)]] = True
-    out = np.zeros(n, np.bool_)
-    out[edges.target[host & begins[edges.source]]] = True
-    return out
+    begins = marked(n, edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)])
+    return marked(n, edges.target[host & begins[edges.source]])
 
 
-def _into(graph: Graph, chain: _Chain, stay: Bool, alone: Bool) -> I64:
+def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
     """For each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with no gap in between."""
     into = np.arange(len(graph.kind))
-    node, n = chain.node, len(chain.node)
+    n = len(node)
     if not n:
         return into
     apart = (graph.kind[node] == NodeKind.HOST_GAP) | alone[node]
     begins = np.ones(n, np.bool_)
-    begins[1:] = (chain.run[1:] != chain.run[:-1]) | apart[1:] | apart[:-1]
+    begins[1:] = (run[1:] != run[:-1]) | apart[1:] | apart[:-1]
     stretch = np.cumsum(begins) - 1
     kept = stay[node]
     at = np.arange(n)
@@ -127,11 +107,10 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
     np.minimum.at(lowest, into, np.arange(n))
     kept = np.flatnonzero(into == np.arange(n))
     order = kept[np.argsort(lowest[kept])]
-    new = np.full(n, NOWHERE, np.int64)
-    new[order] = np.arange(len(order))
+    new = spread(n, order, np.arange(len(order)))
     source, target = new[into[edges.source]], new[into[edges.target]]
     outside = source != target
-    joined = Edges.join([Edges(source[outside], target[outside], edges.kind[outside], edges.found_by[outside])])
+    joined = Edges.join([take(Edges(source, target, edges.kind, edges.found_by), outside)])
     by_target = np.lexsort((joined.source, joined.target))
 
     def summed(column: I64) -> I64:

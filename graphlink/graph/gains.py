@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -22,10 +21,10 @@ from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, Linked, NodeKind
 from graphlink.records import Short
+from graphlink.tables import concat, spread
 
 ROUNDS: Final = 3  # passes over the graph, each for at most ``WIDTH`` ops and as many families
 WIDTH: Final = 128
-_WORK: Final = (Share.HOST, Share.COMPUTE, Share.COMMUNICATION, Share.COPY)
 _NO_OPS: Final = (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY, NodeKind.END)
 
 
@@ -68,88 +67,53 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A graph with all that its replay says: what the gains are found from."""
-
-    graph: Graph
-    slack: Slack
-    path: CriticalPath
-    share: U8
-    names: Names
-
-
-def top_gains(replayed: Replayed, linked: Linked, top: int = 100) -> Gains:
+def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, share: U8, named: Names, top: int = 100) -> Gains:
     """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share.
+
+    ``late``, ``path``: slack and critical path of the replay; ``share``, ``named``: what each node's time counts as, and its name.
 
     Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
     rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
     ``ROUNDS`` passes.
     """
-    graph, work = replayed.graph, _work_ns(replayed)
-    alone = _single_gains(replayed)
-    groups = [_Groups.of(_op_of(graph), work, replayed.path, alone), _Groups.of(replayed.names.code, work, replayed.path, alone)]
-    share_bounds = np.array([replayed.path.share_ns[s.name.lower()] for s in _WORK], np.int64)
-    share_gains: I64 | None = None
+    work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)  # of a delay, what launch latency does not explain
+    alone = _single_gains(graph, late, path, work)
+    working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
+    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), named.code, working)]
     for _ in range(ROUNDS):
-        wanted = [g.wanted(top) for g in groups]
-        parts = [g.relief(w, work) for g, w in zip(groups, wanted, strict=True)]
-        bounds = [g.path_ns[w] for g, w in zip(groups, wanted, strict=True)]
-        if share_gains is None:
-            parts, bounds = [*parts, _share_relief(replayed)], [*bounds, share_bounds]
-        elif not sum(map(len, wanted)):
+        wanted = [group.wanted(most) for group, most in zip(groups, (top, top, len(Share)), strict=True)]
+        ends = np.cumsum([0, *map(len, wanted)])
+        if not ends[-1]:
             break
-        found = np.split(relief.gains(graph, replayed.slack, _side_by_side(parts, bounds), np.concatenate(bounds)), _ends(bounds))
-        for g, w, gain in zip(groups, wanted, found, strict=False):
-            g.gain_ns[w] = gain
-        if share_gains is None:
-            share_gains = found[len(groups)]
-    assert share_gains is not None
-    ops, families = groups
-    points = sync_gains(graph, sync_points(graph), replayed.slack, replayed.path)
+        sets = concat(*(group.relief(w, work, first) for group, w, first in zip(groups, wanted, ends.tolist(), strict=False)))
+        bounds = np.concatenate([group.path_ns[w] for group, w in zip(groups, wanted, strict=True)])
+        found = np.split(relief.gains(graph, late, sets, bounds), ends[1:-1])
+        for group, w, gain in zip(groups, wanted, found, strict=True):
+            group.gain_ns[w] = gain
+    ops, families, by_share = groups
+    idle_ns = late.total_ns - length_ns(graph, Costs(np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns)))
+    share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
+    points = sync_gains(graph, sync_points(graph), late, path)
     return Gains(
-        shares=ShareNs(**dict(zip((s.name.lower() for s in _WORK), share_gains.tolist(), strict=True)), idle=_idle_gain(replayed)),
+        shares=ShareNs(**share_gains),
         ops=[
-            OpGain(**figures, id=node, name=replayed.names.of(node), nodes=nodes.tolist())
-            for node, figures, nodes in ops.largest(top, replayed.share, work)
+            OpGain(**figures, id=node, name=named.of(node), nodes=nodes.tolist()) for node, figures, nodes in ops.largest(top, share, work)
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),
         families=[
-            FamilyGain(**figures, name=replayed.names.texts[code], count=len(nodes))
-            for code, figures, nodes in families.largest(top, replayed.share, work)
+            FamilyGain(**figures, name=named.texts[code], count=len(nodes)) for code, figures, nodes in families.largest(top, share, work)
         ],
         families_others_at_most_ns=families.others_at_most_ns(top),
-        sync_points=named_gains(graph, linked, points[:top], replayed.names),
-        sync_points_others_at_most_ns=max((p.gain_ns for p in points[top : top + 1]), default=0),
+        sync_points=named_gains(graph, linked, points[:top], named),
+        sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     )
 
 
-def _ends(bounds: list[I64]) -> list[int]:
-    return list(accumulate(len(b) for b in bounds))[:-1]
-
-
-def _side_by_side(parts: list[relief.Relief], bounds: list[I64]) -> relief.Relief:
-    """Sets of several reliefs as sets of one."""
-    moved = list(zip(parts, (0, *_ends(bounds)), strict=True))
-    return relief.Relief(
-        np.concatenate([r.column + np.int32(offset) for r, offset in moved]),
-        np.concatenate([r.node for r, _ in moved]),
-        np.concatenate([r.less_ns for r, _ in moved]),
-    )
-
-
-def _single_gains(replayed: Replayed) -> I64:
+def _single_gains(graph: Graph, late: Slack, path: CriticalPath, work_ns: I64) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
-    path = replayed.path.node
-    cost = _work_ns(replayed)[path]
-    avoiding = crossing(replayed.graph, replayed.slack, path, past=True, below_ns=int(cost.max(initial=0)))
-    return np.minimum(cost, least_over(len(path), avoiding.low, avoiding.high, avoiding.loss_ns))
-
-
-def _work_ns(replayed: Replayed) -> I64:
-    """What each node's work takes; of a delay, what launch latency does not explain."""
-    work: I64 = np.minimum(replayed.graph.duration_ns, replayed.slack.end_ns - replayed.slack.start_ns)
-    return work
+    cost = work_ns[path.node]
+    avoiding = crossing(graph, late, path.node, past=True, below_ns=int(cost.max(initial=0)))
+    return np.minimum(cost, least_over(len(path.node), avoiding.low, avoiding.high, avoiding.loss_ns))
 
 
 def _op_of(graph: Graph) -> I32:
@@ -159,24 +123,9 @@ def _op_of(graph: Graph) -> I32:
     ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
     parts = np.flatnonzero(graph.kind == NodeKind.HOST_PART)
     if len(parts) and len(ops):
-        node_of = np.full(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), NOWHERE)
-        node_of[graph.row[ops]] = ops
-        whole = node_of[graph.row[parts]]
+        whole = spread(1 + int(max(graph.row[ops].max(), graph.row[parts].max())), graph.row[ops], ops)[graph.row[parts]]
         out[parts] = np.where(whole == NOWHERE, parts, whole)
     return out
-
-
-def _share_relief(replayed: Replayed) -> relief.Relief:
-    """A set a ``Share`` but idle: its nodes' work."""
-    work = _work_ns(replayed)
-    working = np.flatnonzero((work > 0) & (replayed.share != Share.IDLE)).astype(np.int32)
-    return relief.Relief(replayed.share[working].astype(np.int32), working, work[working])
-
-
-def _idle_gain(replayed: Replayed) -> int:
-    """The gain without gaps, delays and launch latency: of what is no node, so by a replay of its own."""
-    work = np.where(replayed.share == Share.IDLE, 0, _work_ns(replayed))
-    return replayed.slack.total_ns - length_ns(replayed.graph, Costs(work, np.zeros_like(replayed.slack.lag_ns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +158,9 @@ class _Groups:
         wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.path_ns > least))
         return wanted[np.argsort(-self.path_ns[wanted], kind="stable")[:WIDTH]]
 
-    def relief(self, groups: I64, work_ns: I64) -> relief.Relief:
-        """A set a group: its nodes cost nothing."""
-        column = np.full(len(self.path_ns) + 1, NOWHERE, np.int32)
-        column[groups] = np.arange(len(groups))
+    def relief(self, groups: I64, work_ns: I64, first: int = 0) -> relief.Relief:
+        """A set a group, numbered from ``first``: its nodes cost nothing."""
+        column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
         mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
         nodes = np.flatnonzero(mine).astype(np.int32)
         return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
+from graphlink.graph.names import et_rows
 from graphlink.model import (
     I32,
     I64,
@@ -30,6 +32,7 @@ from graphlink.model import (
 )
 from graphlink.read.source import open_source
 from graphlink.read.stream import utf8
+from graphlink.tables import spread, take
 
 CATEGORY: Final = {DeviceKind.KERNEL: "kernel", DeviceKind.MEMCPY: "gpu_memcpy", DeviceKind.MEMSET: "gpu_memset"}
 Node = dict[str, Any]
@@ -76,7 +79,7 @@ class Merged:
     """Device ops joined with the ET nodes that launched them, and dependencies of a graph with both, all with new numbers. Linear."""
 
     def __init__(self, graph: Graph, linked: Linked, comm: Communication) -> None:
-        self.linked, self.comm, self.et = linked, comm, _et(linked)
+        self.linked, self.et = linked, _et(linked)
         self.device_rows: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows, in start order
         self.awaited: dict[int, list[int]] = defaultdict(list)  # ET row -> device rows that a synchronisation before it waited for
         self.device_awaited: dict[int, list[int]] = defaultdict(list)  # device row -> device rows that an event wait made it wait for
@@ -95,7 +98,8 @@ class Merged:
                 self.device_id[device] = self.last
         self.host_rows = _host_row_of_et(linked)
         self.own_ns = _own_ns(linked)
-        self.groups = dict(zip(comm.device_row.tolist(), comm.device_node, strict=True))
+        named = take(comm.ops, ~comm.ops.on_host & (comm.ops.group != NOWHERE))
+        self.group_names = {row: named.groups[group][1] for row, group in zip(named.row.tolist(), named.group.tolist(), strict=True)}
         self.without_host = int(np.count_nonzero(graph.kind == NodeKind.DEVICE_OP)) - len(self.device_id)
 
     @property
@@ -109,7 +113,7 @@ class Merged:
 
     def _join(self, graph: Graph) -> None:
         ops = graph.kind == NodeKind.DEVICE_OP
-        et_row = _et_row_of_node(graph, self.linked)
+        et_row = et_rows(graph, self.linked)
         callers = np.where(graph.caller[ops] == NOWHERE, NOWHERE, et_row[graph.caller[ops]])
         for row, host in zip(graph.row[ops].tolist(), callers.tolist(), strict=True):
             if host != NOWHERE:
@@ -188,9 +192,8 @@ class Merged:
             "ts": _us(int(rows.start_ns[row])),
             "stream": int(rows.stream[row]),
         }
-        comm = self.groups.get(row)
-        if comm is not None and comm.group is not None:
-            node["pg_name"] = self.comm.groups[comm.group].name
+        if row in self.group_names:
+            node["pg_name"] = self.group_names[row]
         self._add_sync(node, self.device_awaited.get(row, ()))
         return node
 
@@ -222,19 +225,9 @@ def _et(linked: Linked) -> HostTrace:
     return linked.et
 
 
-def _et_row_of_node(graph: Graph, linked: Linked) -> I64:
-    """The ET row of each node: of a host op itself, of a part its op's; ``NOWHERE`` else."""
-    out = np.full(len(graph.kind), NOWHERE, np.int64)
-    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
-    out[of_row] = linked.match.et[graph.row[of_row]]
-    return out
-
-
 def _host_row_of_et(linked: Linked) -> list[int]:
-    out = np.full(len(_et(linked).id), NOWHERE, np.int64)
     matched = np.flatnonzero(linked.match.et != NOWHERE)
-    out[linked.match.et[matched]] = matched
-    rows: list[int] = out.tolist()
+    rows: list[int] = spread(len(_et(linked).id), linked.match.et[matched], matched).tolist()
     return rows
 
 
@@ -251,10 +244,8 @@ def _own_ns(linked: Linked) -> I64:
 def _frame(et: HostTrace) -> Frame:
     """The head and foot of the ET, which its records do not keep; one more pass over the file, without its nodes."""
     with open_source(et.path) as source:
-        parts = []
-        while part := source.read(1 << 24):
-            parts.append(part)
+        whole = b"".join(iter(partial(source.read, 1 << 24), b""))
     try:
-        return msgspec.json.decode(utf8(b"".join(parts)), type=Frame)
+        return msgspec.json.decode(utf8(whole), type=Frame)
     except (msgspec.DecodeError, RecursionError) as problem:
         raise InputError(f"changed while it was read: {problem}", path=et.path, todo="run again") from None

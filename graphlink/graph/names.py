@@ -1,4 +1,4 @@
-"""What the nodes of a graph are called, as numbers that are equal where the names are."""
+"""What the nodes of a graph are called, as numbers that are equal where the names are, and which rows of the ET they are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, Graph, Linked, NodeKind
+from graphlink.tables import marked, spread
 
 _FIXED: Final = {NodeKind.HOST_GAP: "host gap", NodeKind.DEVICE_DELAY: "device delay", NodeKind.END: "end"}
 _PART: Final = " (cont.)"
 _HOST: Final = (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC, NodeKind.HOST_COMM)
+
+
+def et_rows(graph: Graph, linked: Linked) -> I64:
+    """Return the ET row of each node: of a host op itself, of a part its op's; ``NOWHERE`` else."""
+    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
+    return spread(len(graph.kind), of_row, linked.match.et[graph.row[of_row]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,7 @@ def names(graph: Graph, linked: Linked) -> Names:
         raw[kind == fixed] = len(trace.strings) + k
     raw = 2 * raw + (kind == NodeKind.HOST_PART)
     strings = (*trace.strings, *_FIXED.values())
-    used = np.zeros(2 * len(strings), np.bool_)
-    used[raw] = True
+    used = marked(2 * len(strings), raw)
     texts: dict[str, int] = {}
     code = np.zeros(len(used), np.int32)
     for k in np.flatnonzero(used).tolist():

@@ -1,7 +1,4 @@
-"""Passes over nodes in their order, and what dependencies say of it: topological order, cycles, which node comes before another.
-
-Nothing here recurses.
-"""
+"""Passes over nodes in their order, and which node comes before another by its dependencies. Nothing here recurses."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.tables import marked, spread
 
 BLOCK: Final = 1 << 15
 PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the answer is "not decided"
@@ -22,7 +20,7 @@ class Edges:
     """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
 
     first: I64
-    source: I64
+    source: I64 | I32
 
     @staticmethod
     def of(count: int, source: I64, target: I64) -> Edges:
@@ -31,47 +29,8 @@ class Edges:
 
     @property
     def target(self) -> I64:
+        """The node that waits, of every edge."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
-
-
-def topological(edges: Edges, wish: I64) -> I64:
-    """Nodes in an order in which every edge runs forward, shorter than the graph where there is a cycle: what is in it or behind it.
-
-    Linear; at once where the order ``wish`` (a permutation of the nodes: by id) will do.
-    """
-    n = len(edges.first) - 1
-    place = np.empty(n, np.int64)
-    place[wish] = np.arange(n)
-    source, target = edges.source, edges.target
-    if not np.any(place[source] >= place[target]):
-        return wish
-    waiting = np.diff(edges.first).tolist()
-    by_source = np.argsort(source, kind="stable")
-    first = np.searchsorted(source[by_source], np.arange(n + 1)).tolist()
-    after = target[by_source].tolist()
-    out = [i for i in wish.tolist() if not waiting[i]]
-    for i in out:  # grows while it is walked
-        for t in after[first[i] : first[i + 1]]:
-            waiting[t] -= 1
-            if not waiting[t]:
-                out.append(t)
-    return np.array(out, np.int64)
-
-
-def cycle(edges: Edges, order: I64) -> list[int]:
-    """One cycle among the nodes that ``order`` lacks: each node waits for the one after it, the last for the first. Linear."""
-    stuck = np.ones(len(edges.first) - 1, np.bool_)
-    stuck[order] = False
-    target = edges.target
-    inside = stuck[edges.source] & stuck[target]
-    before = np.full(len(stuck), NOWHERE, np.int64)
-    before[target[inside]] = edges.source[inside]
-    at = int(np.flatnonzero(stuck)[0])
-    seen: dict[int, int] = {}
-    while at not in seen:
-        seen[at] = len(seen)
-        at = int(before[at])
-    return list(seen)[seen[at] :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +49,7 @@ class Reach:
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
         self._edges = edges
-        self._rank = np.empty(n, np.int64)
-        self._rank[order] = np.arange(n)
+        self._rank: I64 = spread(n, order, np.arange(n))
         chain, place = [0] * n, [0] * n
         ends = [True] * n  # nothing continues the chain behind it
         first, source, lanes = edges.first.tolist(), edges.source.tolist(), lane.tolist()
@@ -110,7 +68,7 @@ class Reach:
                 chain[i], place[i] = chain[follows], place[follows] + 1
         self._chain, self._place = np.array(chain, np.int64), np.array(place, np.int64)
 
-    def __call__(self, before: I64, after: I64) -> Before:
+    def __call__(self, before: I64 | I32, after: I64 | I32) -> Before:
         """One answer a pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
         yes = self._along(before, after) & (before != after)
         undecided = np.zeros(len(before), np.bool_)
@@ -126,7 +84,7 @@ class Reach:
             yes[i], undecided[i] = found is True, found is None
         return Before(yes, undecided)
 
-    def _along(self, before: I64, after: I64) -> Bool:
+    def _along(self, before: I64 | I32, after: I64 | I32) -> Bool:
         out: Bool = (self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after])
         return out
 
@@ -166,6 +124,10 @@ class Block:
     def target(self) -> I64:
         """The node that each edge enters."""
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
+
+    def entered(self, edges: Bool) -> Bool:
+        """Tell which nodes some of the block's ``edges`` enter."""
+        return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 
 def blocks(first: I64) -> Iterator[Block]:

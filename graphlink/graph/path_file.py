@@ -12,7 +12,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, CriticalPath, ShareNs, path_by_lags, shares
-from graphlink.graph.gains import Gains, Replayed, top_gains
+from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.names import Names, names
 from graphlink.graph.slack import slack
 from graphlink.model import I64, Communication, EdgeKind, Graph, Linked
@@ -75,7 +75,7 @@ def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)
     named = names(graph, linked)
-    gains = top_gains(Replayed(graph, late, path, share, named), linked, top)
+    gains = top_gains(graph, linked, late, path, share, named, top)
     return Explained(path, late.node_ns, named, gains)
 
 

@@ -62,20 +62,17 @@ def view(path: Path, wanted: int) -> NodeView:
             if node.id == wanted:
                 found = node
             if wanted in node.data_deps:
-                kinds = dep_kinds(node)
-                place = list(node.data_deps).index(wanted)
-                after.append(Edge(node.id, node.name, kinds[place] if place < len(kinds) else ""))
+                after.append(Edge(node.id, node.name, dep_kinds(node)[list(node.data_deps).index(wanted)]))
     if found is None:
         last = f": its ids run from {min(names)} to {max(names)}" if names else ""
         raise InputError(f"has no node {wanted}{last}", path=path, todo="choose another --node")
-    kinds = dep_kinds(found)
     return NodeView(
         id=found.id,
         name=found.name,
         type=type_name(found.type),
         duration_micros=found.duration_micros,
         attributes=_attributes(found),
-        data_deps=[Edge(d, names.get(d, "?"), kinds[i] if i < len(kinds) else "") for i, d in enumerate(found.data_deps)],
+        data_deps=[Edge(d, names.get(d, "?"), kind) for d, kind in zip(found.data_deps, dep_kinds(found), strict=False)],
         ctrl_deps=[Edge(d, names.get(d, "?"), "caller") for d in found.ctrl_deps],
         awaited_by=after,
     )
@@ -100,10 +97,9 @@ def _shown(value: Any) -> Any:
 
 
 def dep_kinds(node: Any) -> list[str]:
-    for attr in node.attr:
-        if attr.name == "dep_kinds":
-            return list(attr.string_list.values)
-    return []
+    """Return the kind of each dependency; "" where the node does not say it."""
+    told = next((list(attr.string_list.values) for attr in node.attr if attr.name == "dep_kinds"), [])
+    return told + [""] * (len(node.data_deps) - len(told))
 
 
 def _node(path: Path, where: str, message: bytes) -> Any:

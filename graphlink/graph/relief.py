@@ -15,6 +15,7 @@ import numpy as np
 from graphlink.graph.order import BLOCK, blocks
 from graphlink.graph.slack import NEVER, Slack, leads_nowhere
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph
+from graphlink.tables import marked, spread
 
 _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough to stay in the processor's cache
 
@@ -42,31 +43,8 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
     most = int(bound_ns.max(initial=0))
     if most <= 0:
         return np.zeros(len(bound_ns), np.int64)
-    chains = _contracted(_edges(graph, slack, most))
+    chains = _contracted(graph, slack, most)
     return np.minimum(_least_loss(chains, relief, len(bound_ns)), bound_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class _Edges:
-    """The nodes and edges that some path worth looking at uses; targets ascend. The first two have one entry a node, the others an edge."""
-
-    used: Bool
-    end_ns: I64  # what a path that ends in a node loses by it, NEVER where others come after
-    source: I32
-    target: I32
-    gap_ns: I64
-
-
-def _edges(graph: Graph, slack: Slack, most_ns: int) -> _Edges:
-    # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
-    kept = ~_implied(graph, _one_a_node(graph), slack.lag_ns) & (slack.edge_ns < most_ns)
-    return _Edges(
-        used=slack.node_ns < most_ns,
-        end_ns=np.where(leads_nowhere(graph), slack.node_ns, NEVER),
-        source=graph.source[kept],
-        target=graph.target[kept].astype(np.int32),
-        gap_ns=slack.gap_ns[kept],
-    )
 
 
 def _one_a_node(graph: Graph) -> I32:
@@ -131,28 +109,29 @@ class _Chains:
     end_ns: I64
 
 
-def _contracted(edges: _Edges) -> _Chains:
-    count = len(edges.used)
-    new = np.diff(edges.target, prepend=-1, append=-1) != 0
-    inner = new[1:] & new[:-1] & (np.bincount(edges.source, minlength=count) == 1)[edges.source]
+def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
+    """The nodes and edges that some path worth looking at uses: one that loses less than ``most_ns``."""
+    # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
+    kept = ~_implied(graph, _one_a_node(graph), slack.lag_ns) & (slack.edge_ns < most_ns)
+    used, count = slack.node_ns < most_ns, len(graph.kind)
+    from_, to, gap_ns = graph.source[kept], graph.target[kept].astype(np.int32), slack.gap_ns[kept]
+    new = np.diff(to, prepend=-1, append=-1) != 0
+    inner = new[1:] & new[:-1] & (np.bincount(from_, minlength=count) == 1)[from_]
     before = np.arange(count, dtype=np.int32)
-    before[edges.target[inner]] = edges.source[inner]
+    before[to[inner]] = from_[inner]
     head = _heads(before)
-    is_head = (before == np.arange(count)) & edges.used
-    of_node = np.where(edges.used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
+    is_head = (before == np.arange(count)) & used
+    of_node = np.where(used, (np.cumsum(is_head, dtype=np.int32) - 1)[head], NOWHERE)
     chains = int(np.count_nonzero(is_head))
     # A chain's edges leave from its last node and enter its first, so chains in the order of their first nodes run forward too.
     outer = ~inner
-    source, target, gap = of_node[edges.source[outer]], of_node[edges.target[outer]], edges.gap_ns[outer]
+    source, target, gap = of_node[from_[outer]], of_node[to[outer]], gap_ns[outer]
     order = np.argsort(2 * target.astype(np.int64) + (gap > 0), kind="stable")  # targets ascend already: what holds them back comes first
     source = source[order]
-    last = np.full(chains, -1, np.int32)
-    last[source] = np.arange(len(source))
-    last_use = np.zeros(len(source), np.bool_)
-    last_use[last[last >= 0]] = True
-    end_ns = np.full(chains, NEVER, np.int64)
-    ending = np.flatnonzero(edges.used & (edges.end_ns < NEVER))
-    end_ns[of_node[ending]] = edges.end_ns[ending]
+    last = spread(chains, source, np.arange(len(source)))
+    last_use = marked(len(source), last[last != NOWHERE])
+    ending = np.flatnonzero(used & leads_nowhere(graph))
+    end_ns = spread(chains, of_node[ending], slack.node_ns[ending], NEVER)  # what a path that ends there loses by it
     return _Chains(of_node, np.searchsorted(target, np.arange(chains + 1)), source, gap[order], last_use, end_ns)
 
 

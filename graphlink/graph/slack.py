@@ -11,6 +11,7 @@ import numpy as np
 from graphlink.graph.latency import Costs, costs
 from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
+from graphlink.tables import concat, marked
 
 NEVER = np.iinfo(np.int64).max // 4  # a loss that nothing reaches; sums of a few of them stay inside int64
 _RUN: Final = 64
@@ -56,11 +57,8 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
         sources = graph.source[block.edges].tolist()
         cost_ns = split.cost_ns[nodes][::-1].tolist()
         lags = split.lag_ns[block.edges]
-        late = np.zeros(len(cost_ns), np.bool_)
-        late[block.target[lags > 0] - nodes.start] = True
-        lag_ns = lags.tolist()
-        bounds = block.bounds[::-1].tolist()
-        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, late[::-1].tolist(), pairwise(bounds), strict=True)
+        lag_ns, late = lags.tolist(), block.entered(lags > 0)[::-1].tolist()
+        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, late, pairwise(block.bounds[::-1].tolist()), strict=True)
         for v, cost, lagging, (high, low) in each:
             count = high - low
             length = after[v] + cost
@@ -88,10 +86,7 @@ def length_ns(graph: Graph, split: Costs) -> int:
 
 def leads_nowhere(graph: Graph) -> Bool:
     """Nodes that no edge leaves."""
-    out = np.ones(len(graph.kind), np.bool_)
-    for block in blocks(graph.first):
-        out[graph.source[block.edges]] = False
-    return out
+    return ~marked(len(graph.kind), graph.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +112,7 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
     """
     first, source = graph.first, graph.source
     starts, ends = np.flatnonzero(np.diff(first) == 0), np.flatnonzero(leads_nowhere(graph))
-    asked = np.zeros(len(first) - 1, np.int32)
-    asked[nodes] = 1
+    asked = marked(len(first) - 1, nodes).astype(np.int32)
     low = asked.cumsum(dtype=np.int32)  # of a way that leaves the node
     high = low - asked if past else low  # of a way that enters it
 
@@ -136,12 +130,7 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
         edges = block.edges
         entered = np.repeat(high[block.nodes], block.degree)
         parts.append(across(low[source[edges]], entered, edge_ns[edges], np.arange(edges.start, edges.stop)))
-    return Crossing(
-        np.concatenate([p.low for p in parts]),
-        np.concatenate([p.high for p in parts]),
-        np.concatenate([p.loss_ns for p in parts]),
-        np.concatenate([p.edge for p in parts]),
-    )
+    return concat(*parts)
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from graphlink.depend.timeline import Neighbours
 from graphlink.graph.critical import CriticalPath
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
@@ -43,7 +45,7 @@ class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[list[int]]
 
 
-def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
+def sync_points(graph: Graph) -> list[SyncPoint]:
     """The ``sync`` edges by call, in the order of the calls.
 
     An edge to an operator belongs with the edges of the same source to the part that opened, on the same thread, since the operator
@@ -71,19 +73,13 @@ def sync_points(graph: Graph) -> tuple[SyncPoint, ...]:
             since.update(dict.fromkeys(source_list[low:high], own))
         else:
             since.clear()
-    return tuple(SyncPoint(target, tuple(members)) for target, members in points)
+    return [SyncPoint(target, tuple(members)) for target, members in points]
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGain:
-    """By how much the replay gets shorter without the edges of ``point``; ``source`` is what the critical path waited for there."""
-
-    point: SyncPoint
-    source: int
-    gain_ns: int
+SyncGain = tuple[SyncPoint, int, int]  # a point, what the critical path waited for there, and what its edges cost the replay, in ns
 
 
-def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, path: CriticalPath) -> tuple[SyncGain, ...]:
+def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: CriticalPath) -> list[SyncGain]:
     """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
     Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
@@ -94,12 +90,12 @@ def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, path: 
     for k, point in enumerate(points):
         of_edge[list(point.edge)] = k
     held = path.dependency[1:]
-    held = held[of_edge[held] != NOWHERE] if len(points) else held[:0]
+    held = held[of_edge[held] != NOWHERE]
     on_path = dict(zip(of_edge[held].tolist(), graph.source[held].tolist(), strict=True))
     asked = np.array(sorted(on_path, key=lambda k: points[k].target), np.int64)
     place = np.array([points[k].target for k in asked.tolist()], np.int32)
     ways = crossing(graph, slack, place, past=False)
-    mine = np.where(ways.edge == NOWHERE, NOWHERE, of_edge[ways.edge] if len(of_edge) else NOWHERE)
+    mine = np.append(of_edge, NOWHERE)[ways.edge]
     free = mine == NOWHERE
     least = least_over(len(asked), ways.low[free], ways.high[free], ways.loss_ns[free])
     other = np.flatnonzero(~free)
@@ -108,8 +104,8 @@ def sync_gains(graph: Graph, points: tuple[SyncPoint, ...], slack: Slack, path: 
     best = _least_of_others(asked.tolist(), list(across))
     own = [_ending_or_beginning(graph, points[k], slack) for k in asked.tolist()]
     gains = np.minimum(np.minimum(least, best), np.array(own, np.int64))
-    found = [SyncGain(points[k], on_path[k], gain) for k, gain in zip(asked.tolist(), gains.tolist(), strict=True) if gain > 0]
-    return tuple(sorted(found, key=lambda g: (-g.gain_ns, g.point.target)))
+    found = [(points[k], on_path[k], gain) for k, gain in zip(asked.tolist(), gains.tolist(), strict=True) if gain > 0]
+    return sorted(found, key=lambda gain: (-gain[2], gain[0].target))
 
 
 def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
@@ -142,7 +138,7 @@ def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]
     return out
 
 
-def named_gains(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...], named: Names) -> list[SyncPointGain]:
+def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain], named: Names) -> list[SyncPointGain]:
     """Return the gains as the file has them."""
 
     def ends(edge: int) -> list[int]:
@@ -150,35 +146,31 @@ def named_gains(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...], named
 
     return [
         SyncPointGain(
-            gain_ns=s.gain_ns,
-            id=s.point.target,
-            name=named.of(s.point.target),
+            gain_ns=gain_ns,
+            id=point.target,
+            name=named.of(point.target),
             call=call,
-            waited_for=s.source,
-            waited_for_name=named.of(s.source),
-            edges=[ends(e) for e in s.point.edge],
+            waited_for=source,
+            waited_for_name=named.of(source),
+            edges=[ends(e) for e in point.edge],
         )
-        for s, call in zip(syncs, calls_of(graph, linked, syncs), strict=True)
+        for (point, source, gain_ns), call in zip(syncs, calls_of(graph, linked, syncs), strict=True)
     ]
 
 
-def calls_of(graph: Graph, linked: Linked, syncs: tuple[SyncGain, ...]) -> tuple[str, ...]:
+def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[str]:
     """The name of the call that makes each point: the last on its thread that may wait and began before the target.
 
     "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
     """
     calls, strings = linked.trace.calls, linked.trace.strings
     waits = np.isin(roles(calls, strings), [r for r in Role if r.waits or r in (Role.EVENT_QUERY, Role.COPY_ASYNC)])
-    target = np.array([s.point.target for s in syncs], np.int64)
+    target = np.array([point.target for point, *_ in syncs], np.int64)
     began = graph.start_ns[target] + graph.epoch_ns
     inside = np.isin(graph.kind[target], _PARTS)
-    on_device = graph.kind[[s.source for s in syncs]] != NodeKind.HOST_COMM if syncs else inside
-    out = [""] * len(syncs)
-    for thread in np.unique(graph.tid[target]).tolist():
-        rows = np.flatnonzero(waits & (calls.tid == thread))
-        mine = np.flatnonzero((graph.tid[target] == thread) & on_device)
-        at = np.searchsorted(calls.start_ns[rows], began[mine], side="right") - 1
-        for k, i in zip(at.tolist(), mine.tolist(), strict=True):
-            if k >= 0 and (not inside[i] or calls.end_ns[rows[k]] >= began[i] - _ROUNDING_NS):
-                out[i] = strings[calls.name[rows[k]]]
-    return tuple(out)
+    on_device = graph.kind[[source for _, source, _ in syncs]] != NodeKind.HOST_COMM if syncs else inside
+    rows = np.flatnonzero(waits)
+    before = Neighbours.of(calls.tid[rows], calls.start_ns[rows]).before(graph.tid[target], began + 1)
+    last = np.append(rows, NOWHERE)[before]
+    known = on_device & (last != NOWHERE) & (~inside | (np.append(calls.end_ns, 0)[last] >= began - _ROUNDING_NS))
+    return [strings[calls.name[call]] if ok else "" for call, ok in zip(last.tolist(), known.tolist(), strict=True)]

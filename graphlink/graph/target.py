@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.model import CommKind, CommNode, Communication, Graph, GroupKey, NodeKind
+from graphlink.model import I32, NOWHERE, CommKind, CommOps, Communication, Graph, GroupKey, NodeKind
 from graphlink.records import Short
 
 ASTRA_SIM: Final = "astra-sim"
@@ -34,7 +34,7 @@ class WrittenComm(msgspec.Struct, frozen=True):
     node_type: int
     comm_type: int | None = None
     size_bytes: int | None = None
-    group: int | None = None  # index into Communication.groups
+    group: int | None = None  # index into CommOps.groups
     src: int | None = None
     dst: int | None = None
     tag: int | None = None
@@ -57,23 +57,32 @@ class CommPlan(Short):
 
 
 def plan(graph: Graph, comm: Communication, rank: int, target: str) -> CommPlan:
-    """Decide node type, size in bytes and group of every communication node. Linear in nodes and communication ops."""
-    found = comm_nodes(graph, comm)
-    by_node = dict(zip(found, written_all(found.values(), comm, rank, target), strict=True))
+    """Decide node type, size in bytes and group of every communication node. Linear in nodes and communication ops.
+
+    Ops that are equal but for what is not written (``seq``, ``uneven``) share a ``WrittenComm``.
+    """
+    ops = comm.ops
+    columns = (ops.kind, ops.name, ops.type, ops.bytes, ops.group, ops.peer, ops.tag)
+    seen: dict[tuple[int, ...], WrittenComm] = {}
+    by_node = {}
+    for op, (node, *which) in enumerate(zip(comm_nodes(graph, ops).tolist(), *(column.tolist() for column in columns), strict=True)):
+        if node != NOWHERE:
+            key = tuple(which)
+            if key not in seen:
+                seen[key] = _written(ops, op, rank, target)
+            by_node[node] = seen[key]
     named = sorted({c.group for c in by_node.values() if c.group is not None})
-    return CommPlan(by_node, tuple(comm.groups[i].key for i in named))
+    return CommPlan(by_node, tuple(ops.groups[i] for i in named))
 
 
-def comm_nodes(graph: Graph, comm: Communication) -> dict[int, CommNode]:
-    """Return what each communication node of ``graph`` is, by its id: device ops, then host-side rows."""
-    out: dict[int, CommNode] = {}
-    for kind, rows, nodes in (
-        (NodeKind.DEVICE_OP, comm.device_row, comm.device_node),
-        (NodeKind.HOST_COMM, comm.host_row, comm.host_node),
-    ):
-        by_row = dict(zip(rows.tolist(), nodes, strict=True))
-        found = np.flatnonzero((graph.kind == kind) & np.isin(graph.row, rows))
-        out |= {node: by_row[row] for node, row in zip(found.tolist(), graph.row[found].tolist(), strict=True)}
+def comm_nodes(graph: Graph, ops: CommOps) -> I32:
+    """Return the node of each op, ``NOWHERE`` where the graph has none."""
+    out = np.full(len(ops.row), NOWHERE, np.int32)
+    for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
+        node = np.flatnonzero(graph.kind == kind)
+        of_row = np.full(max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32)
+        of_row[graph.row[node]] = node
+        out[mine] = of_row[ops.row[mine]]
     return out
 
 
@@ -100,76 +109,44 @@ def _word(written: WrittenComm) -> str:
     return str(pb.CollectiveCommType.Name(written.comm_type))
 
 
-def written_all(nodes: Iterable[CommNode], comm: Communication, rank: int, target: str) -> list[WrittenComm]:
-    """Return a ``WrittenComm`` a node; nodes that are equal but for what is not written (``seq``, ``uneven``) share one."""
-    seen: dict[tuple[object, ...], WrittenComm] = {}
-    out = []
-    for node in nodes:
-        which = node.kind, node.recorded, node.comm_type, node.size_bytes, node.group, node.src, node.dst, node.tag
-        if which not in seen:
-            seen[which] = _written(node, comm, rank, target)
-        out.append(seen[which])
-    return out
-
-
-def _written(node: CommNode, comm: Communication, rank: int, target: str) -> WrittenComm:
-    if node.kind == CommKind.UNKNOWN:
-        return WrittenComm(pb.COMP_NODE, recorded=node.recorded, replaced="parameters or group unknown")
-    if node.kind == CommKind.COLLECTIVE:
-        return _collective(node, comm, rank, target)
-    return _point_to_point(node, rank, target)
-
-
-def _collective(node: CommNode, comm: Communication, rank: int, target: str) -> WrittenComm:
-    assert node.comm_type is not None
-    as_recorded = WrittenComm(pb.COMM_COLL_NODE, comm_type=node.comm_type, size_bytes=max(node.size_bytes, 0), group=node.group)
-    if target == CHAKRA:
-        return as_recorded
-    why = _cannot_run(node, comm, rank)
+def _written(ops: CommOps, op: int, rank: int, target: str) -> WrittenComm:
+    kind, recorded = ops.kind[op], ops.names[ops.name[op]]
+    if kind == CommKind.UNKNOWN:
+        return WrittenComm(pb.COMP_NODE, recorded=recorded, replaced="parameters or group unknown")
+    why = None if target == CHAKRA else _cannot_run(ops, op, rank)
     if why is not None:
-        return WrittenComm(pb.COMP_NODE, recorded=node.recorded, replaced=why)
-    stand_in = STAND_IN.get(node.comm_type)
-    if stand_in is None:
-        return as_recorded
-    return msgspec.structs.replace(
-        as_recorded,
-        comm_type=stand_in,
-        recorded=node.recorded,
-        replaced=f"{node.recorded} as {pb.CollectiveCommType.Name(stand_in)}",
+        return WrittenComm(pb.COMP_NODE, recorded=recorded, replaced=why)
+    size_bytes, group = max(int(ops.bytes[op]), 0), int(ops.group[op])
+    if kind == CommKind.COLLECTIVE:
+        type_ = int(ops.type[op])
+        stand_in = None if target == CHAKRA else STAND_IN.get(type_)
+        if stand_in is None:
+            return WrittenComm(pb.COMM_COLL_NODE, comm_type=type_, size_bytes=size_bytes, group=group)
+        why = f"{recorded} as {pb.CollectiveCommType.Name(stand_in)}"
+        return WrittenComm(pb.COMM_COLL_NODE, comm_type=stand_in, size_bytes=size_bytes, group=group, recorded=recorded, replaced=why)
+    sends, peer = kind == CommKind.SEND, int(ops.peer[op])
+    return WrittenComm(
+        pb.COMM_SEND_NODE if sends else pb.COMM_RECV_NODE,
+        size_bytes=size_bytes,
+        group=group,
+        src=rank if sends else peer,  # ASTRA-sim throws on another src of a SEND than the own rank
+        dst=peer if sends else rank,
+        tag=int(ops.tag[op]) & TAG_MASK,
     )
 
 
-def _cannot_run(node: CommNode, comm: Communication, rank: int) -> str | None:
-    if node.comm_type == pb.BARRIER:
+def _cannot_run(ops: CommOps, op: int, rank: int) -> str | None:
+    """Return why ASTRA-sim cannot run an op of which kind, group and size are known."""
+    if ops.type[op] == pb.BARRIER:
         return "BARRIER as computation"
-    if node.size_bytes <= 0:
+    if ops.kind[op] != CommKind.COLLECTIVE and ops.peer[op] == rank:
+        return "message to itself as computation"
+    if ops.bytes[op] <= 0:
         return "size 0 as computation"
-    if node.group is not None:
-        ranks = comm.groups[node.group].ranks or ()
+    if ops.kind[op] == CommKind.COLLECTIVE:
+        ranks, _ = ops.groups[ops.group[op]]
         if len(ranks) == 1:
             return "group of one as computation"
         if rank not in ranks:
             return "group without this rank as computation"
     return None
-
-
-def _point_to_point(node: CommNode, rank: int, target: str) -> WrittenComm:
-    sends = node.kind == CommKind.SEND
-    peer = node.dst if sends else node.src
-    why = None
-    if peer is None:
-        why = "peer unknown"
-    elif target == ASTRA_SIM and peer == rank:
-        why = "message to itself as computation"
-    elif target == ASTRA_SIM and node.size_bytes <= 0:
-        why = "size 0 as computation"
-    if why is not None:
-        return WrittenComm(pb.COMP_NODE, recorded=node.recorded, replaced=why)
-    return WrittenComm(
-        pb.COMM_SEND_NODE if sends else pb.COMM_RECV_NODE,
-        size_bytes=max(node.size_bytes, 0),
-        group=node.group,
-        src=rank if sends else peer,  # ASTRA-sim throws on another src of a SEND than the own rank
-        dst=peer if sends else rank,
-        tag=(node.tag or 0) & TAG_MASK,
-    )

@@ -9,6 +9,7 @@ import numpy as np
 from graphlink.depend.timeline import Axis
 from graphlink.graph.durations import CHAINED
 from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked
+from graphlink.tables import spread, successive
 
 _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not a call that waited
 
@@ -43,16 +44,13 @@ def before_on_thread(graph: Graph) -> I32:
     """The node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
     node = np.flatnonzero(np.isin(graph.kind, CHAINED))
     order = node[np.lexsort((node, graph.tid[node]))]
-    out = np.full(len(graph.kind), NOWHERE, np.int32)
-    same = graph.tid[order][1:] == graph.tid[order][:-1]
-    out[order[1:][same]] = order[:-1][same]
-    return out
+    before, after = successive(order, graph.tid)
+    return spread(len(graph.kind), after, before.astype(np.int32))
 
 
 def _woken(graph: Graph) -> Bool:
     count = np.concatenate([[0], np.cumsum(graph.edge_kind == EdgeKind.THREAD)])
-    out: Bool = count[graph.first[1:]] > count[graph.first[:-1]]
-    return out
+    return count[graph.first[1:]] > count[graph.first[:-1]]
 
 
 def _calls(graph: Graph, linked: Linked, part: I64) -> I32:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -11,15 +12,14 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros, on_host
-from graphlink.graph.names import names
+from graphlink.graph.names import et_rows, names
 from graphlink.graph.target import CommPlan, WrittenComm
-from graphlink.model import I64, NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
+from graphlink.model import NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
 from graphlink.version import __version__
 
 SCHEMA_VERSION: Final = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
 BLOCK: Final = 4_096  # nodes encoded at a time
 KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
-FEW: Final = 8  # dependencies of a node up to which its list of kinds is kept for the next node
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +66,40 @@ def write_et(
 
 def global_metadata(heading: Heading) -> bytes:
     a = pb.AttributeProto
+    clock = {"clock_offset_ns": heading.clock_offset_ns, "clock_drift_ppb": heading.clock_drift_ppb}
     attributes = [
         a(name="epoch_ns", int64_val=heading.epoch_ns),
         a(name="rank", int64_val=heading.rank),
         a(name="world_size", int64_val=heading.world_size),
         a(name="graphlink", string_val=__version__),
-        *(a(name=name, int64_val=value) for name, value in _clock(heading) if value),
+        *(a(name=name, int64_val=value) for name, value in clock.items() if value),
         *([a(name="host", string_val=heading.host)] if heading.host != "full" else []),
     ]
     return attr.serialised(pb.GlobalMetadata(version=SCHEMA_VERSION, attr=attributes))
 
 
-def _clock(heading: Heading) -> tuple[tuple[str, int], ...]:
-    return ("clock_offset_ns", heading.clock_offset_ns), ("clock_drift_ppb", heading.clock_drift_ppb)
-
-
 def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
-    named, tails, texts = names(graph, linked), _Tails(graph), _HostTexts(graph, linked)
+    named, host_texts = names(graph, linked), _host_texts(linked)
+    text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
+    host, kinds = on_host(graph), graph.edge_kind.astype(np.uint8).tobytes()
     comms, calls, noted = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked), _text_columns(graph)
     start_us, duration_us = (graph.start_ns + 500) // 1000, micros(graph)
     columns = _int_columns(graph, linked)
     node = pb.Node()  # one for all: to make a message takes longer than to fill it
     for low in range(0, len(graph.kind), BLOCK):
         part = slice(low, min(low + BLOCK, len(graph.kind)))
-        own = [attr.IntColumn(c.name, c.value[part], None if c.where is None else c.where[part]) for c in columns]
+        own = [(name, value[part], None if where is None else where[part]) for name, value, where in columns]
         ints = attr.int_blobs([*own, *_open_columns(graph, part)], part.stop - low)
         ends = graph.first[low : part.stop + 1].tolist()
         base = ends[0]
         sources = graph.source[base : ends[-1]].tolist()
         block = []
-        for i, code, caller, start, duration, blob in zip(
+        for i, code, is_host, row, caller, start, duration, blob in zip(
             range(low, part.stop),
             named.code[part].tolist(),
+            host[part].tolist(),
+            text_row[part].tolist(),
             graph.caller[part].tolist(),
             start_us[part].tolist(),
             duration_us[part].tolist(),
@@ -112,66 +113,43 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
             node.type = pb.COMP_NODE if written is None else written[0]
             node.ctrl_deps[:] = () if caller == NOWHERE else (caller,)
             node.data_deps[:] = sources[a:b]
-            shapes, schema = texts.of(i)
-            rest = node.SerializeToString() + shapes + blob + tails.of(i, a + base, b + base) + calls.get(i, b"") + schema
+            shapes, schema = host_texts[row]
+            rest = node.SerializeToString() + shapes + blob + _tail(is_host, kinds[a + base : b + base]) + calls.get(i, b"") + schema
             if written is not None:
                 rest += written[1]
             block.append(rest + noted.get(i, b""))
         yield block
 
 
-class _Tails:
+@lru_cache(maxsize=4096)
+def _tail(host: bool, kinds: bytes) -> bytes:
     """``is_cpu_op`` and ``dep_kinds``, which few nodes have to themselves."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._kinds = graph.edge_kind.astype(np.uint8).tobytes()
-        self._host = on_host(graph).tolist()
-        self._known: dict[tuple[bool, bytes], bytes] = {}
-
-    def of(self, i: int, first: int, end: int) -> bytes:
-        which = self._host[i], self._kinds[first:end]
-        known = self._known.get(which)
-        if known is None:
-            known = attr.attribute("is_cpu_op", bool_val=which[0]) + attr.texts("dep_kinds", [KINDS[k] for k in which[1]])
-            if end - first <= FEW:
-                self._known[which] = known
-        return known
+    return attr.attribute("is_cpu_op", bool_val=host) + attr.texts("dep_kinds", [KINDS[k] for k in kinds])
 
 
-class _HostTexts:
-    """Inputs and outputs, and ``op_schema``, of host ops: from the ET, else (inputs only) from Kineto."""
+def _host_texts(linked: Linked) -> list[tuple[bytes, bytes]]:
+    """Inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the last entry is of no row."""
+    host, et = linked.trace.host, linked.et
+    of_kineto = zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True)
+    columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
+    of_et = list(zip(*(c.tolist() for c in columns), strict=True))
+    known: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
+    out = []
+    for own, et_row in zip(of_kineto, linked.match.et.tolist(), strict=True):
+        which, strings = (own, linked.trace.strings) if et is None or et_row == NOWHERE else (of_et[et_row], et.strings)
+        if which not in known:
+            known[which] = _encode_texts([strings[k] for k in which])
+        out.append(known[which])
+    return [*out, (b"", b"")]
 
-    def __init__(self, graph: Graph, linked: Linked) -> None:
-        host, et = linked.trace.host, linked.et
-        op = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC))
-        self._row: list[int] = np.where(op, graph.row, NOWHERE).tolist()
-        self._strings = linked.trace.strings
-        self._kineto = list(zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True))
-        self._et_row: list[int] = linked.match.et.tolist()
-        self._et_strings: tuple[str, ...] = et.strings if et else ()
-        columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
-        self._et = list(zip(*(c.tolist() for c in columns), strict=True))
-        self._known: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
 
-    def of(self, i: int) -> tuple[bytes, bytes]:
-        row = self._row[i]
-        if row == NOWHERE:
-            return b"", b""
-        et_row = self._et_row[row]
-        which = self._kineto[row] if et_row == NOWHERE else self._et[et_row]
-        known = self._known.get(which)
-        if known is None:
-            known = self._known[which] = self._encode(which, self._strings if et_row == NOWHERE else self._et_strings)
-        return known
-
-    def _encode(self, which: tuple[int, ...], strings: tuple[str, ...]) -> tuple[bytes, bytes]:
-        words = [strings[k] for k in which]
-        io = attr.serialised(pb.Node(inputs=pb.IOInfo(shapes=words[0], types=words[1]))) if words[0] or words[1] else b""
-        if len(words) == 2:  # Kineto's: inputs only, no schema
-            return io, b""
-        if words[2] or words[3]:
-            io += attr.serialised(pb.Node(outputs=pb.IOInfo(shapes=words[2], types=words[3])))
-        return io, attr.text("op_schema", words[4])
+def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
+    io = attr.serialised(pb.Node(inputs=pb.IOInfo(shapes=words[0], types=words[1]))) if words[0] or words[1] else b""
+    if len(words) == 2:  # Kineto's: inputs only, no schema
+        return io, b""
+    if words[2] or words[3]:
+        io += attr.serialised(pb.Node(outputs=pb.IOInfo(shapes=words[2], types=words[3])))
+    return io, attr.text("op_schema", words[4])
 
 
 def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
@@ -180,27 +158,24 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
     kind = graph.kind
     beside = kind == NodeKind.HOST_COMM
     device_op = kind == NodeKind.DEVICE_OP
-    correlation = np.zeros(len(kind), np.int64)
-    correlation[device_op] = linked.trace.device.correlation[graph.row[device_op]]
-    clock_ns = np.zeros(len(kind), np.int64)
-    if linked.trace.clocks is not None:
-        clock_ns[device_op] = linked.trace.clocks.offset_ns[graph.row[device_op]]
-    column = attr.IntColumn
+    op_row, clocks = np.where(device_op, graph.row, NOWHERE), linked.trace.clocks
+    correlation = np.append(linked.trace.device.correlation, 0)[op_row]
+    clock_ns = np.zeros(len(kind), np.int64) if clocks is None else np.append(clocks.offset_ns, 0)[op_row]
     return [
-        column("start_ns", graph.start_ns),
-        column("end_ns", graph.end_ns),
-        column("duration_ns", graph.duration_ns),
-        column("tid", graph.tid, host),
-        column("self_ns", graph.self_ns, host),
-        column("wait_ns", graph.wait_ns, host),
-        column("wake_ns", graph.wake_ns, graph.wake_ns > 0),
-        column("device", np.where(beside, -1, graph.device), ~host),
-        column("stream", np.where(beside, -1, graph.stream), ~host),
-        column("correlation", correlation, device_op),
-        column("device_clock_ns", clock_ns, clock_ns != 0),
-        column("start_delay_ns", graph.start_delay_ns, ~host),
-        column("launch_latency_ns", graph.launch_latency_ns, ~host),
-        column("overlap_ns", graph.overlap_ns, ~host),
+        ("start_ns", graph.start_ns, None),
+        ("end_ns", graph.end_ns, None),
+        ("duration_ns", graph.duration_ns, None),
+        ("tid", graph.tid, host),
+        ("self_ns", graph.self_ns, host),
+        ("wait_ns", graph.wait_ns, host),
+        ("wake_ns", graph.wake_ns, graph.wake_ns > 0),
+        ("device", np.where(beside, -1, graph.device), ~host),
+        ("stream", np.where(beside, -1, graph.stream), ~host),
+        ("correlation", correlation, device_op),
+        ("device_clock_ns", clock_ns, clock_ns != 0),
+        ("start_delay_ns", graph.start_delay_ns, ~host),
+        ("launch_latency_ns", graph.launch_latency_ns, ~host),
+        ("overlap_ns", graph.overlap_ns, ~host),
         *_et_columns(graph, linked),
     ]
 
@@ -210,18 +185,11 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
     et = linked.et
     if et is None:
         return
-    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC, NodeKind.HOST_PART))
-    et_row = np.full(len(graph.kind), NOWHERE, np.int64)
-    et_row[of_row] = linked.match.et[graph.row[of_row]]
+    et_row = et_rows(graph, linked)
     matched = et_row != NOWHERE
     whole: Bool = matched & (graph.kind != NodeKind.HOST_PART)
 
-    def values(of_et: I64) -> I64:
-        out = np.zeros(len(et_row), np.int64)
-        out[matched] = of_et[et_row[matched]]
-        return out
-
-    yield attr.IntColumn("rf_id", values(et.rf_id), matched)
+    yield "rf_id", np.append(et.rf_id, 0)[et_row], matched
     for name, of_et in (
         ("fw_parent", et.fw_parent),
         ("seq_id", et.seq_id),
@@ -229,7 +197,7 @@ def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
         ("et_tid", et.tid),
         ("fw_tid", et.fw_tid),
     ):
-        yield attr.IntColumn(name, values(of_et), whole)
+        yield name, np.append(of_et, 0)[et_row], whole
 
 
 def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
@@ -240,7 +208,7 @@ def _open_columns(graph: Graph, part: slice) -> Iterable[attr.IntColumn]:
             at = column.node[mine] - part.start
             value, where = np.zeros(part.stop - part.start, np.int64), np.zeros(part.stop - part.start, np.bool_)
             value[at], where[at] = column.value[mine], True
-            yield attr.IntColumn(name, value, where)
+            yield name, value, where
 
 
 def _text_columns(graph: Graph) -> dict[int, bytes]:
@@ -286,8 +254,8 @@ def _encode_comm(written: WrittenComm, comm: Communication, ids: Mapping[GroupKe
     numbers = (("comm_type", written.comm_type), ("comm_size", written.size_bytes), ("comm_size_recorded", written.size_recorded))
     out = b"".join(attr.attribute(name, int64_val=value) for name, value in numbers if value is not None)
     if written.group is not None:
-        group = comm.groups[written.group]
-        out += attr.text("pg_name", str(ids[group.key])) + attr.text("pg_desc", group.name)
+        group = comm.ops.groups[written.group]
+        out += attr.text("pg_name", str(ids[group])) + attr.text("pg_desc", group[1])
     ends = (("comm_src", written.src), ("comm_dst", written.dst), ("comm_tag", written.tag))
     out += b"".join(attr.attribute(name, int32_val=value) for name, value in ends if value is not None)
     return out if written.recorded is None else out + attr.text("comm_type_recorded", written.recorded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, DeviceKind, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
-from graphlink.tables import lookup, successive, take
+from graphlink.tables import concat, last_before, lookup, successive, take
 
 USUAL_NS: Final = {"hip": 4_700, "": 1_000}  # an idle stream's kernel after its call returned, by prefix of the call's name
 BLOCKED_NS: Final = 20_000  # a synchronisation that took longer waited
@@ -21,35 +21,24 @@ NEAR_NS: Final = 50_000  # what comes later than this after the first launch cou
 STEPS_NS: Final = 20_000  # what a clock may step by
 NOISE_NS: Final = 2_000
 WARM_NS: Final = 100_000  # a device that idled for longer sleeps deeper: an MI300 then takes 9 us longer to begin
+_NEVER: Final = np.iinfo(np.int64).min // 2
 _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 @dataclass(frozen=True, slots=True)
-class WaitReturns:
-    """Device row ``op`` had ended when a call returned: the clock is at least ``least_ns`` ahead, by the usual lag more if it ``blocked``.
+class Evidence:
+    """What device rows ``op`` show of the clock, by their start (``at_ns``, device clock).
 
-    Not ``exact``: the call may have waited for less than ``op``, the last of all that was launched before it.
+    It is ``ahead_ns`` ahead as a launch shows it, or at least as much where a call returned after the op had ended; by the usual lag more
+    if the call ``blocked``. Not ``exact``: it may have waited for less than ``op``, the last of all that was launched before it.
     """
 
     op: I64
-    least_ns: I64
-    begun_ns: I64  # when the op ended after the start of the call
-    exact: Bool
-    blocked: Bool
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """By start of the op (``at_ns``, device clock): ``ahead_ns`` as a launch shows it, or at least as much as an ``exact`` wait does.
-
-    ``blocked`` waits show it, too, less the usual lag of their return.
-    """
-
     at_ns: I64
     ahead_ns: I64
-    begun_ns: I64  # of waits
+    begun_ns: I64  # of waits: when the op ended after the start of the call
     launch: Bool
-    warm: Bool
+    warm: Bool  # of launches: the device had worked shortly before
     exact: Bool
     blocked: Bool
 
@@ -66,31 +55,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Calls that launched one op each, by ``row`` of the op: what it shows of the clock (``ahead_ns``) if its stream was idle."""
+    """What calls that launched one op each, soon, show of the clock if the stream was idle: it was so ``late_ns`` after the call began."""
 
-    row: I64
-    ahead_ns: I64
-    call_ns: I64
-    before_ns: I64  # the op before on the stream ended, on the device's clock
+    shown: Evidence
+    late_ns: I64  # on the device's clock
     kernel: Bool
-    warm: Bool  # the device had worked shortly before
     first_ns: int  # the least from the start of a call to the start of its op
-
-    def roughly(self, _: I64) -> Bool:
-        """Return launches on a stream that may have been idle, wherever the clock is within its steps."""
-        out: Bool = self.before_ns <= self.call_ns + self.first_ns + STEPS_NS
-        return out
-
-    def by(self, offset_ns: I64) -> Bool:
-        """Return launches on an idle stream by a known offset of each device row."""
-        out: Bool = self.before_ns - offset_ns[self.row] <= self.call_ns + NOISE_NS
-        return out
-
-    def of(self, idle: Bool) -> I64:
-        """Return positions of those that tell: kernels, where there are enough of them."""
-        near = idle & (np.abs(self.ahead_ns - self.first_ns) <= NEAR_NS) & (abs(self.first_ns) <= MOST_NS)
-        chosen = near & self.kernel
-        return np.flatnonzero(chosen if np.count_nonzero(chosen) >= FEWEST else near)
 
 
 def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
@@ -101,34 +71,36 @@ def launches_of(trace: Trace, call: I32, own: I64) -> Launches:
     row = row[(_brief(trace) & ~_behind_waits(trace, call))[call[row]]]
     by = call[row]
     lag_ns = device.start_ns[row] - calls.start_ns[by]
-    worked_ns = np.full(len(call), np.iinfo(np.int64).min // 2)
+    worked_ns = np.full(len(call), _NEVER)
     worked_ns[own[1:]] = np.maximum.accumulate(device.end_ns[own])[:-1]
-    return Launches(
-        row=row,
-        ahead_ns=device.start_ns[row] - calls.end_ns[by] - _usual_ns(trace)[calls.name[by]],
-        call_ns=calls.start_ns[by],
-        before_ns=_ended_before(trace, row),
-        warm=device.start_ns[row] - worked_ns[row] <= WARM_NS,
-        kernel=device.kind[row] == DeviceKind.KERNEL,
-        first_ns=int(np.partition(lag_ns, len(lag_ns) // 1000)[len(lag_ns) // 1000]) if len(lag_ns) else 0,
-    )
+    first_ns = int(np.partition(lag_ns, len(lag_ns) // 1000)[len(lag_ns) // 1000]) if len(lag_ns) else 0
+    ahead_ns = device.start_ns[row] - calls.end_ns[by] - _usual_ns(trace)[calls.name[by]]
+    near = (np.abs(ahead_ns - first_ns) <= NEAR_NS) & (abs(first_ns) <= MOST_NS)
+    row, by, ahead_ns = row[near], by[near], ahead_ns[near]
+    launch = np.ones(len(row), np.bool_)
+    warm = device.start_ns[row] - worked_ns[row] <= WARM_NS
+    shown = Evidence(row, device.start_ns[row], ahead_ns, np.zeros(len(row), np.int64), launch, warm, ~launch, ~launch)
+    ended_ns = np.append(device.end_ns, _NEVER)[_before(device.start_ns, device.device, device.stream)]
+    return Launches(shown, ended_ns[row] - calls.start_ns[by], device.kind[row] == DeviceKind.KERNEL, first_ns)
 
 
-def evidence_of(trace: Trace, launches: Launches, at: I64, waits: WaitReturns) -> Evidence:
-    """Join launches on an idle stream (positions ``at``) and waits; a few launches count only as far as waits agree with them."""
-    if len(at) < FEWEST and waits.blocked.any():
-        at = at[np.abs(launches.ahead_ns[at] - np.median(waits.least_ns[waits.blocked])) <= STEPS_NS]
-    start_ns = trace.device.start_ns
-    launch, no_launch = np.ones(len(at), np.bool_), np.zeros(len(waits.op), np.bool_)
-    return Evidence(
-        at_ns=np.concatenate([start_ns[launches.row[at]], start_ns[waits.op]]),
-        ahead_ns=np.concatenate([launches.ahead_ns[at], waits.least_ns]),
-        begun_ns=np.concatenate([np.zeros(len(at), np.int64), waits.begun_ns]),
-        launch=np.concatenate([launch, no_launch]),
-        warm=np.concatenate([launches.warm[at], no_launch]),
-        exact=np.concatenate([~launch, waits.exact]),
-        blocked=np.concatenate([~launch, waits.blocked]),
-    ).in_order()
+def evidence_of(launches: Launches, idle: Bool, waits: Evidence) -> Evidence:
+    """Join launches on ``idle`` streams, of kernels where there are enough, and waits, by time.
+
+    A few launches count only as far as waits agree with them.
+    """
+    kernels = idle & launches.kernel
+    shown = take(launches.shown, kernels if np.count_nonzero(kernels) >= FEWEST else idle)
+    if len(shown.op) < FEWEST and waits.blocked.any():
+        shown = take(shown, np.abs(shown.ahead_ns - np.median(waits.ahead_ns[waits.blocked])) <= STEPS_NS)
+    return concat(shown, waits).in_order()
+
+
+def returned(trace: Trace, op: I64, by: I64, exact: Bool, blocked: Bool) -> Evidence:
+    """Return what it shows that ops had ended when calls ``by`` returned."""
+    start_ns, end_ns, calls = trace.device.start_ns[op], trace.device.end_ns[op], trace.calls
+    no_launch = np.zeros(len(op), np.bool_)
+    return Evidence(op, start_ns, end_ns - calls.end_ns[by], end_ns - calls.start_ns[by], no_launch, no_launch, exact, blocked)
 
 
 def _usual_ns(trace: Trace) -> I64:
@@ -145,8 +117,7 @@ def _brief(trace: Trace) -> Bool:
     median_ns = np.zeros(len(trace.strings) or 1, np.int64)
     if len(names):
         median_ns[names] = took_ns[order][first + count // 2]
-    out: Bool = took_ns <= 4 * median_ns[calls.name]
-    return out
+    return took_ns <= 4 * median_ns[calls.name]
 
 
 def _behind_waits(trace: Trace, call: I32) -> Bool:
@@ -164,16 +135,15 @@ def _behind_waits(trace: Trace, call: I32) -> Bool:
     return out
 
 
-def _ended_before(trace: Trace, rows: I64) -> I64:
-    """Return when the op before each row on its stream ended, on the device's clock."""
-    device = trace.device
-    before, after = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
-    ended_ns = np.full(len(device.end_ns), np.iinfo(np.int64).min // 2)
-    ended_ns[after] = device.end_ns[before]
-    return ended_ns[rows]
+def _before(start_ns: I64, *lane: I64) -> I64:
+    """Return the row before each of its lane, NOWHERE for the first."""
+    before, after = successive(np.lexsort((start_ns, *lane[::-1])), *lane)
+    out = np.full(len(start_ns), NOWHERE, np.int64)
+    out[after] = before
+    return out
 
 
-def waits_of(trace: Trace, call: I32) -> WaitReturns:
+def waits_of(trace: Trace, call: I32) -> Evidence:
     """Find what synchronisation calls had waited for: of the ops that they name the one that ended last.
 
     Rows name them, and CUDA's rules: a device synchronisation waits for its device, a stream synchronisation where there is one stream for
@@ -185,9 +155,6 @@ def waits_of(trace: Trace, call: I32) -> WaitReturns:
     role = roles(calls, trace.strings)
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
-    none = np.zeros(0, np.int64)
-    if not len(launched):
-        return WaitReturns(none, none, none, none.astype(np.bool_), none.astype(np.bool_))
     row_call = lookup(calls.correlation, syncs.correlation)
     usable = (row_call != NOWHERE) & (role[row_call] != Role.EVENT_QUERY)
     stream = np.flatnonzero(usable & (syncs.kind == SyncKind.STREAM) & syncs.stream_known)
@@ -217,23 +184,11 @@ def waits_of(trace: Trace, call: I32) -> WaitReturns:
     ]
     op, by = (np.concatenate(column) for column in zip(*pairs, strict=True))
     copy, behind = op[len(copied) :], by[len(copied) :]
-    fetched = to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_called_before(trace)[behind] == call[copy])
+    fetched = to_host[copy] & (role[behind] == Role.STREAM_SYNC) & (_before(calls.start_ns, calls.tid)[behind] == call[copy])
     exact = np.concatenate([(to_host & ~staged)[copied], certain[behind] | fetched])
-    least_ns = device.end_ns[op] - calls.end_ns[by]
-    blocked = (exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS)) & (np.abs(least_ns) <= MOST_RETURN_NS)
-    begun_ns = device.end_ns[op] - calls.start_ns[by]
-    blocked &= begun_ns > -STEPS_NS
-    keep = exact | blocked
-    return take(WaitReturns(op, least_ns, begun_ns, exact, blocked), keep)
-
-
-def _called_before(trace: Trace) -> I64:
-    """Return the call before each on its thread, NOWHERE for the first."""
-    calls = trace.calls
-    before, after = successive(np.lexsort((calls.start_ns, calls.tid)), calls.tid)
-    out = np.full(len(calls.tid), NOWHERE, np.int64)
-    out[after] = before
-    return out
+    found = returned(trace, op, by, exact, exact | (calls.end_ns[by] - calls.start_ns[by] > BLOCKED_NS))
+    blocked = found.blocked & (np.abs(found.ahead_ns) <= MOST_RETURN_NS) & (found.begun_ns > -STEPS_NS)
+    return take(replace(found, blocked=blocked), exact | blocked)
 
 
 def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | None, until: I64, by: I64) -> tuple[I64, I64]:
@@ -243,32 +198,18 @@ def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | N
     lane, wanted = np.split(numbered_pairs(np.concatenate([device.device[launched], number]), of_stream)[1], [len(launched)])
     order = np.argsort(lane, kind="stable")
     ops, lane = launched[order], lane[order]
-    latest = np.arange(len(ops))
-    found_op, found_by = [], []
-    for k in np.unique(wanted).tolist():
-        first, last = np.searchsorted(lane, [k, k + 1])
-        mine = np.flatnonzero(wanted == k)
-        if first == last:
-            continue
-        end_ns = device.end_ns[ops[first:last]]
-        top = np.maximum.accumulate(end_ns)
-        latest[first:last] = first + np.maximum.accumulate(np.where(end_ns == top, np.arange(last - first), 0))
-        at = first + np.searchsorted(calls.start_ns[call[ops[first:last]]], calls.start_ns[until[mine]]) - 1
-        found_op.append(ops[latest[at[at >= first]]])
-        found_by.append(by[mine[at >= first]])
-    if not found_op:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return np.concatenate(found_op), np.concatenate(found_by)
+    latest = np.arange(len(ops))  # up to each op of its lane
+    for mine in np.split(latest, np.flatnonzero(np.diff(lane)) + 1):
+        end_ns = device.end_ns[ops[mine]]
+        mine[:] = np.maximum.accumulate(np.where(end_ns == np.maximum.accumulate(end_ns), mine, 0))
+    asked = np.argsort(wanted, kind="stable")
+    at = last_before((lane,), calls.start_ns[call[ops]], (wanted[asked],), calls.start_ns[until[asked]])
+    return ops[latest[at[at != NOWHERE]]], by[asked[at != NOWHERE]]
 
 
 def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I64, I64]:
     """(op, waiting call): the op that the thread of each call launched last before it. ``launched``: in order of launch."""
     calls = trace.calls
-    tid = calls.tid[call[launched]]
-    found_op, found_by = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for thread in np.unique(calls.tid[by]).tolist():
-        ops, mine = launched[tid == thread], by[calls.tid[by] == thread]
-        at = np.searchsorted(calls.start_ns[call[ops]], calls.start_ns[mine]) - 1
-        found_op.append(ops[at[at >= 0]])
-        found_by.append(mine[at >= 0])
-    return np.concatenate(found_op), np.concatenate(found_by)
+    by = by[np.argsort(calls.tid[by], kind="stable")]
+    at = last_before((calls.tid[call[launched]],), calls.start_ns[call[launched]], (calls.tid[by],), calls.start_ns[by])
+    return launched[at[at != NOWHERE]], by[at != NOWHERE]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, WaitReturns, last_of
+from graphlink.link.clock_evidence import MOST_NS, Evidence, last_of, returned
 from graphlink.model import I32, I64, NOWHERE, Bool, SyncKind, Trace
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, successive, take
@@ -24,7 +24,7 @@ class Succession:
     after: I64
     gap_ns: I64
     named: Bool
-    waits: WaitReturns
+    waits: Evidence
 
 
 def order_of(trace: Trace, call: I32) -> Succession:
@@ -42,13 +42,10 @@ def order_of(trace: Trace, call: I32) -> Succession:
     return take(every, np.abs(gap_ns) <= MOST_NS)
 
 
-def _named(trace: Trace, call: I32) -> tuple[I64, I64, WaitReturns]:
+def _named(trace: Trace, call: I32) -> tuple[I64, I64, Evidence]:
     """(before, after) as rows name them, and what was waited for through them."""
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     wait, record, number = _waiting(trace)
-    none = np.zeros(0, np.int64)
-    if not len(wait):
-        return none, none, _bounds(trace, none, none)
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
     source, at = last_of(trace, call, launched, number, syncs.record_stream[wait], record, np.arange(len(wait)))
@@ -60,7 +57,9 @@ def _named(trace: Trace, call: I32) -> tuple[I64, I64, WaitReturns]:
     target = _next((device.device[launched], device.stream[launched], place[call[launched]]), asked)
     over = _next((syncs.device[sync], syncs.stream[sync], place[sync_call[sync]]), asked)
     held, known = target != NOWHERE, over != NOWHERE
-    return source[held], launched[target[held]], _bounds(trace, source[known], sync_call[sync[over[known]]])
+    # exact, but no sign of how late a call returns: it may have waited for later work, too
+    every = np.ones(np.count_nonzero(known), np.bool_)
+    return source[held], launched[target[held]], returned(trace, source[known], sync_call[sync[over[known]]], every, ~every)
 
 
 def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
@@ -85,10 +84,3 @@ def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
     order = np.argsort(key, kind="stable")
     out = np.append(order, NOWHERE)[np.searchsorted(key[order], wanted, side="right")]
     return np.where(lane[out] == lane[len(key) :], out, NOWHERE)
-
-
-def _bounds(trace: Trace, op: I64, by: I64) -> WaitReturns:
-    """Exact, but no sign of how late a call returns: it may have waited for later work, too."""
-    device, calls = trace.device, trace.calls
-    every = np.ones(len(op), np.bool_)
-    return WaitReturns(op, device.end_ns[op] - calls.end_ns[by], device.end_ns[op] - calls.start_ns[by], every, ~every)

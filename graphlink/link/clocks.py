@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.link.clock_evidence import MOST_NS, Evidence, Launches, WaitReturns, evidence_of, launches_of, waits_of
+from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence, evidence_of, launches_of, waits_of
 from graphlink.link.clock_order import Succession, order_of
 from graphlink.link.clock_windows import Windows, of_devices
 from graphlink.link.launch import joined, rounding_ns
@@ -47,11 +47,10 @@ def clocks(trace: Trace, call: I32) -> Clocks:
     evidence: dict[int, Evidence] = {}
     anchored: set[int] = set()
     changed: dict[int, I64] = {}
-    for idle in (Launches.roughly, Launches.by):
-        evidence = {
-            number: evidence_of(trace, one, one.of(idle(one, out)), take(waits, trace.device.device[waits.op] == number))
-            for number, one in launches.items()
-        }
+    for known in (False, True):  # first wherever the clock is within its steps, then by what was found
+        for number, one in launches.items():
+            idle = one.late_ns <= (out[one.shown.op] + NOISE_NS if known else one.first_ns + STEPS_NS)
+            evidence[number] = evidence_of(one, idle, take(waits, trace.device.device[waits.op] == number))
         anchored = set()
         for devices, windows in of_devices(evidence, trace.resolution_ns, changed):
             anchored |= set(devices) if any(evidence[number].anchored for number in devices) else set()
@@ -76,8 +75,7 @@ def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
 def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
     """The rows of some devices in order of start."""
     row = np.flatnonzero(np.isin(trace.device.device, devices))
-    out: I64 = row[np.argsort(trace.device.start_ns[row], kind="stable")]
-    return out
+    return row[np.argsort(trace.device.start_ns[row], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +95,11 @@ class _ClockRows:
     rounding_ns: int
 
 
-def _rows(trace: Trace, call: I32, waits: WaitReturns, order: Succession, devices: tuple[int, ...]) -> _ClockRows:
+def _rows(trace: Trace, call: I32, waits: Evidence, order: Succession, devices: tuple[int, ...]) -> _ClockRows:
     device, row = trace.device, _in_order(trace, devices)
     start_ns, end_ns = device.start_ns[row], device.end_ns[row]
     least_ns = np.full(len(call), _NEVER)
-    np.maximum.at(least_ns, waits.op[waits.exact], waits.least_ns[waits.exact])
+    np.maximum.at(least_ns, waits.op[waits.exact], waits.ahead_ns[waits.exact])
     most_ns = np.full(len(row), _EVER)
     has = call[row] != NOWHERE
     most_ns[has] = start_ns[has] - trace.calls.start_ns[call[row[has]]]
@@ -127,8 +125,7 @@ def _offsets(windows: Windows, rows: _ClockRows) -> I64:
     least, most = np.full(len(windows.offset_ns), _NEVER), np.full(len(windows.offset_ns), _EVER)
     np.maximum.at(least, window, least_ns)
     np.minimum.at(most, window, most_ns)
-    out: I64 = np.minimum(np.maximum(offset_ns, least[window]), most[window])  # where they still contradict each other, the launch's
-    return out
+    return np.clip(offset_ns, least[window], most[window])  # where they still contradict each other, the launch's
 
 
 def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:
@@ -161,8 +158,7 @@ def _placed(windows: Windows, rows: _ClockRows) -> I64:
         best = np.flatnonzero(cost == cost.min())[::-1]
         idle_ns = rows.idle_ns[np.minimum(low + best, len(rows.idle_ns) - 1)]
         begins[k] = low + best[int(idle_ns.argmax())]
-    out: I64 = np.searchsorted(np.maximum.accumulate(begins), np.arange(len(rows.start_ns)), side="right") - 1
-    return out
+    return np.searchsorted(np.maximum.accumulate(begins), np.arange(len(rows.start_ns)), side="right") - 1
 
 
 def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
@@ -173,15 +169,13 @@ def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_
     change_ns = np.zeros(high - low + 2, np.int64)
     np.add.at(change_ns, np.clip(before + 1 - low, 0, high + 1 - low), apart_ns)
     np.subtract.at(change_ns, np.minimum(after, high) + 1 - low, apart_ns)
-    out: I64 = np.cumsum(change_ns)[:-1]
-    return out
+    return np.cumsum(change_ns)[:-1]
 
 
 def _off_ns(rows: _ClockRows, part: slice, offset_ns: int) -> I64:
     """By how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
     off = np.maximum(np.maximum(rows.least_ns[part] - offset_ns, offset_ns - rows.most_ns[part]), 0)
-    out: I64 = np.where(off > MOST_NS, 0, off)
-    return out
+    return np.where(off > MOST_NS, 0, off)
 
 
 def _split(windows: Windows, window: I64, rows: _ClockRows) -> Windows:
@@ -193,25 +187,18 @@ def _split(windows: Windows, window: I64, rows: _ClockRows) -> Windows:
     found: list[tuple[int, int, int]] = []
     for k, level in enumerate(windows.offset_ns.tolist()):
         after_ns, by_ns = int(windows.after_ns[k]), int(windows.by_ns[k])
-        for piece in _agreeing(least, most, firsts[k], firsts[k + 1]):
-            found.append((min(max(level, piece.least), piece.most), after_ns, by_ns))
-            after_ns, by_ns = int(rows.start_ns[piece.binding]), int(rows.start_ns[min(piece.end, len(rows.start_ns) - 1)])
+        for low, high, binding, end in _agreeing(least, most, firsts[k], firsts[k + 1]):
+            found.append((min(max(level, low), high), after_ns, by_ns))
+            after_ns, by_ns = int(rows.start_ns[binding]), int(rows.start_ns[min(end, len(rows.start_ns) - 1)])
     table = np.array(found, np.int64).reshape(-1, 3)
     return Windows(table[:, 0], table[:, 1], table[:, 2], windows.cost_us)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Rows up to ``end`` that agree; row ``binding`` is the last of them that contradicts row ``end``."""
+def _agreeing(least: I64, most: I64, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fewest pieces of rows [first, last) in which no least is above a most: (least, most, binding row, end).
 
-    least: int
-    most: int
-    binding: int
-    end: int
-
-
-def _agreeing(least: I64, most: I64, first: int, last: int) -> Iterator[_Piece]:
-    """The fewest pieces of rows [first, last) in which no least is above a most; linear but for the pieces' last blocks."""
+    Row ``binding`` is the last of the piece that contradicts row ``end``. Linear but for the pieces' last blocks.
+    """
     at, low, high, low_at, high_at, size = first, _NEVER, _EVER, first, first, 1_024
     while at < last:
         part = slice(at, min(at + size, last))
@@ -224,8 +211,8 @@ def _agreeing(least: I64, most: I64, first: int, last: int) -> Iterator[_Piece]:
             low, high = int(lows[n - 1]), int(highs[n - 1])
         at += n
         if len(bad):
-            yield _Piece(low, high, low_at if most[at] < low else high_at, at)
+            yield low, high, low_at if most[at] < low else high_at, at
             low, high, low_at, high_at, size = _NEVER, _EVER, at, at, 1_024
         else:
             size *= 2
-    yield _Piece(low, high, max(last - 1, 0), last)
+    yield low, high, max(last - 1, 0), last

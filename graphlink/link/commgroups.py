@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphlink.model import Comm, HostTrace, ProcessGroup, Trace
+from graphlink.model import Comm, GroupKey, HostTrace, ProcessGroup, Trace
 
 DEFAULT_GROUP = ("default_pg",)  # descriptions of the group of all ranks
 
@@ -20,9 +20,8 @@ class Groups:
 
     def __init__(self, trace: Trace, et: HostTrace | None, comms: Iterable[Comm], others: tuple[ProcessGroup, ...] = ()) -> None:
         described = (*others, *(et.process_groups if et else ()), *trace.process_groups)
-        self.found: list[ProcessGroup] = []
+        self.found: dict[GroupKey, int] = {}
         self.assumed: set[str] = set()
-        self._index: dict[tuple[str, tuple[int, ...]], int] = {}
         self._described: dict[str, ProcessGroup] = {}
         for group in described:
             known = self._described.get(group.name)
@@ -43,26 +42,14 @@ class Groups:
         sizes = [g.size or len(g.ranks or ()) for g in self._described.values() if g.desc in DEFAULT_GROUP]
         return max(sizes, default=0) or None
 
-    def index(self, comm: Comm) -> int | None:
-        """Return the position of the call's group in ``found``; None where its ranks are not known."""
+    def key(self, comm: Comm) -> GroupKey | None:
+        """Return the call's group, which has a number in ``found`` then; None where its ranks are not known."""
         name = self._name(comm)
         ranks = self._ranks(comm, name)
         if not ranks:
             return None
-        key = (name, ranks)
-        if key not in self._index:
-            described = self._described.get(name)
-            self._index[key] = len(self.found)
-            self.found.append(
-                ProcessGroup(
-                    name=name,
-                    desc=comm.pg_desc or (described.desc if described else ""),
-                    backend=described.backend if described else "",
-                    size=len(ranks),
-                    ranks=ranks,
-                )
-            )
-        return self._index[key]
+        self.found.setdefault((ranks, name), len(self.found))
+        return ranks, name
 
     def size(self, comm: Comm) -> int | None:
         """Return the number of members of the call's group, known at times where the ranks are not."""

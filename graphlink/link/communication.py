@@ -23,14 +23,14 @@ from graphlink.model import (
     Bool,
     Comm,
     CommKind,
-    CommNode,
+    CommOps,
     Communication,
     DeviceKind,
     Linked,
     ProcessGroup,
     Trace,
 )
-from graphlink.read.columns import loose
+from graphlink.read.columns import Strings, loose
 from graphlink.read.commnames import Meaning, kernel_meaning, kernel_path, meanings, op_meaning, range_meaning
 from graphlink.read.comms import shape_elements
 
@@ -59,10 +59,9 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     """
     calls = _recorded_calls(linked)
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
-    typed = _Typing(linked.trace, groups)
-    evidence = _evidence(linked, calls)
-    device, host = _device_rows(linked, calls, evidence), _host_rows(linked, calls)
-    device_node, host_node = (tuple(typed.of(one) for one in rows) for rows in (device, host))
+    typed = _Typing(groups)
+    comm, may_be, bare = _evidence(linked, calls)
+    ops = typed.table(linked, _device_rows(linked, calls, comm, bare), _host_rows(linked, calls))
     warnings = [
         f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
     ]
@@ -73,14 +72,10 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     uncounted = "a COMP_NODE whose time counts as communication"
     warnings += [f"communication without parameters or group, {uncounted}: {n} x {name}" for name, n in typed.unknown.items()]
     warnings += [f"further kernels of one call, {uncounted}: {n} x {name}" for name, n in typed.doubled.items()]
-    doubtful = _doubtful(linked.trace, evidence.doubtful)
+    doubtful = _doubtful(linked.trace, may_be)
     warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
     return Communication(
-        np.array([one.row for one in device], np.int32),
-        device_node,
-        np.array([one.row for one in host], np.int32),
-        host_node,
-        tuple(groups.found),
+        ops,
         tuple(warnings),
         unknown=typed.unknown,
         unlisted=typed.unlisted,
@@ -146,61 +141,79 @@ def _merged(first: Comm | None, other: Comm) -> Comm:
 
 
 class _Typing:
-    """Turns recorded calls into nodes; counts those that stay unknown by their recorded name."""
+    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is told of each op."""
 
-    def __init__(self, trace: Trace, groups: Groups) -> None:
-        self.rank, self.groups = trace.rank, groups
+    COLUMNS = ("kind", "name", "type", "bytes", "group", "peer", "tag", "seq", "uneven")
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups, self.names = groups, Strings()
         self.unknown: dict[str, int] = {}
         self.unlisted: dict[str, int] = {}
         self.doubled: dict[str, int] = {}
 
-    def of(self, row: CommRow) -> CommNode:
-        """Return the node of a row; UNKNOWN, with what its calls are, where one node cannot say it."""
+    def table(self, linked: Linked, of_device: list[CommRow], of_host: list[CommRow]) -> CommOps:
+        """Return the ops of all rows. Groups and names are numbered as they first come, those of device rows before others."""
+        values = np.array([self.of(one) for one in (*of_device, *of_host)], np.int64).reshape(-1, len(self.COLUMNS))
+        at, on = (np.array([one.row for one in rows], np.int32) for rows in (of_device, of_host))
+        device, host = linked.trace.device, linked.trace.host
+        row, on_host = np.concatenate([at, on]), np.repeat([False, True], [len(at), len(on)])
+        start_ns, end_ns = np.concatenate([device.start_ns[at], host.start_ns[on]]), np.concatenate([device.end_ns[at], host.end_ns[on]])
+        order = np.lexsort((row, on_host, end_ns, start_ns))
+        kind, name, type_, bytes_, group, peer, tag, seq, uneven = np.ascontiguousarray(values[order].T)
+        return CommOps(
+            on_host=on_host[order],
+            row=row[order],
+            kind=kind.astype(np.uint8),
+            name=name.astype(np.int32),
+            type=type_.astype(np.int32),
+            bytes=bytes_,
+            group=group.astype(np.int32),
+            peer=peer,
+            tag=tag,
+            seq=seq,
+            uneven=uneven != 0,
+            start_ns=start_ns[order],
+            end_ns=end_ns[order],
+            names=tuple(self.names),
+            groups=tuple(self.groups.found),
+        )
+
+    def of(self, row: CommRow) -> tuple[int, ...]:
+        """Return what a row is; UNKNOWN, with the names of its calls, where one op cannot say it."""
         if not row.calls:
             return self._left(self.unknown, row.name)
         if row.further:
             return self._left(self.doubled, row.calls[0].name)
         one = as_one(list(row.calls))
-        return (
-            self.node(one)
-            if one is not None
-            else self._left(self.unknown, "coalesced " + ", ".join(_chakra_name(c.name) for c in row.calls))
-        )
+        if one is None:
+            return self._left(self.unknown, "coalesced " + ", ".join(_chakra_name(c.name) for c in row.calls))
+        return self.call(one)
 
-    def node(self, comm: Comm) -> CommNode:
-        kind, group = kind_of(comm.name), self.groups.index(comm)
+    def call(self, comm: Comm) -> tuple[int, ...]:
+        kind, key = kind_of(comm.name), self.groups.key(comm)
         size = size_bytes(comm, self.groups.size(comm))
-        if group is None and kind is not CommKind.UNKNOWN and size is not None:
+        if key is None and kind is not CommKind.UNKNOWN and size is not None:
             name = comm.pg_desc or comm.pg_name or "(unnamed)"
             self.unlisted[name] = self.unlisted.get(name, 0) + 1
-        if kind is CommKind.UNKNOWN or group is None or size is None:
+        if kind is CommKind.UNKNOWN or key is None or size is None:
             return self._left(self.unknown, comm.name)
+        group, seq = self.groups.found[key], NOWHERE if comm.seq is None else comm.seq
         if kind is CommKind.COLLECTIVE:
             type_ = collective_type(comm.name)
             assert type_ is not None, comm.name
-            return CommNode(
-                kind, type_.name, comm_type=int(type_), size_bytes=size, group=group, seq=comm.seq, uneven=sizes_may_differ(comm)
-            )
-        sends = kind is CommKind.SEND
-        peer = self._peer(comm, group, sends)
-        if peer is None:
+            return kind, self.names[type_.name], type_, size, group, NOWHERE, 0, seq, sizes_may_differ(comm)
+        # PyTorch records the other side as a rank of the group, in old versions in place of the own rank
+        recorded = comm.dst_rank if kind is CommKind.SEND else comm.src_rank
+        member, ranks = comm.rank if recorded is None else recorded, key[0]
+        if member is None or not 0 <= member < len(ranks):
             return self._left(self.unknown, comm.name)
-        src, dst = (self.rank, peer) if sends else (peer, self.rank)
-        return CommNode(kind, kind.name, size_bytes=size, group=group, src=src, dst=dst, tag=comm.tag or 0, seq=comm.seq)
+        return kind, self.names[kind.name], NOWHERE, size, group, ranks[member], comm.tag or 0, seq, False
 
-    def _left(self, counts: dict[str, int], name: str) -> CommNode:
-        """Return a node of which only the name is known, and count it."""
+    def _left(self, counts: dict[str, int], name: str) -> tuple[int, ...]:
+        """Return an op of which only the name is known, and count it."""
         recorded = _chakra_name(name)
         counts[recorded] = counts.get(recorded, 0) + 1
-        return CommNode(CommKind.UNKNOWN, recorded)
-
-    def _peer(self, comm: Comm, group: int, sends: bool) -> int | None:
-        """Global rank of the other side. PyTorch records it as a rank of the group, in old versions in place of the own rank."""
-        recorded = comm.dst_rank if sends else comm.src_rank
-        member = comm.rank if recorded is None else recorded
-        ranks = self.groups.found[group].ranks
-        assert ranks is not None
-        return ranks[member] if member is not None and 0 <= member < len(ranks) else None
+        return CommKind.UNKNOWN, self.names[recorded], NOWHERE, 0, NOWHERE, NOWHERE, 0, NOWHERE, False
 
 
 def _chakra_name(name: str) -> str:
@@ -227,42 +240,36 @@ class CommRow:
 def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
     """Return the device rows and the host rows that ``communication`` types; O(n log n) in rows."""
     calls = _recorded_calls(linked)
-    return _device_rows(linked, calls, _evidence(linked, calls)), _host_rows(linked, calls)
+    comm, _, bare = _evidence(linked, calls)
+    return _device_rows(linked, calls, comm, bare), _host_rows(linked, calls)
 
 
-def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
+def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[CommRow]:
     trace, op = linked.trace, _launching_ops(linked)
-    rows = np.flatnonzero(evidence.comm)
+    rows = np.flatnonzero(comm)
     ranges = _range_names(linked, rows)
-    coalesced = waiting_calls(linked, calls.host, op, rows[evidence.bare[rows]].tolist())
+    coalesced = waiting_calls(linked, calls.host, op, rows[bare[rows]].tolist())
     found, begun = [], set()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
-        comm = calls.device.get(row)
+        call = calls.device.get(row)
         if host_row in calls.host:
-            comm = _merged(comm, calls.host[host_row]) if comm is not None else calls.host[host_row]
+            call = _merged(call, calls.host[host_row])
         name = text or kernel_path(trace.strings[trace.device.name[row]])
         if row in coalesced:
             found.append(CommRow(row, tuple(coalesced[row]), name))
-        elif comm is None:
+        elif call is None:
             found.append(CommRow(row, (), name))
         else:
-            found.append(CommRow(row, (comm,), name, host_row in begun))
+            found.append(CommRow(row, (call,), name, host_row in begun))
             begun.update({host_row} - {NOWHERE})
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """Of each device row: whether it is communication, may be some, and is a backend's without a recorded call of its own."""
+def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
+    """Tell of each device row whether it is communication, may be some, and is a backend's without a recorded call of its own.
 
-    comm: Bool
-    doubtful: Bool
-    bare: Bool
-
-
-def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
-    """Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
+    Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
 
     In a call's op all is communication but what is computation by its name. Copies are copies.
     """
@@ -280,7 +287,7 @@ def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
     kernel = device.kind == DeviceKind.KERNEL
     comm = kernel & (own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION))))
     doubtful = kernel & ~comm & open_ & ((named == Meaning.DOUBTFUL) | (around == Meaning.DOUBTFUL))
-    return _Evidence(comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op])
+    return comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op]
 
 
 def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:

@@ -25,8 +25,7 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
     def on_one_axis(tid: I64, time_ns: I64) -> I64:
         """Return positions thread after thread, each from the first begin to the last end of a call."""
         inside = np.clip(time_ns, origin_ns, past_ns) - origin_ns
-        at: I64 = np.searchsorted(tids, tid) * (past_ns - origin_ns + 1) + inside
-        return at
+        return np.searchsorted(tids, tid) * (past_ns - origin_ns + 1) + inside
 
     start, end = on_one_axis(calls.tid, calls.start_ns), on_one_axis(calls.tid, calls.end_ns)
     row_tid = rows.tid[bounding]
@@ -36,5 +35,4 @@ def cut_calls(trace: Trace, crossing: Bool, slack_ns: int) -> I64:
     in_turn = np.lexsort((end, start))  # of calls that begin together, the shortest comes first
     until[in_turn[:-1]] = np.minimum(until[in_turn[:-1]], start[in_turn[1:]])
     over = end - until
-    out: I64 = calls.end_ns - np.where(over > slack_ns, over, 0)
-    return out
+    return calls.end_ns - np.where(over > slack_ns, over, 0)

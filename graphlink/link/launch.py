@@ -128,8 +128,7 @@ def _launches(trace: Trace, ids: I64, slack_ns: int) -> tuple[I32, dict[str, int
     call[late] = NOWHERE
     missing = numbered & ~hit
     # Ids ascend as calls are made, so an id below the first recorded one is older than the window, wherever its op ran.
-    lowest = ids[np.searchsorted(ids, 1)] if len(ids) and ids[-1] > 0 else None
-    before = missing & (device.correlation < lowest) if lowest is not None else np.zeros(len(call), np.bool_)
+    before = missing & (device.correlation < np.append(ids, 0)[np.searchsorted(ids, 1)])
     if len(calls.start_ns):
         before |= missing & (device.start_ns <= calls.start_ns[0] + slack_ns)
     orphans = Counter(

@@ -13,6 +13,7 @@ from graphlink.link.names import Names, common_names
 from graphlink.link.order import match_by_order
 from graphlink.link.provenance import differences
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
+from graphlink.tables import lookup
 
 MAX_WRONG_NAMES = 3  # pairs by id whose names differ are tolerated up to this number
 MAX_WRONG_SHARE = 0.01  # or this share of the pairs, if that is more
@@ -54,18 +55,12 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
 
 def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
     """The ET row with each Kineto row's id; None where ids cannot tell. An id that repeats belongs to the row that began first."""
-    ids = trace.host.rf_id
-    there = ids[ids > 0]
-    if not len(there) or there.min() == there.max():
+    ids, first = np.unique(trace.host.rf_id, return_index=True)
+    if np.count_nonzero(ids > 0) < 2:
         return None
-    at = np.searchsorted(et.rf_id, ids)
-    hit = (ids > 0) & (at < len(et.rf_id))
-    hit[hit] = et.rf_id[at[hit]] == ids[hit]
-    if len(np.unique(there)) < len(there):
-        first = np.zeros(len(ids), np.bool_)
-        first[np.unique(ids, return_index=True)[1]] = True
-        hit &= first
-    return np.where(hit, at, NOWHERE).astype(np.int32) if hit.any() else None
+    out = np.full(len(trace.host.rf_id), NOWHERE, np.int32)
+    out[first] = lookup(et.rf_id, ids)
+    return out if (out != NOWHERE).any() else None
 
 
 def _refuse_other_run(trace: Trace, et: HostTrace, names: Names, pairs: I32, wrong: Bool) -> None:
@@ -89,13 +84,11 @@ def _coverage(names: Names, only_kineto: Bool, only_et: Bool, is_node: Bool) -> 
     """Warnings where a side lacks rows of names that it does have elsewhere: it covers fewer iterations, or a shorter window."""
     in_kineto, in_et = names.present(names.kineto), names.present(names.et[is_node])
     notes = []
-    lacking = int(np.count_nonzero(only_kineto & in_et[names.kineto]))
-    if lacking:
+    if (only_kineto & in_et[names.kineto]).any():
         rows = len(only_kineto)
         notes.append(
             f"the ET covers {rows - np.count_nonzero(only_kineto)} of {rows} Kineto host rows: fewer iterations or a shorter window"
         )
-    lacking = int(np.count_nonzero(only_et & in_kineto[names.et]))
-    if lacking:
+    if (only_et & in_kineto[names.et]).any():
         notes.append(f"{np.count_nonzero(only_et)} of {np.count_nonzero(is_node)} ET nodes are not in the Kineto trace's window")
     return notes

@@ -36,13 +36,10 @@ def common_names(trace: Trace, et: HostTrace | None) -> Names:
     codes: dict[str, int] = {}
 
     def numbered(strings: tuple[str, ...]) -> I64:
-        return np.array([codes.setdefault(_spelled(text), len(codes)) for text in strings], np.int64)
+        # as the newest Kineto writer spells names: backslashes turned into slashes, no newlines
+        spelled = (text.replace("\\", "/").replace("\n", "").replace("\r", "") for text in strings)
+        return np.array([codes.setdefault(text, len(codes)) for text in spelled], np.int64)
 
     kineto = numbered(trace.strings)[trace.host.name]
     other = numbered(et.strings)[et.name] if et is not None else np.zeros(0, np.int64)
     return Names(kineto, other, tuple(codes))
-
-
-def _spelled(name: str) -> str:
-    """As the newest Kineto writer spells it: backslashes turned into slashes, no newlines."""
-    return name.replace("\\", "/").replace("\n", "").replace("\r", "")

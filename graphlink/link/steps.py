@@ -14,7 +14,7 @@ from graphlink.records import Short
 from graphlink.tables import take
 
 ALL: Final = "all"
-_MARK: Final = re.compile(r"ProfilerStep\s?#(\d+)")
+_MARK: Final = re.compile(r"ProfilerStep\s?#(\d{1,18})")
 _ASKED: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _SHOWN: Final = 12  # step numbers that an error lists
 
@@ -62,16 +62,14 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
     low, high = _span(trace, steps)
 
     def within(start_ns: I64) -> Bool:
-        inside: Bool = (start_ns >= low) & (start_ns < high)
-        return inside
+        return (start_ns >= low) & (start_ns < high)
 
     host, calls = within(trace.host.start_ns), within(trace.calls.start_ns)
     kept_calls, all_calls = trace.calls.correlation[calls], trace.calls.correlation
 
     def of_kept_call(correlation: I64, start_ns: I64) -> Bool:
         has_call = (correlation != 0) & np.isin(correlation, all_calls)
-        kept: Bool = np.where(has_call, np.isin(correlation, kept_calls), within(start_ns))
-        return kept
+        return np.where(has_call, np.isin(correlation, kept_calls), within(start_ns))
 
     device = of_kept_call(trace.device.correlation, trace.device.start_ns)
     syncs = of_kept_call(trace.syncs.correlation, trace.syncs.start_ns)
@@ -101,14 +99,9 @@ def cut(trace: Trace, match: HostMatch, steps: Steps) -> Cut:
 
 
 def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
-    marks: dict[int, int] = {}  # position in the strings -> step
-    for position, text in enumerate(trace.strings):
-        found = _MARK.fullmatch(text)
-        if found:
-            marks[position] = int(found[1])
-    rows = np.flatnonzero(np.isin(trace.host.name, list(marks))) if marks else np.zeros(0, np.int64)
-    number = np.array([marks[k] for k in trace.host.name[rows].tolist()], np.int64)
-    there = sorted(set(number.tolist()))
+    marks = [_MARK.fullmatch(text) for text in trace.strings]
+    number = np.array([int(mark[1]) if mark else NOWHERE for mark in marks], np.int64)[trace.host.name]
+    there = np.unique(number[number != NOWHERE]).tolist()
     missing = next((n for n in range(steps.first, steps.last + 1) if n not in there), None) if there else steps.first
     if missing is not None:
         names = ", ".join(map(str, there[:_SHOWN])) + (", ..." if len(there) > _SHOWN else "")
@@ -117,5 +110,5 @@ def _span(trace: Trace, steps: Steps) -> tuple[int, int]:
             path=trace.path,
             todo=f"choose among its ProfilerSteps with --step: {names}" if there else "leave out --step: it has no ProfilerStep",
         )
-    mine = rows[(number >= steps.first) & (number <= steps.last)]
+    mine = (number >= steps.first) & (number <= steps.last)
     return int(trace.host.start_ns[mine].min()), int(trace.host.end_ns[mine].max())

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
+from graphlink.nccl.ops import OpSide
 from graphlink.nccl.shift import (
     LEAST_NS,
     TAIL,
@@ -18,6 +19,7 @@ from graphlink.nccl.shift import (
     candidates,
     evidence_bits,
     from_pairs,
+    middle,
     near,
     needed_bits,
     of_calls,
@@ -26,7 +28,8 @@ from graphlink.nccl.shift import (
     shifted,
     timeline,
 )
-from graphlink.nccl.sides import AMBIGUOUS, NO_RUN, NO_TIME, SEVERAL, CallSide, OpSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.nccl.sides import AMBIGUOUS, NO_TIME, SEVERAL, CallSide, Outcome, Unit, may_meet, of_unit, rivals
+from graphlink.tables import lookup
 
 SAME_CLOCK_NS: Final = 200_000  # two clocks of one host that both show the time of day
 FEWEST: Final = 4  # pairs that such clocks need
@@ -46,10 +49,10 @@ def by_time(outcome: Outcome, lanes: Sequence[int], *, epoch: bool) -> Shift | N
     own = np.flatnonzero(np.isin(calls.lane, lanes))
     even = np.where(ops.several, NOWHERE, ops.count)  # other counts differ each time
     kind = np.unique(np.stack([ops.group, ops.function, even, ops.peer]), axis=1, return_inverse=True)[1].reshape(-1)
-    issued = np.flatnonzero(ops.trace.issued_ns != NOWHERE)
+    issued = np.flatnonzero(ops.issued_ns != NOWHERE)
     timed = own[calls.host_ns[own] > 0]
     on_gpu = own[calls.gpu_ns[own] > 0]
-    host = timeline(timed, calls.host_ns[timed], issued, ops.trace.issued_ns[issued], kind[issued])
+    host = timeline(timed, calls.host_ns[timed], issued, ops.issued_ns[issued], kind[issued])
     gpu = timeline(on_gpu, calls.gpu_ns[on_gpu], np.arange(len(kind)), ops.trace.start_ns, kind)
     why = NO_TIME
     for line, other in ((host, gpu), (gpu, host)):
@@ -77,7 +80,7 @@ class _Search:
     def best(self) -> Shifts | str:
         options = self.options()
         if not options:
-            return NO_RUN
+            return "no common run"
         best = max(options, key=lambda option: len(option[0].left))
         if not self.rivals(best[0], options) and (self.same_clock(best[0]) or self.proven(*best)):
             return best
@@ -121,37 +124,27 @@ class _Search:
         for lane in np.unique(calls.lane[line.call]).tolist():
             left = np.flatnonzero((calls.lane[line.call] == lane) & (calls.ordinal[line.call] >= 0))
             for group in np.flatnonzero(calls.may_be[lane]).tolist():
-                right = np.flatnonzero((ops.group[line.op] == group) & (ops.trace.seq[line.op] > 0) & ~ops.message[line.op])
-                number = ops.trace.seq[line.op[right]] - 1
+                right = np.flatnonzero((ops.group[line.op] == group) & (ops.seq[line.op] > 0) & ~ops.message[line.op])
+                number = ops.seq[line.op[right]] - 1
                 _, i, j = np.intersect1d(calls.ordinal[line.call[left]], number, return_indices=True)
                 if len(i):
-                    apart = np.sort(line.op_ns[right[j]] - line.call_ns[left[i]])
-                    found.append(int(apart[len(apart) // 2]))
+                    found.append(middle(line.op_ns[right[j]] - line.call_ns[left[i]]))
         return found
 
     def counted(self, shift: Shift) -> bool:
         """Return whether the pairs have the same numbers on both sides, PyTorch's from 1, NCCL's from 0."""
         call, op = self.line.call[shift.left], self.line.op[shift.right]
-        known = (self.calls.ordinal[call] >= 0) & (self.ops.trace.seq[op] >= 0) & ~self.ops.message[op]
-        same = self.calls.ordinal[call[known]] + 1 == self.ops.trace.seq[op[known]]
+        known = (self.calls.ordinal[call] >= 0) & (self.ops.seq[op] >= 0) & ~self.ops.message[op]
+        same = self.calls.ordinal[call[known]] + 1 == self.ops.seq[op[known]]
         return bool(len(same) and np.count_nonzero(same) >= AGREE * len(same))
 
 
 def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
     """Return where the pairs of one timeline stand in the other, those that are in it."""
-    left, right = _place(other.call, line.call[one.left]), _place(other.op, line.op[one.right])
+    left = lookup(other.call + 1, line.call[one.left] + 1)  # ids begin at 1
+    right = lookup(other.op + 1, line.op[one.right] + 1)
     both = (left != NOWHERE) & (right != NOWHERE)
     return left[both], right[both]
-
-
-def _place(of: I64, wanted: I64) -> I64:
-    """Return the position of each wanted value, NOWHERE where it is not there."""
-    if not len(of):
-        return np.full(len(wanted), NOWHERE)
-    order = np.argsort(of)
-    found = order[np.minimum(np.searchsorted(of, wanted, sorter=order), len(of) - 1)]
-    place: I64 = np.where(of[found] == wanted, found, NOWHERE)
-    return place
 
 
 def _join_under(outcome: Outcome, lanes: Sequence[int], line: Timeline, shift: Shift) -> None:

@@ -8,17 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from graphlink.errors import InputError
 from graphlink.link.communication import communication
 from graphlink.model import NOWHERE, Communication, Linked, ProcessGroup
 from graphlink.nccl.join import join
-from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
-from graphlink.nccl.summary import TIMES, Nccl, NcclFile, NcclTimes
+from graphlink.nccl.summary import Nccl, NcclFile
 from graphlink.read.nccl_kinds import DumpKind
 
 log: Final = logging.getLogger("graphlink")
@@ -56,7 +53,7 @@ def known_groups(linked: Linked, dumps: Sequence[Dump], members: Mapping[str, tu
             if one.ranks and one.name:
                 found[one.name] = ProcessGroup(one.name, one.desc, size=len(one.ranks), ranks=one.ranks)
     rank = NOWHERE if linked.trace.rank is None else linked.trace.rank
-    joined = join(ops_of(linked, communication(linked, tuple(found.values()))), dumps, rank)
+    joined = join(linked, communication(linked, tuple(found.values())), dumps, rank)
     ranks_of: dict[str, set[tuple[int, ...]]] = {}
     for line in joined.groups:
         ranks = members.get(line.communicator or "")
@@ -74,7 +71,7 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
     if not dumps:
         return None
     log.info("joining %d calls of NCCL", sum(len(dump.calls.rank) for dump in dumps))
-    return join(ops_of(linked, comm), dumps, rank)
+    return join(linked, comm, dumps, rank)
 
 
 def warnings(files: SideFiles | None) -> tuple[str, ...]:
@@ -110,18 +107,5 @@ def summarised(files: SideFiles) -> Nccl:
             for dump, clock in zip(files.dumps, files.clocks, strict=True)
         ],
         join=files.groups,
-        times=_times(files),
+        times=files.times,
     )
-
-
-def _times(files: SideFiles) -> list[NcclTimes]:
-    split, ops = files.split, files.ops
-    of_group = ops.group_name[split.op]
-    return [
-        NcclTimes(
-            group=ops.strings[code],
-            ops=int(np.count_nonzero(of_group == code)),
-            **{name: int(getattr(split, name)[of_group == code].sum()) for name in TIMES},
-        )
-        for code in np.unique(of_group).tolist()
-    ]

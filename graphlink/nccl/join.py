@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool
+from graphlink.model import I64, NOWHERE, Bool, Communication, Linked
 from graphlink.nccl.bytime import by_time
-from graphlink.nccl.read.records import Clock, Dump
-from graphlink.nccl.records import Ops, SideFiles
+from graphlink.nccl.ops import OpSide, op_side
+from graphlink.nccl.read.records import Dump
+from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.shift import Shift
 from graphlink.nccl.sides import (
-    CROWDED,
-    NO_COMMUNICATOR,
-    NO_GROUP,
-    OTHER_RANK,
     SEVERAL,
     CallSide,
-    OpSide,
     Outcome,
     Reasons,
     Unit,
@@ -33,47 +29,41 @@ from graphlink.nccl.sides import (
     may_meet,
     of_several_ranks,
     of_unit,
-    op_side,
     units,
 )
-from graphlink.nccl.summary import NcclGroup
+from graphlink.nccl.summary import TIMES, NcclGroup, NcclTimes
 from graphlink.nccl.times import dump_clock, split_ops
 from graphlink.read.columns import Strings
 from graphlink.read.nccl_kinds import DumpKind
 
 _SHARE_CLOCKS: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR)  # of one process
+_TIME_OF_DAY: Final = (DumpKind.INSPECTOR, DumpKind.FLIGHT_RECORDER)  # what their clocks show
 _AGREE: Final = 0.9  # share of a lane's entries in the time of the ops that must be inside one
 
 
-class _Pairs(NamedTuple):
-    """Calls and ops of one unit at the same place, and whether they may be the same."""
-
-    unit: Unit
-    call: I64
-    op: I64
-    same: Bool
+_Pairs = tuple[Unit, I64, I64, Bool]  # calls and ops of one unit at the same place, and whether they may be the same
 
 
-def join(ops: Ops, dumps: Sequence[Dump], rank: int) -> SideFiles:
+def join(linked: Linked, comm: Communication, dumps: Sequence[Dump], rank: int) -> SideFiles:
     """Join the calls of one rank's side files with its communication. Nothing is raised: what does not fit is counted by reason.
 
     O(n log n) in ops and calls.
     """
     if not dumps:
         nothing = np.zeros(0, np.int32)
-        return SideFiles((), ops, nothing, nothing, nothing, [], (), split_ops(ops, (), (), nothing, nothing, nothing))
+        return SideFiles((), comm.ops, nothing, nothing, nothing, [], (), split_ops(comm.ops, (), (), nothing, nothing, nothing), [])
     codes = Strings()
-    side = op_side(ops, rank, codes)
+    side = op_side(linked, comm, rank, codes)
     calls = call_side(dumps, side, rank, codes)
-    outcome = Outcome.of(calls, side)
+    outcome = Outcome(calls, side)
     shifts = _join(outcome, dumps)
     matched = np.flatnonzero(outcome.op != NOWHERE)
     dump = np.array([lane.dump for lane in calls.lanes], np.int32)[calls.lane[matched]]
     order = np.lexsort((dump, outcome.op[matched]))
     op, dump, call = outcome.op[matched][order].astype(np.int32), dump[order], calls.row[matched][order].astype(np.int32)
-    clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], ops) for k, one in enumerate(dumps))
-    split = split_ops(ops, dumps, clocks, op, dump, call)
-    return SideFiles(tuple(dumps), ops, op, dump, call, _table(outcome, list(codes)), clocks, split)
+    clocks = tuple(dump_clock(one, shifts.get(k), op[dump == k], call[dump == k], side) for k, one in enumerate(dumps))
+    split = split_ops(comm.ops, dumps, clocks, op, dump, call)
+    return SideFiles(tuple(dumps), comm.ops, op, dump, call, _table(outcome, list(codes)), clocks, split, _times(side, split))
 
 
 def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
@@ -86,16 +76,16 @@ def _join(outcome: Outcome, dumps: Sequence[Dump]) -> dict[int, Shift]:
     for k, lane in enumerate(calls.lanes):
         own = calls.of_lane[k]
         if not may_be[k]:
-            outcome.leave(own, OTHER_RANK if lane.key in own_keys else NO_GROUP)
+            outcome.leave(own, "another rank" if lane.key in own_keys else "no group of the trace")
         elif k in crowded:
-            outcome.leave(own, CROWDED)
+            outcome.leave(own, "several ranks in a process")
         elif lane.kind is not DumpKind.FLIGHT_RECORDER or not _by_recorder(outcome, k, may_be[k]):
             dump = dumps[lane.dump]
             shared = dump.kind in _SHARE_CLOCKS and dump.pid is not None
             rest[(dump.kind, dump.host, dump.pid) if shared else (dump.kind, lane.dump)].append(k)
     shifts: dict[int, Shift] = {}
     for lanes in rest.values():
-        shift = by_time(outcome, lanes, epoch=dumps[calls.lanes[lanes[0]].dump].clock is Clock.EPOCH)
+        shift = by_time(outcome, lanes, epoch=calls.lanes[lanes[0]].kind in _TIME_OF_DAY)
         if shift is not None:
             shifts |= dict.fromkeys((calls.lanes[k].dump for k in lanes), shift)
     outcome.part_rivals()
@@ -107,9 +97,10 @@ def _by_recorder(outcome: Outcome, lane: int, may_be: Sequence[Unit]) -> bool:
     for rule, find in (("seq", _by_sequence), ("span", _by_span)):
         found = find(outcome.calls, outcome.ops, outcome.calls.of_lane[lane], may_be)
         if found is not None:
-            outcome.meet(found.call[found.same], found.op[found.same])
-            outcome.clash(found.call[~found.same], found.op[~found.same])
-            outcome.rule[lane], outcome.unit[lane] = rule, found.unit
+            outcome.rule[lane] = rule
+            outcome.unit[lane], call, op, same = found
+            outcome.meet(call[same], op[same])
+            outcome.clash(call[~same], op[~same])
             return True
     return False
 
@@ -123,17 +114,17 @@ def _by_sequence(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit])
     left, left_at = _once(2 * calls.seq[own] + calls.message[own], own)
     found = []
     for unit in may_be:
-        theirs = np.flatnonzero(of_unit(ops, unit) & (ops.trace.seq >= 0) & ops.known)
-        right, right_at = _once(2 * ops.trace.seq[theirs] + ops.message[theirs], theirs)
+        theirs = np.flatnonzero(of_unit(ops, unit) & (ops.seq >= 0) & ops.known)
+        right, right_at = _once(2 * ops.seq[theirs] + ops.message[theirs], theirs)
         _, i, j = np.intersect1d(left, right, assume_unique=True, return_indices=True)
         call, op = left_at[i], right_at[j]
-        found.append(_Pairs(unit, call, op, may_meet(calls, ops, call, op)))
-    same = [int(pairs.same.sum()) for pairs in found]
-    most = max(same, default=0)
-    if not most or same.count(most) > 1:
+        found.append((unit, call, op, may_meet(calls, ops, call, op)))
+    counts = [int(same.sum()) for *_, same in found]
+    most = max(counts, default=0)
+    if not most or counts.count(most) > 1:
         return None
-    best = found[same.index(most)]
-    return None if 2 * most <= len(best.call) else best
+    best = found[counts.index(most)]
+    return best if 2 * most > len(best[1]) else None
 
 
 def _once(number: I64, at: I64) -> tuple[I64, I64]:
@@ -153,18 +144,18 @@ def _by_span(calls: CallSide, ops: OpSide, own: I64, may_be: Sequence[Unit]) -> 
 
 
 def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
-    theirs = np.flatnonzero(of_unit(ops, unit) & (ops.trace.asked_until_ns != NOWHERE))
+    theirs = np.flatnonzero(of_unit(ops, unit) & (ops.asked_until_ns != NOWHERE))
     if not len(theirs):
         return None
-    theirs = theirs[np.argsort(ops.trace.issued_ns[theirs], kind="stable")]
-    from_ns, until_ns = ops.trace.issued_ns[theirs], ops.trace.asked_until_ns[theirs]
+    theirs = theirs[np.argsort(ops.issued_ns[theirs], kind="stable")]
+    from_ns, until_ns = ops.issued_ns[theirs], ops.asked_until_ns[theirs]
     own = own[(calls.host_ns[own] >= from_ns[0]) & (calls.host_ns[own] <= until_ns.max())]
     place = np.searchsorted(from_ns, calls.host_ns[own], side="right") - 1
     inside = (calls.host_ns[own] <= until_ns[place]) & may_meet(calls, ops, own, theirs[place])
     call, op = own[inside], theirs[place[inside]]
     if not len(call) or len(call) < _AGREE * len(own) or len(np.unique(op)) < len(op):
         return None
-    return _Pairs(unit, call, op, np.ones(len(call), np.bool_))
+    return unit, call, op, np.ones(len(call), np.bool_)
 
 
 def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
@@ -211,12 +202,27 @@ def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
                     ops=count,
                     matched=0,
                     calls_left={},
-                    ops_left={NO_COMMUNICATOR: count},
+                    ops_left={"no communicator joined": count},
                     rule="",
                     mismatch=None,
                 )
             )
     return lines
+
+
+def _times(ops: OpSide, split: Split) -> list[NcclTimes]:
+    """Sum the parts of the time of ops by the name of their group."""
+    names = Strings()
+    of_group = names.column([group.name for group in ops.groups])[ops.group[split.op]]
+    words = list(names)
+    return [
+        NcclTimes(
+            group=words[code],
+            ops=int(np.count_nonzero(of_group == code)),
+            **{name: int(getattr(split, name)[of_group == code].sum()) for name in TIMES},
+        )
+        for code in np.unique(of_group).tolist()
+    ]
 
 
 def _left(own: I64, met: I64, why: Reasons) -> dict[str, int]:

@@ -7,15 +7,22 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, Column, Graph, NodeKind
+from graphlink.graph.target import comm_nodes
+from graphlink.model import I32, I64, NOWHERE, Column, Graph
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import Ops, SideFiles
+from graphlink.nccl.records import SideFiles
 from graphlink.read.nccl_kinds import DumpKind
 
 # Of several files with one op the first of these that tells something holds: NCCL's own before PyTorch's.
 _ORDER: Final = (DumpKind.PLUGIN, DumpKind.INSPECTOR, DumpKind.PROXY, DumpKind.FLIGHT_RECORDER)
 _TEXTS: Final = ("nccl_algorithm", "nccl_protocol", "nccl_comm")
 _NUMBERS: Final = ("nccl_seq", "nccl_channels", "nccl_wire_bytes")
+_TIMES: Final = {
+    "nccl_gpu_wait_ns": "gpu_ns",
+    "nccl_peer_wait_ns": "peer_ns",
+    "nccl_wire_ns": "wire_ns",
+    "nccl_receive_ns": "receive_ns",
+}
 
 
 def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
@@ -25,15 +32,8 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
     """
     if files is None:
         return {}
-    split = files.split
-    of_op = {
-        **details(files),
-        "nccl_gpu_wait_ns": Column.of(split.op, split.gpu_ns),
-        "nccl_peer_wait_ns": Column.of(split.op, split.peer_ns),
-        "nccl_wire_ns": Column.of(split.op, split.wire_ns),
-        "nccl_receive_ns": Column.of(split.op, split.receive_ns),
-    }
-    node_of = _nodes_of(graph, files.ops)
+    of_op = details(files) | {name: Column.of(files.split.op, getattr(files.split, of)) for name, of in _TIMES.items()}
+    node_of = comm_nodes(graph, files.ops)
     found = {}
     for name, column in of_op.items():
         node = node_of[column.node]
@@ -79,18 +79,7 @@ def _sent(dump: Dump) -> I64:
     """Return the bytes that the proxies of each call sent; NOWHERE where none is recorded."""
     proxies = dump.proxies
     told = proxies.sends & (proxies.call != NOWHERE) & (proxies.bytes != NOWHERE)
-    total, count = np.zeros((2, len(dump.calls.rank)), np.int64)
+    total = np.full(len(dump.calls.rank), NOWHERE, np.int64)
+    total[proxies.call[told]] = 0
     np.add.at(total, proxies.call[told], proxies.bytes[told])
-    np.add.at(count, proxies.call[told], 1)
-    return np.where(count > 0, total, NOWHERE)
-
-
-def _nodes_of(graph: Graph, ops: Ops) -> I32:
-    """Return the node of each op, ``NOWHERE`` where the graph has none."""
-    out = np.full(len(ops.row), NOWHERE, np.int32)
-    for kind, mine in ((NodeKind.DEVICE_OP, ~ops.on_host), (NodeKind.HOST_COMM, ops.on_host)):
-        node = np.flatnonzero(graph.kind == kind)
-        of_row = np.full(max(int(graph.row[node].max(initial=-1)), int(ops.row[mine].max(initial=-1))) + 1, NOWHERE, np.int32)
-        of_row[graph.row[node]] = node
-        out[mine] = of_row[ops.row[mine]]
-    return out
+    return total

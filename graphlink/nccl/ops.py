@@ -1,19 +1,19 @@
-"""The communication of one rank, typed or not, in the form that calls of side files are joined with."""
+"""The communication of one rank, typed or not, in the spelling of NCCL, that calls of side files are joined with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.link.askers import askers
 from graphlink.link.coalesced import as_one
-from graphlink.link.commtypes import CollectiveType, collective_type, kind_of
+from graphlink.link.commtypes import CollectiveType, collective_type, element_bytes, kind_of
 from graphlink.link.communication import CommRow, comm_rows
-from graphlink.model import I32, I64, NOWHERE, Comm, CommKind, CommNode, Communication, Linked
-from graphlink.nccl.records import Ops
+from graphlink.model import I32, I64, NOWHERE, Bool, Comm, CommKind, CommOps, Communication, Linked, ProcessGroup
 from graphlink.read.columns import Strings
 
 SEND: Final = "send"
@@ -33,6 +33,41 @@ _NAMES: Final = {
 }
 _KERNEL: Final = re.compile(r"[nr]ccl(?:(?:Dev)?Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?:_|Ring|Tree)")
 _UNKNOWN: Final = Comm("")
+# Kineto's type -> what NCCL is called with, and how many of those an element is
+_SENT_AS: Final = {
+    "Bool": ("Byte", 1),
+    "ComplexHalf": ("Half", 2),
+    "ComplexFloat": ("Float", 2),
+    "ComplexDouble": ("Double", 2),
+}
+_BYTES_ALONE: Final = "Float8"  # sent as bytes by some versions
+_GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
+_EVEN: Final = ("allreduce", "broadcast", "reduce", SEND, RECV)  # as many elements in as out
+_OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
+
+
+@dataclass(frozen=True, slots=True)
+class OpSide:
+    """What calls are compared with, one entry an op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the group;
+    ``first``: whether the own rank stands before the peer in it."""
+
+    trace: CommOps
+    groups: tuple[ProcessGroup, ...]
+    member: I64  # the own rank's place in each group, NOWHERE where unknown
+    group: I64
+    known: Bool  # what it does is known
+    function: I32
+    count: I64
+    other_count: I64
+    dtype: I32
+    bytes: I64
+    peer: I64
+    message: Bool
+    several: Bool  # its kernel stands for several calls of NCCL, or may
+    first: Bool
+    seq: I64  # as recorded, NOWHERE where it was not
+    issued_ns: I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
+    asked_until_ns: I64  # end of the op that asked for a host row which another thread ran; NOWHERE else
 
 
 def function_of(name: str) -> str:
@@ -51,56 +86,50 @@ def function_of_kernel(name: str) -> str:
     return found[1].lower() if found else ""
 
 
-def ops_of(linked: Linked, comm: Communication) -> Ops:
-    """Return every communication kernel and host-side (gloo) row; ``comm`` is ``communication(linked)``. O(n log n) in rows.
+def op_side(linked: Linked, comm: Communication, rank: int, codes: Strings) -> OpSide:
+    """Return the communication of a rank in the spelling of NCCL; ``comm`` is ``communication(linked)``. O(n log n) in rows.
 
     A kernel of several calls has the function and counts of one call that does the same, else none; so have further kernels of a call,
     which an earlier one stands for.
     """
-    of_device, of_host = comm_rows(linked)
-    recorded, nodes = (*of_device, *of_host), (*comm.device_node, *comm.host_node)
-    device, host = linked.trace.device, linked.trace.host
-    at, on = comm.device_row, comm.host_row
-    on_host = np.repeat([False, True], [len(at), len(on)])
-    row = np.concatenate([at, on]).astype(np.int32)
-    start_ns = np.concatenate([device.start_ns[at], host.start_ns[on]])
-    end_ns = np.concatenate([device.end_ns[at], host.end_ns[on]])
-    launched_ns = np.append(linked.trace.calls.start_ns, np.int64(NOWHERE))[linked.device_call[at]]
-    asker = askers(linked)[on]
-    asked_ns = np.where(asker != NOWHERE, host.start_ns[asker], host.start_ns[on])
-    until_ns = np.where(asker != NOWHERE, host.end_ns[asker], NOWHERE)
-    order = np.lexsort((row, on_host, end_ns, start_ns))
-    one_call = [_one_call(one) for one in recorded]
-    groups = [comm.groups[node.group] if node.group is not None else None for node in nodes]
-    names = [group.name if group else one.calls[0].pg_name or "" if one.calls else "" for one, group in zip(recorded, groups, strict=True)]
-    ranks = [group.ranks if group else one.calls[0].ranks if one.calls else None for one, group in zip(recorded, groups, strict=True)]
-    strings = Strings()
-
-    def texts(values: Iterable[str]) -> I32:
-        return strings.column(list(values))[order]
-
-    def numbers(values: Iterable[int | None]) -> I64:
-        return np.array([NOWHERE if value is None else value for value in values], np.int64)[order]
-
-    function = texts(_function(one, call) for one, call in zip(recorded, one_call, strict=True))
-    group_name = texts(names)
-    dtype = texts(call.dtype for call in one_call)
-    return Ops(
-        strings=tuple(strings),
-        on_host=on_host[order],
-        row=row[order],
-        function=function,
-        group_name=group_name,
-        ranks=tuple(ranks[i] for i in order.tolist()),
-        in_nelems=numbers(call.in_nelems for call in one_call),
-        out_nelems=numbers(call.out_nelems for call in one_call),
-        dtype=dtype,
-        seq=numbers(call.seq for call in one_call),
-        peer=numbers(_peer(call, node) for call, node in zip(one_call, nodes, strict=True)).astype(np.int32),
-        issued_ns=np.concatenate([launched_ns, asked_ns])[order],
-        asked_until_ns=np.concatenate([np.full(len(at), NOWHERE), until_ns])[order].astype(np.int64),
-        start_ns=start_ns[order],
-        end_ns=end_ns[order],
+    ops, by_row = comm.ops, [{one.row: one for one in rows} for rows in comm_rows(linked)]
+    recorded = [by_row[on_host][row] for on_host, row in zip(ops.on_host.tolist(), ops.row.tolist(), strict=True)]
+    calls = [_one_call(one) for one in recorded]
+    keys: dict[tuple[tuple[int, ...] | None, str], int] = {}
+    group = np.array([keys.setdefault(_group(ops, k, one), len(keys)) for k, one in enumerate(recorded)], np.int64)
+    members = [ranks or () for ranks, _ in keys]
+    member = np.array([_place(ranks, rank) for ranks in members], np.int64)
+    peer = np.array([_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64)
+    function = codes.column([_function(one, call) for one, call in zip(recorded, calls, strict=True)])
+    given, got = _numbers(call.in_nelems for call in calls), _numbers(call.out_nelems for call in calls)
+    gets = np.isin(function, codes.column(_GETS))
+    count, other = np.where(gets, got, given), np.where(gets, given, got)
+    count = np.where((count < 0) & np.isin(function, codes.column(_EVEN)), other, count)
+    types = Strings()
+    type_ = types.column([call.dtype for call in calls])
+    factor = np.array([_SENT_AS.get(text, (text, 1))[1] for text in types], np.int64)[type_]
+    size = np.array([element_bytes(text) or NOWHERE for text in types], np.int64)[type_]
+    barrier = function == codes[BARRIER]
+    count = np.where((count < 0) | barrier, NOWHERE, count * factor)
+    issued_ns, asked_until_ns = _asked(linked, ops)
+    return OpSide(
+        trace=ops,
+        groups=tuple(ProcessGroup(name, ranks=ranks) for ranks, name in keys),
+        member=member,
+        group=group,
+        known=function != 0,
+        function=np.where(barrier, codes["allreduce"], function),
+        count=count,
+        other_count=np.where((other < 0) | barrier, NOWHERE, other * factor),
+        dtype=np.where(barrier, 0, sent_as(list(types), codes)[type_]),
+        bytes=np.where((count < 0) | (size < 0), NOWHERE, count * size // factor),
+        peer=peer,
+        message=np.isin(function, codes.column((SEND, RECV))),
+        several=(function == 0) | np.isin(function, codes.column(_OF_MESSAGES)),
+        first=member[group] < peer,
+        seq=_numbers(call.seq for call in calls),
+        issued_ns=issued_ns,
+        asked_until_ns=asked_until_ns,
     )
 
 
@@ -111,9 +140,36 @@ def _one_call(one: CommRow) -> Comm:
     return as_one(list(one.calls)) or _UNKNOWN
 
 
+def _group(ops: CommOps, op: int, one: CommRow) -> tuple[tuple[int, ...] | None, str]:
+    """Return members and name of the group of an op, or what its call tells of them."""
+    if ops.group[op] != NOWHERE:
+        return ops.groups[ops.group[op]]
+    return (one.calls[0].ranks, one.calls[0].pg_name or "") if one.calls else (None, "")
+
+
 def _function(one: CommRow, call: Comm) -> str:
     return function_of(call.name) if one.calls else function_of(one.name) or function_of_kernel(one.name)
 
 
-def _peer(call: Comm, node: CommNode) -> int | None:
-    return {CommKind.SEND: node.dst, CommKind.RECV: node.src}.get(node.kind) if call.name else None
+def _numbers(values: Iterable[int | None]) -> I64:
+    return np.array([NOWHERE if value is None else value for value in values], np.int64)
+
+
+def _asked(linked: Linked, ops: CommOps) -> tuple[I64, I64]:
+    """Return when the host asked for each op, and until when it did."""
+    host, device, on_host = linked.trace.host, ~ops.on_host, ops.on_host
+    from_ns, until_ns = ops.start_ns.copy(), np.full(len(ops.row), NOWHERE, np.int64)
+    from_ns[device] = np.append(linked.trace.calls.start_ns, np.int64(NOWHERE))[linked.device_call[ops.row[device]]]
+    asker = askers(linked)[ops.row[on_host]]
+    from_ns[on_host] = np.where(asker != NOWHERE, host.start_ns[asker], from_ns[on_host])
+    until_ns[on_host] = np.where(asker != NOWHERE, host.end_ns[asker], NOWHERE)
+    return from_ns, until_ns
+
+
+def sent_as(strings: Sequence[str], codes: Strings) -> I32:
+    """Return the code of the type that each recorded type is sent as."""
+    return codes.column(["" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0] for text in strings])
+
+
+def _place(ranks: tuple[int, ...], rank: int) -> int:
+    return ranks.index(rank) if rank in ranks else NOWHERE

@@ -1,40 +1,16 @@
 """Records of joining side files of NCCL with the communication of a rank.
 
-``op`` is a position in the ``Ops`` of a rank: its communication kernels and host-side (gloo) rows by start.
+``op`` is a position in the ``CommOps`` of a rank: its communication kernels and host-side (gloo) rows by start.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphlink.model import I32, I64, Bool
+from graphlink.model import I32, I64, CommOps
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.summary import NcclClock, NcclGroup
+from graphlink.nccl.summary import NcclClock, NcclGroup, NcclTimes
 from graphlink.records import Short
-
-
-@dataclass(frozen=True, slots=True)
-class Ops:
-    """The communication of a rank as its trace has it, typed or not, sorted by start, then end. One entry an op in each column.
-
-    Text columns hold positions in ``strings`` (entry 0 is ""), ``NOWHERE`` stands for what was not recorded.
-    """
-
-    strings: tuple[str, ...]
-    on_host: Bool  # a host row, else a device row
-    row: I32
-    function: I32  # text, as PyTorch spells it: allreduce, send, ...; "" for a kernel that tells nothing
-    group_name: I32  # text: PyTorch's name of the process group
-    ranks: tuple[tuple[int, ...] | None, ...]  # members of the group, by op
-    in_nelems: I64
-    out_nelems: I64
-    dtype: I32
-    seq: I64
-    peer: I32  # global rank
-    issued_ns: I64  # when the host asked for it: start of the launching call, of a host row that of the op that asked for it
-    asked_until_ns: I64  # end of the op that asked for a host row which another thread ran; NOWHERE else
-    start_ns: I64
-    end_ns: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +34,11 @@ class SideFiles(Short):
     """
 
     dumps: tuple[Dump, ...]
-    ops: Ops
+    ops: CommOps
     op: I32
     dump: I32
     call: I32
     groups: list[NcclGroup]
     clocks: tuple[NcclClock, ...]  # one a dump
     split: Split
+    times: list[NcclTimes]

@@ -81,10 +81,9 @@ def candidates(line: Timeline, may_meet: MayMeet) -> I64:
     found: list[int] = []
     order = np.argsort(-votes, kind="stable")[: CANDIDATES * MOST_ANCHORS]
     for at in order.tolist():
-        window = apart[at : at + votes[at]]
-        middle = int(window[len(window) // 2])
-        if all(abs(middle - other) > WIDE_NS for other in found):
-            found.append(middle)
+        offset = middle(apart[at : at + votes[at]])
+        if all(abs(offset - other) > WIDE_NS for other in found):
+            found.append(offset)
             if len(found) == CANDIDATES:
                 break
     return np.array(found, np.int64)
@@ -135,26 +134,29 @@ def settled(line: Timeline, offset_ns: int, may_meet: MayMeet) -> Shift:
     for _ in range(3):
         if not len(found.left):
             return found
-        middle, reach = _middle(line.op_ns[found.right] - line.call_ns[found.left])
-        found = shifted(line, middle, reach, may_meet)
+        found = shifted(line, *_offset_and_reach(line.op_ns[found.right] - line.call_ns[found.left]), may_meet)
     return found
 
 
 def from_pairs(line: Timeline, left: I64, right: I64) -> Shift:
     """Return the shift that pairs tell, with those of them that it explains."""
     apart = line.op_ns[right] - line.call_ns[left]
-    middle, reach = _middle(apart)
-    rest = np.abs(apart - middle)
+    offset, reach = _offset_and_reach(apart)
+    rest = np.abs(apart - offset)
     order = np.argsort(left, kind="stable")
     kept = order[rest[order] <= reach]
-    return Shift(middle, reach, left[kept], right[kept], int(np.median(rest)))
+    return Shift(offset, reach, left[kept], right[kept], int(np.median(rest)))
 
 
-def _middle(apart_ns: I64) -> tuple[int, int]:
-    """Return offset and reach."""
-    middle = int(np.sort(apart_ns)[len(apart_ns) // 2])
-    spread = int(np.median(np.abs(apart_ns - middle)))
-    return middle, min(max(LEAST_NS, SPREAD * spread), WIDE_NS)
+def middle(apart_ns: I64) -> int:
+    """Return the median as one that there is, of two the higher."""
+    return int(np.sort(apart_ns)[len(apart_ns) // 2])
+
+
+def _offset_and_reach(apart_ns: I64) -> tuple[int, int]:
+    offset = middle(apart_ns)
+    spread = int(np.median(np.abs(apart_ns - offset)))
+    return offset, min(max(LEAST_NS, SPREAD * spread), WIDE_NS)
 
 
 def overlap(line: Timeline, shift: Shift) -> int:

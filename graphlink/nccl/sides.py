@@ -8,67 +8,26 @@ Glossary
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.link.commtypes import element_bytes
-from graphlink.model import I32, I64, NOWHERE, Bool, ProcessGroup
-from graphlink.nccl.ops import BARRIER, RECV, SEND
+from graphlink.model import I32, I64, NOWHERE, Bool
+from graphlink.nccl.ops import BARRIER, RECV, SEND, OpSide, sent_as
 from graphlink.nccl.read.records import Dump
-from graphlink.nccl.records import Ops
-from graphlink.read.columns import Strings
+from graphlink.read.columns import Parts, Strings
 from graphlink.read.nccl_kinds import DumpKind
 
-# Kineto's type -> what NCCL is called with, and how many of those an element is
-_SENT_AS: Final = {
-    "Bool": ("Byte", 1),
-    "ComplexHalf": ("Half", 2),
-    "ComplexFloat": ("Float", 2),
-    "ComplexDouble": ("Double", 2),
-}
-_BYTES_ALONE: Final = "Float8"  # sent as bytes by some versions
-_GETS: Final = ("reducescatter", "scatter", RECV)  # NCCL is called with the elements that a rank gets, else with those that it gives
-_EVEN: Final = ("allreduce", "broadcast", "reduce", SEND, RECV)  # as many elements in as out
-_OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of sends and receives
 _CLEARLY: Final = 3  # times the pairs of another communicator that claims the same
 
-# why a call or op is left
-NO_GROUP: Final = "no group of the trace"
-OTHER_RANK: Final = "another rank"
-CROWDED: Final = "several ranks in a process"
+# why a call or op is left, where several places say so
 NO_TIME: Final = "no time"
 AMBIGUOUS: Final = "ambiguous"
-NO_RUN: Final = "no common run"
-DIFFERS: Final = "differs"
 SEVERAL: Final = "several calls in one kernel"
-NO_PARAMETERS: Final = "no parameters"
-NO_COMMUNICATOR: Final = "no communicator joined"
 
 Reasons = NDArray[np.object_]
-
-
-@dataclass(frozen=True, slots=True)
-class OpSide:
-    """What calls are compared with, one entry an op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the group;
-    ``first``: whether the own rank stands before the peer in it."""
-
-    trace: Ops
-    groups: tuple[ProcessGroup, ...]
-    member: I64  # the own rank's place in each group, NOWHERE where unknown
-    group: I64
-    known: Bool  # what it does is known
-    function: I32
-    count: I64
-    other_count: I64
-    dtype: I32
-    bytes: I64
-    peer: I64
-    message: Bool
-    several: Bool  # its kernel stands for several calls of NCCL, or may
-    first: Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +68,18 @@ class Unit(NamedTuple):
     peer: int  # NOWHERE = all ops of the group
 
 
-@dataclass(slots=True)
 class Outcome:
     """Pairs and reasons found so far. ``op``: of each call, or NOWHERE; ``why``: of calls and ops that are left, "" = by their place among
     those that met. ``rule``, ``unit``, ``mismatch`` (call, op): of lanes."""
 
-    calls: CallSide
-    ops: OpSide
-    op: I64
-    why: Reasons
-    op_why: Reasons
-    rule: dict[int, str] = field(default_factory=dict)
-    unit: dict[int, Unit] = field(default_factory=dict)
-    mismatch: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, calls: CallSide, ops: OpSide) -> Outcome:
-        count = len(calls.row)
-        op_why = np.where(ops.known, "", NO_PARAMETERS).astype(object)
-        return cls(calls, ops, np.full(count, NOWHERE, np.int64), np.full(count, "", object), op_why)
+    def __init__(self, calls: CallSide, ops: OpSide) -> None:
+        self.calls, self.ops = calls, ops
+        self.op = np.full(len(calls.row), NOWHERE, np.int64)
+        self.why: Reasons = np.full(len(calls.row), "", object)
+        self.op_why: Reasons = np.where(ops.known, "", "no parameters").astype(object)
+        self.rule: dict[int, str] = {}
+        self.unit: dict[int, Unit] = {}
+        self.mismatch: dict[int, tuple[int, int]] = {}
 
     def meet(self, call: I64, op: I64) -> None:
         self.op[call] = op
@@ -138,7 +90,7 @@ class Outcome:
 
     def clash(self, call: I64, op: I64) -> None:
         """Leave calls whose ops at their place differ from them; the table shows the first of each lane."""
-        self.leave(call, DIFFERS)
+        self.leave(call, "differs")
         for k, i, j in zip(self.calls.lane[call].tolist(), call.tolist(), op.tolist(), strict=True):
             self.mismatch[k] = min(self.mismatch.get(k, (i, j)), (i, j))
 
@@ -151,52 +103,9 @@ class Outcome:
             del self.unit[k]
 
 
-def op_side(ops: Ops, rank: int, codes: Strings) -> OpSide:
-    """Return the ops of a rank in the spelling of NCCL. Linear in ops."""
-    keys: dict[tuple[str, tuple[int, ...] | None], int] = {}
-    names = [ops.strings[i] for i in ops.group_name.tolist()]
-    group = np.array([keys.setdefault(key, len(keys)) for key in zip(names, ops.ranks, strict=True)], np.int64)
-    members = [ranks or () for _, ranks in keys]
-    member = np.array([_place(ranks, rank) for ranks in members], np.int64)
-    peer = np.array([_place(members[g], peer) for g, peer in zip(group.tolist(), ops.peer.tolist(), strict=True)], np.int64)
-    function = codes.column(ops.strings)[ops.function]
-    gets = np.isin(function, codes.column(_GETS))
-    count, other = np.where(gets, ops.out_nelems, ops.in_nelems), np.where(gets, ops.in_nelems, ops.out_nelems)
-    count = np.where((count < 0) & np.isin(function, codes.column(_EVEN)), other, count)
-    factor = np.array([_SENT_AS.get(text, (text, 1))[1] for text in ops.strings], np.int64)[ops.dtype]
-    size = np.array([element_bytes(text) or NOWHERE for text in ops.strings], np.int64)[ops.dtype]
-    barrier = function == codes[BARRIER]
-    count = np.where((count < 0) | barrier, NOWHERE, count * factor)
-    return OpSide(
-        trace=ops,
-        groups=tuple(ProcessGroup(name, ranks=ranks) for name, ranks in keys),
-        member=member,
-        group=group,
-        known=function != 0,
-        function=np.where(barrier, codes["allreduce"], function),
-        count=count,
-        other_count=np.where((other < 0) | barrier, NOWHERE, other * factor),
-        dtype=np.where(barrier, 0, _sent_as(ops.strings, codes)[ops.dtype]),
-        bytes=np.where((count < 0) | (size < 0), NOWHERE, count * size // factor),
-        peer=peer,
-        message=np.isin(function, codes.column((SEND, RECV))),
-        several=(function == 0) | np.isin(function, codes.column(_OF_MESSAGES)),
-        first=member[group] < peer,
-    )
-
-
-def _sent_as(strings: Sequence[str], codes: Strings) -> I32:
-    """Return the code of the type that each recorded type is sent as."""
-    return codes.column(["" if text.startswith(_BYTES_ALONE) else _SENT_AS.get(text, (text, 1))[0] for text in strings])
-
-
-def _place(ranks: tuple[int, ...], rank: int) -> int:
-    return ranks.index(rank) if rank in ranks else NOWHERE
-
-
 def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> CallSide:
     """Return the calls of all dumps, lanes in the order of dumps, communicators and members. O(n log n) in calls."""
-    parts: list[dict[str, NDArray[Any]]] = []
+    parts = Parts()
     lanes: list[Lane] = []
     for d, dump in enumerate(dumps):
         calls = dump.calls
@@ -210,38 +119,37 @@ def call_side(dumps: Sequence[Dump], ops: OpSide, rank: int, codes: Strings) -> 
             pair = alone and bool((message[own] & (calls.peer[own] == 1 - member)).all())
             lanes.append(Lane(d, communicator, member, dump.kind, known.key if known else "", pair))
         barrier = function == codes[BARRIER]
-        parts.append({
-            "lane": lane + len(lanes) - len(pairs),
-            "row": np.arange(len(lane)),
-            "function": np.where(barrier, codes["allreduce"], function),
-            "count": np.where(barrier, NOWHERE, calls.count),
-            "dtype": np.where(barrier, 0, _sent_as(dump.strings, codes)[calls.dtype]),
-            "bytes": np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
-            "peer": calls.peer.astype(np.int64),
-            "seq": calls.seq,
-            "ordinal": _ordinals(lane, function, np.where(message, NOWHERE, calls.seq)),
-            "message": message,
-            "host_ns": calls.start_ns,
-            "gpu_ns": _gpu_starts(dump),
-        })  # fmt: skip
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+        parts.add(
+            lane=lane + len(lanes) - len(pairs),
+            row=np.arange(len(lane)),
+            function=np.where(barrier, codes["allreduce"], function),
+            count=np.where(barrier, NOWHERE, calls.count),
+            dtype=np.where(barrier, 0, sent_as(dump.strings, codes)[calls.dtype]),
+            bytes=np.where(barrier | (dump.kind is DumpKind.PROXY), NOWHERE, calls.bytes),
+            peer=calls.peer.astype(np.int64),
+            seq=calls.seq,
+            ordinal=_ordinals(lane, function, np.where(message, NOWHERE, calls.seq)),
+            message=message,
+            host_ns=calls.start_ns,
+            gpu_ns=gpu_starts(dump),
+        )
+    columns = parts.columns()
     return CallSide(tuple(lanes), _parted(columns["lane"], len(lanes)), _may_be(dumps, lanes, ops, rank), **columns)
 
 
 def _parted(lane: I64, count: int) -> tuple[I64, ...]:
     """Return the rows of each of ``count`` lanes, ascending. One sort."""
     order = np.argsort(lane, kind="stable")
-    return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))) if count else ()
+    return tuple(np.split(order, np.searchsorted(lane[order], np.arange(1, count)))[:count])
 
 
-def _gpu_starts(dump: Dump) -> I64:
+def gpu_starts(dump: Dump) -> I64:
     """Return the first start of the blocks of each call, 0 where none is recorded."""
     kernels = dump.kernels
     never = np.iinfo(np.int64).max
-    first = np.full(len(dump.calls.rank), never, np.int64)
-    timed = (kernels.call != NOWHERE) & (kernels.gpu_start_ns > 0)
-    np.minimum.at(first, kernels.call[timed], kernels.gpu_start_ns[timed])
-    return np.where(first == never, 0, first)
+    first = np.full(len(dump.calls.rank) + 1, never, np.int64)  # at the end: of blocks of no call that is known
+    np.minimum.at(first, kernels.call, np.where(kernels.gpu_start_ns > 0, kernels.gpu_start_ns, never))
+    return np.where(first == never, 0, first)[:-1]
 
 
 def _ordinals(lane: I64, function: I32, seq: I64) -> I64:
@@ -278,10 +186,12 @@ def _may_be(dumps: Sequence[Dump], lanes: Sequence[Lane], ops: OpSide, rank: int
         named = [group.name in (one.key, one.name) and group.name != "" for group in ops.groups]
         for g, group in enumerate(ops.groups):
             own = rank if recorder else int(ops.member[g])  # a Flight Recorder has global ranks
-            fits = NOWHERE in (lane.member, own) or lane.member == own
-            fits = fits and (size is None or group.ranks is None or size == len(group.ranks))
-            fits = fits and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
-            table[k, g] = fits and (not recorder or named[g] or not any(named))
+            table[k, g] = (
+                (NOWHERE in (lane.member, own) or lane.member == own)
+                and (size is None or group.ranks is None or size == len(group.ranks))
+                and (one.ranks is None or group.ranks is None or one.ranks == group.ranks)
+                and (not recorder or named[g] or not any(named))
+            )
     return table
 
 

@@ -6,79 +6,72 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, U8
-from graphlink.nccl.read.records import Clock, Dump, State
-from graphlink.nccl.records import Ops, Split
-from graphlink.nccl.shift import Shift
+from graphlink.model import I32, I64, NOWHERE, CommOps
+from graphlink.nccl.ops import OpSide
+from graphlink.nccl.read.records import Dump, State
+from graphlink.nccl.records import Split
+from graphlink.nccl.shift import Shift, middle
+from graphlink.nccl.sides import gpu_starts
 from graphlink.nccl.summary import NcclClock
 
 SLACK_NS: Final = 2_000  # a block may seem to begin so long before its kernel: two clocks, each rounded
 
 
-def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: Ops) -> NcclClock:
+def dump_clock(dump: Dump, shift: Shift | None, op: I32, call: I32, ops: OpSide) -> NcclClock:
     """Return the clock of a dump from its shift against the trace, else from its pairs (``call`` with ``op``), and check kernel starts."""
     offset_ns, residual_ns = (None, 0) if shift is None else (shift.offset_ns, shift.residual_ns)
-    if shift is None:
-        timed = (dump.calls.start_ns[call] > 0) & (ops.issued_ns[op] > 0)
-        if timed.any() and dump.clock is not Clock.NONE:
-            apart = ops.issued_ns[op[timed]] - dump.calls.start_ns[call[timed]]
-            offset_ns = int(np.sort(apart)[len(apart) // 2])
-            residual_ns = int(np.median(np.abs(apart - offset_ns)))
-    op_of = np.full(len(dump.calls.rank) + 1, -1, np.int64)
-    op_of[call] = op
-    kernels = dump.kernels
-    at = op_of[kernels.call]
-    timed = (at >= 0) & (kernels.call >= 0) & (kernels.gpu_start_ns > 0)
-    if not timed.any():
+    timed = (dump.calls.start_ns[call] > 0) & (ops.issued_ns[op] > 0)
+    if shift is None and timed.any():
+        apart = ops.issued_ns[op[timed]] - dump.calls.start_ns[call[timed]]
+        offset_ns = middle(apart)
+        residual_ns = int(np.median(np.abs(apart - offset_ns)))
+    begun_ns = gpu_starts(dump)[call]
+    if not begun_ns.any():
         return NcclClock(offset_ns=offset_ns, residual_ns=residual_ns, gpu_offset_ns=None, inside=0, checked=0)
-    begun_ns, at = kernels.gpu_start_ns[timed], at[timed]
-    first, where = np.unique(at, return_inverse=True)
-    least_ns = np.full(len(first), np.iinfo(np.int64).max)
-    np.minimum.at(least_ns, where.reshape(-1), begun_ns)
-    gpu_offset_ns = int(np.sort(ops.start_ns[first] - least_ns)[len(first) // 2])
-    shown_ns = begun_ns + gpu_offset_ns
-    inside = (shown_ns >= ops.start_ns[at] - SLACK_NS) & (shown_ns <= ops.end_ns[at])
+    gpu_offset_ns = middle((ops.trace.start_ns[op] - begun_ns)[begun_ns > 0])
+    at = _ops_of(dump, op, call)[dump.kernels.call]
+    timed = (at != NOWHERE) & (dump.kernels.gpu_start_ns > 0)
+    at, shown_ns = at[timed], dump.kernels.gpu_start_ns[timed] + gpu_offset_ns
+    inside = (shown_ns >= ops.trace.start_ns[at] - SLACK_NS) & (shown_ns <= ops.trace.end_ns[at])
     return NcclClock(offset_ns=offset_ns, residual_ns=residual_ns, gpu_offset_ns=gpu_offset_ns, inside=int(inside.sum()), checked=len(at))
 
 
-def split_ops(ops: Ops, dumps: Sequence[Dump], clocks: Sequence[NcclClock], op: I32, dump: I32, call: I32) -> Split:
+def _ops_of(dump: Dump, op: I32, call: I32) -> I64:
+    """Return the op of each call of a dump, and one more NOWHERE at the end, for what belongs to no call."""
+    found = np.full(len(dump.calls.rank) + 1, NOWHERE, np.int64)
+    found[call] = op
+    return found
+
+
+def split_ops(ops: CommOps, dumps: Sequence[Dump], clocks: Sequence[NcclClock], op: I32, dump: I32, call: I32) -> Split:
     """Divide the time of ops with proxy steps among the pairs (``call`` of ``dump`` is ``op``). Of several dumps the first
     counts.
 
     Each moment of an op belongs in equal parts to the steps that are in progress then. O(n log n) in steps.
     """
-    found = []
-    taken = np.zeros(0, np.int64)
+    nothing = np.zeros(0, np.int64)
+    found = [(nothing, nothing, nothing, nothing)]
+    taken = nothing
     for k, (one, clock) in enumerate(zip(dumps, clocks, strict=True)):
-        if clock.offset_ns is None or not len(one.steps.proxy):
+        if clock.offset_ns is None:
             continue
-        mine = dump == k
-        op_of = np.full(len(one.calls.rank) + 1, -1, np.int64)
-        op_of[call[mine]] = op[mine]
-        of_step = op_of[one.proxies.call[one.steps.proxy]]
-        kept = (of_step >= 0) & (one.proxies.call[one.steps.proxy] >= 0) & ~np.isin(of_step, taken)
-        steps, own = one.steps, of_step[kept]
-        found.append((own, steps.state[kept], steps.start_ns[kept] + clock.offset_ns, steps.end_ns[kept] + clock.offset_ns))
-        taken = np.union1d(taken, own)
-    if not found:
-        nothing = np.zeros(0, np.int64)
-        return Split(nothing.astype(np.int32), nothing, nothing, nothing, nothing, nothing)
+        mine, steps = dump == k, one.steps
+        of_step = _ops_of(one, op[mine], call[mine])[one.proxies.call[steps.proxy]]
+        kept = (of_step != NOWHERE) & ~np.isin(of_step, taken)
+        found.append((of_step[kept], steps.state[kept], steps.start_ns[kept] + clock.offset_ns, steps.end_ns[kept] + clock.offset_ns))
+        taken = np.union1d(taken, of_step[kept])
     own, state, start_ns, end_ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
     every, at = np.unique(own, return_inverse=True)
     low, high = ops.start_ns[own], ops.end_ns[own]
     sums = shares(at.reshape(-1), state, np.clip(start_ns, low, high), np.clip(end_ns, low, high), len(every))
-    return Split(
-        op=every.astype(np.int32),
-        gpu_ns=sums[:, State.GPU],
-        peer_ns=sums[:, State.PEER],
-        wire_ns=sums[:, State.WIRE],
-        receive_ns=sums[:, State.RECEIVE],
-        other_ns=ops.end_ns[every] - ops.start_ns[every] - sums.sum(axis=1),
-    )
+    other_ns = ops.end_ns[every] - ops.start_ns[every] - sums.sum(axis=1)
+    columns = np.column_stack([every, sums, other_ns]).T  # those of Split: times in the order of State
+    return Split(columns[0].astype(np.int32), *columns[1:])
 
 
-def shares(own: I64, state: U8, start_ns: I64, end_ns: I64, count: int) -> I64:
+def shares(own: I64, state: NDArray[np.integer], start_ns: I64, end_ns: I64, count: int) -> I64:
     """Return the time of each state of ``count`` ops, (count, states). ``own``: the op of each step.
 
     One sweep over the begins and ends of all steps. Between two of them the time is cut at rounded shares, so that the parts make the

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import varint, varints
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.perfetto.slices import Events, Slices, events
+from graphlink.perfetto.slices import Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
@@ -53,45 +53,19 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """A detail of some slices, an integer each, or (``text``) a position in ``Trace.texts``. A slice has at most one of a name."""
+    """A detail of some slices, an integer each, or a position in ``words``. A slice has at most one of a name."""
 
     name: str
     slice: I64
-    value: I64
-    text: bool = False
-
-
-class Texts:
-    """Texts of arguments, each once, by number."""
-
-    def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self._number.setdefault(text, len(self._number))
-
-    def arg(self, name: str, slices: I64, words: Sequence[str], which: I64 | I32 | U8) -> Arg:
-        """Return an argument of ``slices``: of each the word that ``which`` says."""
-        numbers = np.array([self.number(w) for w in words], np.int64)
-        return Arg(name, slices, numbers[which], text=True)
-
-    def all(self) -> list[str]:
-        return list(self._number)
+    value: I64 | I32 | U8
+    words: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Flows:
-    """Arrows from slice to slice; ``source`` begins no later than ``target`` and has a lower key. ``kind``: 0 to 6."""
+class Arrows:
+    """Begins and ends of arrows from slice to slice; the slice where one ``ends`` begins no sooner, and has a higher key.
 
-    source: I64
-    target: I64
-    kind: U8
-
-
-@dataclass(frozen=True, slots=True)
-class Across:
-    """Arrows between slices of different ranks. Each has an ``id`` that no other has, a slice of one rank where it begins, and one of
-    another, which begins no sooner, where it ``ends``.
+    The two of an arrow have an ``id`` that no other has: inside a rank one of ``arrows``, else ``ACROSS`` x ``KIND_OF_FLOW`` and more.
     """
 
     slice: I64
@@ -99,7 +73,7 @@ class Across:
     ends: Bool
 
 
-NOTHING_ACROSS: Final = Across(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+NO_ARROWS: Final = Arrows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +85,23 @@ class Trace:
     processes: tuple[Process, ...]
     tracks: tuple[Track, ...]
     names: Sequence[str]
-    texts: Sequence[str]
     slices: Slices
     args: tuple[Arg, ...]
-    flows: Flows
-    across: Across = NOTHING_ACROSS
+    arrows: Arrows = NO_ARROWS
 
 
 def encode(trace: Trace) -> Iterator[bytes]:
     """The packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
-    yield b"".join(_heads(trace))
+    number = {word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)}
+    args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
+    trace = replace(trace, args=args)
+    yield b"".join(_heads(trace, {iid: word for word, iid in number.items()}))
     yield from _packets(trace, events(trace.slices))
+
+
+def _of_text(arg: Arg, number: dict[str, int]) -> Arg:
+    """Return an argument whose values are numbers of texts, from 1."""
+    return replace(arg, value=np.array([number[word] for word in arg.words or ()], np.int64)[arg.value])
 
 
 def sequence(rank: int, track: int) -> int:
@@ -134,9 +114,10 @@ def uuid(rank: int, track: int) -> int:
     return (rank % RANKS + 1) * SEQUENCES * 2 + track
 
 
-def flow_ids(rank: int, flows: Flows) -> I64:
-    """``kind * KIND_OF_FLOW`` + what tells the flow from all others."""
-    return flows.kind.astype(np.int64) * KIND_OF_FLOW + rank % RANKS * FLOWS_OF_RANK + np.arange(len(flows.kind))
+def arrows(rank: int, source: I64, target: I64, kind: U8) -> Arrows:
+    """Return arrows between slices of a rank, of kinds 0 to 6: ``kind * KIND_OF_FLOW`` + what tells each from all others."""
+    ids = kind.astype(np.int64) * KIND_OF_FLOW + rank % RANKS * FLOWS_OF_RANK + np.arange(len(kind))
+    return Arrows(np.append(source, target), np.append(ids, ids), np.repeat([False, True], len(ids)))
 
 
 def framed(packet: pb.TracePacket) -> bytes:
@@ -145,50 +126,48 @@ def framed(packet: pb.TracePacket) -> bytes:
     return b"\x0a" + varint(len(data)) + data
 
 
-def _heads(trace: Trace) -> Iterator[bytes]:
+def _heads(trace: Trace, words: dict[int, str]) -> Iterator[bytes]:
+    """What processes and tracks are. ``words``: texts of arguments by number."""
     for i, process in enumerate(trace.processes):
-        packet = pb.TracePacket(trusted_packet_sequence_id=sequence(trace.rank, -1))
-        packet.track_descriptor.uuid = uuid(trace.rank, SEQUENCES + i)
-        packet.track_descriptor.child_ordering = pb.TrackDescriptor.EXPLICIT
-        packet.track_descriptor.process.pid = trace.rank % RANKS + 1 + process.number * RANKS
-        packet.track_descriptor.process.process_name = process.name
-        if process.label:
-            packet.track_descriptor.process.process_labels.append(process.label)
-        yield framed(packet)
+        labels = [process.label] if process.label else []
+        descriptor = pb.TrackDescriptor(
+            uuid=uuid(trace.rank, SEQUENCES + i),
+            child_ordering=pb.TrackDescriptor.EXPLICIT,
+            process=pb.ProcessDescriptor(pid=_pid(trace, i), process_name=process.name, process_labels=labels),
+        )
+        yield framed(pb.TracePacket(trusted_packet_sequence_id=sequence(trace.rank, -1), track_descriptor=descriptor))
     names, texts = _used(trace)
     for i, track in enumerate(trace.tracks):
-        yield from _track_heads(trace, i, track, names[i], texts[i])
+        yield from _track_heads(trace, i, track, names[i], {code: words[code] for code in texts[i]})
 
 
-def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: list[int]) -> Iterator[bytes]:
+def _pid(trace: Trace, process: int) -> int:
+    return trace.rank % RANKS + 1 + trace.processes[process].number * RANKS
+
+
+def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
     """What the sequence is: its clock, its track, and the strings that its packets name by number."""
     mine = sequence(trace.rank, i)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE)
     packet.trace_packet_defaults.timestamp_clock_id = CLOCK
     packet.trace_packet_defaults.track_event_defaults.track_uuid = uuid(trace.rank, i)
-    for code in names:
-        packet.interned_data.event_names.add(iid=code + 1, name=trace.names[code])
-    for number, arg in enumerate(_arg_names(trace), start=1):
-        packet.interned_data.debug_annotation_names.add(iid=number, name=arg)
-    for code in texts:
-        packet.interned_data.debug_annotation_string_values.add(iid=code + 1, str=trace.texts[code].encode("utf-8", "backslashreplace"))
+    strings = packet.interned_data
+    strings.event_names.extend(pb.EventName(iid=code + 1, name=trace.names[code]) for code in names)
+    strings.debug_annotation_names.extend(pb.DebugAnnotationName(iid=k, name=arg) for k, arg in enumerate(_arg_names(trace), start=1))
+    strings.debug_annotation_string_values.extend(
+        pb.InternedString(iid=code, str=text.encode("utf-8", "backslashreplace")) for code, text in texts.items()
+    )
     yield framed(packet)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine)
     packet.clock_snapshot.clocks.add(clock_id=CLOCK, timestamp=0, is_incremental=True)
     packet.clock_snapshot.clocks.add(clock_id=pb.BUILTIN_CLOCK_BOOTTIME, timestamp=0)
     yield framed(packet)
-    packet = pb.TracePacket(trusted_packet_sequence_id=mine)
-    descriptor, process = packet.track_descriptor, trace.processes[track.process]
-    descriptor.uuid = uuid(trace.rank, i)
-    descriptor.parent_uuid = uuid(trace.rank, SEQUENCES + track.process)
+    descriptor = pb.TrackDescriptor(uuid=uuid(trace.rank, i), parent_uuid=uuid(trace.rank, SEQUENCES + track.process))
     if track.tid is None:
-        descriptor.name = track.name
-        descriptor.sibling_order_rank = track.order
+        descriptor.MergeFrom(pb.TrackDescriptor(name=track.name, sibling_order_rank=track.order))
     else:
-        descriptor.thread.pid = trace.rank % RANKS + 1 + process.number * RANKS
-        descriptor.thread.tid = track.tid
-        descriptor.thread.thread_name = track.name
-    yield framed(packet)
+        descriptor.thread.MergeFrom(pb.ThreadDescriptor(pid=_pid(trace, track.process), tid=track.tid, thread_name=track.name))
+    yield framed(pb.TracePacket(trusted_packet_sequence_id=mine, track_descriptor=descriptor))
 
 
 def _arg_names(trace: Trace) -> list[str]:
@@ -198,7 +177,7 @@ def _arg_names(trace: Trace) -> list[str]:
 def _used(trace: Trace) -> tuple[list[list[int]], list[list[int]]]:
     """By track the names and the texts that its slices use."""
     track = trace.slices.track.astype(np.int64)
-    texts = [arg for arg in trace.args if arg.text]
+    texts = [arg for arg in trace.args if arg.words is not None]
     text_track = np.concatenate([track[arg.slice] for arg in texts]) if texts else track[:0]
     text = np.concatenate([arg.value for arg in texts]) if texts else track[:0]
     return _by_track(track, trace.slices.name, len(trace.tracks)), _by_track(text_track, text, len(trace.tracks))
@@ -220,37 +199,32 @@ class _Rows:
     size: I64
 
 
-@dataclass(frozen=True, slots=True)
-class _Detail:
-    """A repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
-
-    at: I64
-    value: I64
-    encode: Callable[[I64], _Rows]
-
-    @staticmethod
-    def of(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
-        order = np.argsort(at, kind="stable")
-        return _Detail(at[order], value[order], encode)
+_Detail = tuple[I64, I64, Callable[[I64], _Rows]]
 
 
-def _packets(trace: Trace, order: Events) -> Iterator[bytes]:
+def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
+    """Return a repeated field of packets: of each packet ``at`` (ascending) a ``value``, which ``encode`` makes bytes of."""
+    order = np.argsort(at, kind="stable")
+    return at[order], value[order], encode
+
+
+def _packets(trace: Trace, order: tuple[I32, Bool, I64]) -> Iterator[bytes]:
     """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
     sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
-    begins, slices = order.begins == 1, trace.slices
+    (which, begins, time_ns), slices = order, trace.slices
     begin_of = np.empty(len(slices.track), np.int64)  # the packet where each slice begins
-    begin_of[order.slice[begins]] = np.flatnonzero(begins)
+    begin_of[which[begins]] = np.flatnonzero(begins)
     args, flows = _args(trace, begin_of), _flows(trace, begin_of)
-    track = slices.track[order.slice]
-    since_ns = _since(track, order.time_ns + max(trace.epoch_ns, 0))
+    track = slices.track[which]
+    since_ns = _since(track, time_ns + max(trace.epoch_ns, 0))
     for low in range(0, len(track), BLOCK):
         part = slice(low, min(low + BLOCK, len(track)))
         starts = begins[part]
         event = [
             _in_packets(args, part),
             _field(b"\x48", np.where(starts, pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END)),
-            _field(b"\x50", slices.name[order.slice[part]].astype(np.int64) + 1, starts),
+            _field(b"\x50", slices.name[which[part]].astype(np.int64) + 1, starts),
             _in_packets(flows, part),
         ]
         packet = [
@@ -273,7 +247,7 @@ def _since(track: I32, time_ns: I64) -> I64:
 
 
 def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
-    """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid, which counts from 1."""
+    """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
 
     def annotation(head: bytes) -> Callable[[I64], _Rows]:
         def encode(value: I64) -> _Rows:
@@ -285,7 +259,11 @@ def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
 
     number = {name: varint(i) for i, name in enumerate(_arg_names(trace), start=1)}
     return [
-        _Detail.of(begin_of[a.slice], a.value + a.text, annotation(b"\x08" + number[a.name] + (b"\x88\x01" if a.text else b"\x20")))
+        _detail(
+            begin_of[a.slice],
+            a.value.astype(np.int64),
+            annotation(b"\x08" + number[a.name] + (b"\x20" if a.words is None else b"\x88\x01")),
+        )
         for a in trace.args
     ]
 
@@ -302,11 +280,9 @@ def _flows(trace: Trace, begin_of: I64) -> list[_Detail]:
 
         return encode
 
-    across, ids = trace.across, flow_ids(trace.rank, trace.flows)
-    far = ACROSS * KIND_OF_FLOW + across.id
+    own = trace.arrows
     return [
-        _Detail.of(begin_of[np.append(near, across.slice[mine])], np.append(ids, far[mine]), fixed(tag))
-        for near, mine, tag in ((trace.flows.source, ~across.ends, b"\xf9\x02"), (trace.flows.target, across.ends, b"\x81\x03"))
+        _detail(begin_of[own.slice[mine]], own.id[mine], fixed(tag)) for mine, tag in ((~own.ends, b"\xf9\x02"), (own.ends, b"\x81\x03"))
     ]
 
 
@@ -325,10 +301,10 @@ def _field(tag: bytes, value: I64, where: Bool | None = None) -> _Rows:
 def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
     """Return a row for each packet of ``part``: its details, one after the other in their order."""
     at, rows = [np.zeros(0, np.int64)], [_Rows(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
-    for detail in details:
-        mine = slice(*np.searchsorted(detail.at, (part.start, part.stop)).tolist())
-        at.append(detail.at[mine] - part.start)
-        rows.append(detail.encode(detail.value[mine]))
+    for where, value, encoded in details:
+        mine = slice(*np.searchsorted(where, (part.start, part.stop)).tolist())
+        at.append(where[mine] - part.start)
+        rows.append(encoded(value[mine]))
     packet, size = np.concatenate(at), np.concatenate([r.size for r in rows])
     order = np.argsort(packet.astype(np.uint16), kind="stable")  # numpy sorts 16 bits by radix
     begin = np.cumsum(size) - size
@@ -337,8 +313,7 @@ def _in_packets(details: Sequence[_Detail], part: slice) -> _Rows:
 
 
 def _sizes(parts: Sequence[_Rows]) -> I64:
-    total: I64 = np.sum([p.size for p in parts], axis=0)
-    return total
+    return np.asarray(np.sum([p.size for p in parts], axis=0))
 
 
 def _side_by_side(parts: Sequence[_Rows]) -> U8:

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE, U8
+from graphlink.model import I32, I64, NOWHERE, Bool
 
 _FAR = np.iinfo(np.int64).max
 
@@ -33,18 +33,6 @@ class Slices:
     parent: I32
     name: I32
 
-    @staticmethod
-    def joined(parts: list[Slices]) -> Slices:
-        """All of ``parts``, one after the other; their ``parent``s are positions in the whole."""
-        return Slices(
-            track=np.concatenate([p.track for p in parts]),
-            start_ns=np.concatenate([p.start_ns for p in parts]),
-            end_ns=np.concatenate([p.end_ns for p in parts]),
-            key=np.concatenate([p.key for p in parts]),
-            parent=np.concatenate([p.parent for p in parts]),
-            name=np.concatenate([p.name for p in parts]),
-        )
-
 
 def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
     """Slices that follow each other on their tracks, none in another."""
@@ -52,15 +40,6 @@ def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
     key = np.empty(n, np.int64)
     key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
     return Slices(track, start_ns, end_ns, key, np.full(n, NOWHERE, np.int32), name)
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Begins and ends of slices in the order of a file: by time, and in an order at one time that nests. Two a slice."""
-
-    slice: I32
-    begins: U8  # 1 or 0
-    time_ns: I64
 
 
 def nested(slices: Slices) -> tuple[I64, I64]:
@@ -106,8 +85,11 @@ def _after(slices: Slices, order: I64) -> I64:
     return out
 
 
-def events(slices: Slices) -> Events:
-    """Order begins and ends of slices, which are cut as ``nested`` says. O(n log n)."""
+def events(slices: Slices) -> tuple[I32, Bool, I64]:
+    """Order begins and ends of slices, two a slice, as a file has them: by time, and at one time so that they nest. O(n log n).
+
+    Return the slice of each, whether it begins there, and when; they are cut as ``nested`` says.
+    """
     n = len(slices.track)
     end_ns, end_key = nested(slices)
     time_ns = np.concatenate([slices.start_ns, end_ns])
@@ -115,7 +97,7 @@ def events(slices: Slices) -> Events:
     rank[n:] += 1
     order = np.lexsort((rank, time_ns))
     which = order % n if n else order
-    return Events(which.astype(np.int32), (order < n).astype(np.uint8), time_ns[order])
+    return which.astype(np.int32), order < n, time_ns[order]
 
 
 def lanes(start_ns: I64, end_ns: I64, group: I64) -> I64:

@@ -11,7 +11,6 @@ from msgspec import UNSET, structs
 
 from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.pipeline.causes import account
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.peers import TOLERANCE_NS, clock_warnings
 from graphlink.pipeline.recognise import Recognised, recognise
@@ -20,6 +19,7 @@ from graphlink.pipeline.rules import OPTIMIZER
 from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
 from graphlink.pipeline.theory import measure, rates, theory
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
     place = pipeline.ranks.index(rank)
     return RankPipeline(
         pipeline.runs[place],
-        taken(pipeline.idle, pipeline.idle.rank == rank),
+        take(pipeline.idle, pipeline.idle.rank == rank),
         pipeline.recorded[place],
     )
 
@@ -161,15 +161,13 @@ def _left_out(found: Sequence[Recognised]) -> list[str]:
 
 def _theory(whole: Pipes, groups: Sequence[Sequence[int]], found: Sequence[Recognised], steps: Sequence[StepEntry]) -> Theory | None:
     """Compute theory; of several pipelines the parts are added up, and the rates are those of the first."""
-    out: Theory | None = None
+    each = []
     for group, one in zip(groups, found, strict=True):
         own = [structs.replace(s, work_ns=tuple(s.work_ns[i] for i in group), own_ns=tuple(s.own_ns[i] for i in group)) for s in steps]
         inside = not all(whole.runs[i].sees_device for i in group)
-        mine = theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own)
-        if mine is None:
-            return None
-        if out is not None:
-            parts = {name: ns + getattr(mine.parts_ns, name) for name, ns in structs.asdict(out.parts_ns).items()}
-            mine = structs.replace(out, parts_ns=PartsNs(**parts))
-        out = mine
-    return out
+        each.append(theory(one, measure([whole.runs[i].ranges for i in group], one, waits_inside=inside), own))
+    known = [mine for mine in each if mine is not None]
+    if len(known) < len(each):
+        return None
+    parts = {name: sum(getattr(mine.parts_ns, name) for mine in known) for name in PartsNs.__struct_fields__}
+    return structs.replace(known[0], parts_ns=PartsNs(**parts))

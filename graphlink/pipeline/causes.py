@@ -13,7 +13,6 @@ waited for is what the device takes from one kernel to the next: ``launch_starve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -21,11 +20,11 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.pipeline import spans
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.peers import Matched, Producers, matched, producers
 from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Phase, Spans, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.pipeline.waits import LATENCY_NS
+from graphlink.tables import take
 
 _LATEST: Final = np.iinfo(np.int64).max
 
@@ -39,12 +38,12 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
     parts = _Parts()
     from_ns = {run.rank: run.recorded_from_ns for run in runs}
-    profiled = {run.rank: taken(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
+    profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
     for run, supply, meeting in zip(runs, producers(pipes), matched(runs), strict=True):
         delayed = _Delayed(run, supply, meeting, from_ns, profiled)
         for step in steps:
             _of_step(parts, run, step, delayed, steps[step.number + 1].start_ns if step.number + 1 < len(steps) else _LATEST)
-    idle = parts.idle(runs)
+    idle = parts.idle()
     _assert_complete(runs, steps, idle)
     return steps, idle
 
@@ -60,15 +59,14 @@ def _step(number: int, runs: Sequence[StageRun]) -> StepEntry:
 
 
 def _work(run: StageRun, step: int) -> Spans:
-    low, high = np.searchsorted(run.work.key, [step, step + 1]).tolist()
-    return Spans(run.work.start_ns[low:high], run.work.end_ns[low:high])
+    part = slice(*np.searchsorted(run.work.key, [step, step + 1]).tolist())
+    return Spans(run.work.start_ns[part], run.work.end_ns[part])
 
 
 def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
     """Return the ranges of a step, those of the optimizer or the others."""
     low, high = np.searchsorted(run.ranges.step, [step, step + 1]).tolist()
-    out: I64 = low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer)
-    return out
+    return np.asarray(low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer))
 
 
 def _of_step(parts: _Parts, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
@@ -80,16 +78,15 @@ def _of_step(parts: _Parts, run: StageRun, step: StepEntry, delayed: _Delayed, n
     begins = int(max(r.start_ns[forward[0] if len(forward) else mine[0]], work.start_ns[0] if len(work.start_ns) else step.start_ns))
     ends = int(r.end_ns[mine].max())
     idle = spans.complement(work, step.start_ns, step.end_ns)
-    head = spans.within(idle, step.start_ns, begins)
-    parts.add(run, step, head, Cause.WARMUP, f"before {delayed.name(int(mine[0]))}")
+    head, tail = spans.within(idle, step.start_ns, begins), spans.within(idle, max(begins, ends), step.end_ns)
+    parts.add(run, step, head, Cause.WARMUP, lambda _: f"before {delayed.name(int(mine[0]))}")
     delayed.explain(parts, step, spans.within(idle, begins, max(begins, ends)))
-    last = mine[int(np.argmax(r.end_ns[mine]))]
-    parts.add(run, step, spans.within(idle, max(begins, ends), step.end_ns), Cause.COOLDOWN, f"after {delayed.name(int(last))}")
+    parts.add(run, step, tail, Cause.COOLDOWN, lambda _: f"after {delayed.name(int(mine[np.argmax(r.end_ns[mine])]))}")
     optimizer = _rows(run, step.number, optimizer=True)
     if len(optimizer):
         until = max(step.end_ns, int(r.end_ns[optimizer].max()), delayed.last_collective_ns(step))
         outside = spans.complement(delayed.busy, step.end_ns, max(step.end_ns, min(until, next_ns)))
-        parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, "around the optimizer")
+        parts.add(run, step, outside, Cause.OPTIMIZER_SYNC, lambda _: "around the optimizer")
 
 
 class _Delayed:
@@ -139,28 +136,29 @@ class _Delayed:
         made = (following != NOWHERE) & (self.supply.end_ns[f] != NO_TIME)
         produced = np.where(made, self.supply.end_ns[f], x)
         arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
-        talk = self._talk(exchange, x, y, produced)
-        local = cause != Cause.UNKNOWN
-        middle = np.clip(np.where(local & ~talk.known & ~talk.seen, y, talk.transfer_ns), x, y)
-        alone = talk.receives & ~talk.known & ~local  # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
-        stall = np.where(talk.any, np.where(talk.collective, x, produced), arrives)
+        kind = _taken(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
+        some, local = exchange != NOWHERE, cause != Cause.UNKNOWN
+        known, seen, transfer_ns, late_rank = self._transfer(exchange, kind, x, y, produced)
+        middle = np.clip(np.where(local & ~known & ~seen, y, transfer_ns), x, y)
+        # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
+        alone = some & (kind == CommKind.RECV) & ~known & ~local
+        stall = np.where(some, np.where(kind == CommKind.COLLECTIVE, x, produced), arrives)
         stall = np.where(local, x, np.where(alone & ~made, y, stall))
         stall = np.clip(stall, x, middle)
-        late = self._late_ns(talk.late_rank, stall, middle)
+        late = self._late_ns(late_rank, stall, middle)
 
         def stalled(i: int) -> str:
             return self._with_words(self.stalled(int(following[i]), bool(alone[i])), int(exchange[i]))
 
-        self._add(parts, step, x, stall, np.full(len(x), Cause.DEPENDENCY_STALL), stalled)
+        parts.add(self.run, step, Spans(x, stall), Cause.DEPENDENCY_STALL, stalled)
         evidence = _taken(delays.evidence, by, 0)
 
         def came(i: int) -> str:
-            return self._came_last(int(talk.late_rank[i]), int(exchange[i]))
+            return self._came_last(int(late_rank[i]), int(exchange[i]))
 
-        first = (talk.first & (self._recorded_from(talk.late_rank) > talk.start_ns)) & ~local
-        late = np.where(first, middle, np.where(local, stall, late))
-        self._add(parts, step, stall, late, np.full(len(x), Cause.PROFILER_ARTEFACT), lambda i: f"{came(i)}, in its profiler")
-        waits = talk.any & ~local
+        late = np.where(known & ~local & self._before_recording(exchange, kind, late_rank), middle, np.where(local, stall, late))
+        parts.add(self.run, step, Spans(stall, late), Cause.PROFILER_ARTEFACT, lambda i: f"{came(i)}, in its profiler")
+        waits = some & ~local
         then = np.where(waits, Cause.STRAGGLER_WAIT, cause)
         handed = ~waits & ~local & (evidence == 0) & (middle - late <= LATENCY_NS) & self.run.sees_device & self.run.sees_causes
         then = np.where(handed, Cause.LAUNCH_STARVED, then)
@@ -168,64 +166,47 @@ class _Delayed:
         def held(i: int) -> str:
             return came(i) if waits[i] else "from one kernel to the next" if handed[i] else delays.texts[evidence[i]]
 
-        self._add(parts, step, late, middle, then, held)
-        self._add(
-            parts, step, middle, y, np.full(len(x), Cause.EXPOSED_COMMUNICATION), lambda i: self._came_last(NOWHERE, int(exchange[i]))
-        )
+        parts.add(self.run, step, Spans(late, middle), then, held)
+        parts.add(self.run, step, Spans(middle, y), Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
 
-    def _talk(self, exchange: I64, x: I64, y: I64, produced: I64) -> _Talk:
-        """Return what is known of the communication ``exchange`` of each piece [x, y); where there is none, it all lies after the piece."""
-        ex, meeting = self.run.exchanges, self.meeting
+    def _transfer(self, exchange: I64, kind: I64, x: I64, y: I64, produced: I64) -> tuple[Bool, Bool, I64, I64]:
+        """Return, of the communication ``exchange`` of each piece [x, y), whether all its sides were recorded, else whether NCCL's own
+        records tell when its transfer began; when it did, the end of the piece where there is none; and the rank that came last."""
         some = exchange != NOWHERE
-        kind = _taken(ex.kind, exchange, CommKind.UNKNOWN)
-        known = some & _taken(meeting.known, exchange, 0).astype(np.bool_)
-        receives, unknown = some & (kind == CommKind.RECV), some & (kind == CommKind.UNKNOWN)
+        known = some & _taken(self.meeting.known, exchange, 0).astype(np.bool_)
         came = _taken(self.came_ns, exchange, NO_TIME)
         seen = some & ~known & (came != NO_TIME)
         # Of unknown parameters it transfers once there is something to.
-        guess = np.where(seen, came, np.where(receives, y, np.where(unknown, produced, x)))
-        transfer = np.where(known, _taken(meeting.transfer_from_ns, exchange, 0), guess)
-        return _Talk(
-            any=some,
-            known=known,
-            seen=seen,
-            receives=receives,
-            collective=some & (kind == CommKind.COLLECTIVE),
-            first=known & (kind == CommKind.COLLECTIVE) & (_taken(ex.ordinal, exchange, NOWHERE) == 0),
-            start_ns=_taken(ex.start_ns, exchange, 0),
-            transfer_ns=np.where(some, transfer, y),
-            late_rank=np.where(known, _taken(meeting.late_rank, exchange, NOWHERE), NOWHERE),
-        )
+        guess = np.where(seen, came, np.where(kind == CommKind.RECV, y, np.where(kind == CommKind.UNKNOWN, produced, x)))
+        transfer = np.where(known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(some, guess, y))
+        return known, seen, transfer, np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
 
-    def _recorded_from(self, rank: I64) -> I64:
-        return np.array([self.from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
+    def _before_recording(self, exchange: I64, kind: I64, rank: I64) -> Bool:
+        """Return which collectives are the first of their group, and began before the recording of ``rank`` does."""
+        ex = self.run.exchanges
+        begins = np.array([self.from_ns.get(r, NO_TIME) for r in rank.tolist()], np.int64)
+        first = (kind == CommKind.COLLECTIVE) & (_taken(self.run.ordinal, exchange, NOWHERE) == 0)
+        return np.asarray(first & (begins > _taken(ex.start_ns, exchange, 0)))
 
     def _late_ns(self, rank: I64, start: I64, end: I64) -> I64:
         """Return up to when, of each wait for a late rank, that one's profiler kept it: so much of the wait counts as the profiler's."""
         out = start.copy()
         for r in np.unique(rank[rank != NOWHERE]).tolist():
             at = np.flatnonzero(rank == r)
-            kept = Spans(self.profiled[r].start_ns, self.profiled[r].end_ns)
-            kept = spans.within(kept, int(start[at].min()), int(end[at].max()))
+            kept = spans.within(self.profiled[r], int(start[at].min()), int(end[at].max()))
             out[at] += spans.overlap_ns(kept, start[at], end[at])
         return out
-
-    def _add(self, parts: _Parts, step: StepEntry, start: I64, end: I64, cause: I64, words: Callable[[int], str]) -> None:
-        for i in np.flatnonzero(start < end).tolist():
-            parts.one(self.run, step, int(start[i]), int(end[i]), int(cause[i]), words(i))
 
     def _range_at(self, at_ns: I64) -> I64:
         """Return the range in which, or with which, work goes on at each moment; ``NOWHERE`` between ranges."""
         k = self.order[np.maximum(np.searchsorted(self.starts_ns, at_ns, side="right") - 1, 0)]
-        out: I64 = np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE)
-        return out
+        return np.asarray(np.where((self.run.ranges.start_ns[k] <= at_ns) & (at_ns < self.run.ranges.end_ns[k]), k, NOWHERE))
 
     def _begins(self, step: StepEntry, k: I64, at_ns: I64) -> Bool:
         """Return whether the work of range ``k`` begins at each moment. In a run without device ops a range may wait before it works."""
         begins = self.run.ranges.start_ns[k]
         work = spans.within(_work(self.run, step.number), int(begins.min()), int(at_ns.max()))
-        out: Bool = spans.overlap_ns(work, begins, at_ns) == 0
-        return out
+        return np.asarray(spans.overlap_ns(work, begins, at_ns) == 0)
 
     def _stalled(self, k: int, alone: bool) -> str:
         if k == NOWHERE:
@@ -237,30 +218,12 @@ class _Delayed:
         return f"{self.name(k)} waited for {made}"
 
     def _came_last(self, rank: int, exchange: int) -> str:
-        name = self._name(exchange)
+        name = "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
         return self._with_words(name if rank == NOWHERE else f"{name}: rank {rank} came last", exchange)
-
-    def _name(self, exchange: int) -> str:
-        return "" if exchange == NOWHERE else self.run.exchanges.names[self.run.exchanges.name[exchange]]
 
     def _with_words(self, text: str, exchange: int) -> str:
         words = self.words.get(exchange, "")
         return f"{text}; {words}" if words else text
-
-
-@dataclass(frozen=True, slots=True)
-class _Talk:
-    """The communication of each piece of idle time. ``transfer_ns``: when its transfer began; the end of the piece where there is none."""
-
-    any: Bool
-    known: Bool  # all its sides were recorded
-    seen: Bool  # else NCCL's own records tell when its transfer began
-    receives: Bool
-    collective: Bool
-    first: Bool  # of its group
-    start_ns: I64
-    transfer_ns: I64
-    late_rank: I64
 
 
 def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
@@ -278,20 +241,18 @@ class _Parts:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.texts: dict[str, int] = {"": 0}
 
-    def add(self, run: StageRun, step: StepEntry, idle: Spans, cause: Cause, evidence: str) -> None:
-        for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
-            self.one(run, step, start, end, cause, evidence)
+    def add(self, run: StageRun, step: StepEntry, idle: Spans, cause: I64 | Cause, evidence: Callable[[int], str]) -> None:
+        """Add the spans that are not empty, each with its cause and evidence."""
+        causes = np.broadcast_to(cause, idle.start_ns.shape)
+        for i in np.flatnonzero(idle.start_ns < idle.end_ns).tolist():
+            text = self.texts.setdefault(evidence(i), len(self.texts))
+            self.rows.append((run.rank, step.number, int(idle.start_ns[i]), int(idle.end_ns[i]), int(causes[i]), text))
 
-    def one(self, run: StageRun, step: StepEntry, start: int, end: int, cause: int, evidence: str) -> None:
-        self.rows.append((run.rank, step.number, start, end, cause, self.texts.setdefault(evidence, len(self.texts))))
-
-    def idle(self, runs: Sequence[StageRun]) -> Idle:
+    def idle(self) -> Idle:
         table = np.array(self.rows, np.int64).reshape(-1, 6)
         table = _touching_joined(table[np.lexsort((table[:, 2], table[:, 0]))])
         rank, step, start, end, cause, evidence = table.T.copy()
-        stage = {run.rank: int(run.ranges.stage[run.ranges.phase != Phase.OPT].min()) for run in runs}
-        stages = np.array([stage[r] for r in rank.tolist()], np.int64)
-        return Idle(rank, stages, step, start, end, cause.astype(np.uint8), evidence.astype(np.int32), tuple(self.texts))
+        return Idle(rank, step, start, end, cause.astype(np.uint8), evidence.astype(np.int32), tuple(self.texts))
 
 
 def _touching_joined(table: I64) -> I64:

@@ -36,17 +36,16 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class CompleteStep:
-    """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and backward."""
+    """A step in which every rank ran each of the ``microbatches`` once through each of its ``chunks``, forward and backward.
+
+    ``split``: some backwards are split into input and weight gradient.
+    """
 
     step: int
     ranks: tuple[Recorded, ...]
     microbatches: int
     chunks: int
-
-    @property
-    def split(self) -> bool:
-        """Return whether some backwards are split into input and weight gradient."""
-        return any(bool((rank.phase == Phase.W).any()) for rank in self.ranks)
+    split: bool
 
 
 def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list[CompleteStep], dict[int, str]]:
@@ -72,8 +71,8 @@ def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list
             if why:
                 left_out[step] = why
             else:
-                many = int(recorded[0].microbatch.max()) + 1
-                complete.append(CompleteStep(step, recorded, many, int(recorded[0].chunk.max()) + 1))
+                many, pieces = (int(column.max()) + 1 for column in (recorded[0].microbatch, recorded[0].chunk))
+                complete.append(CompleteStep(step, recorded, many, pieces, any((rank.phase == Phase.W).any() for rank in recorded)))
     return complete, left_out
 
 

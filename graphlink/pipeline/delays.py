@@ -10,21 +10,22 @@ before counts as that, too, and so do the up to 20 us that a launch takes right 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.graph.waits import WaitSlices
-from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
-from graphlink.pipeline.exchanges import RankExchanges
-from graphlink.pipeline.grouped import taken
-from graphlink.pipeline.records import Cause, Delays, Exchanges, Phase, Spans
+from graphlink.pipeline.exchanges import of_rows
+from graphlink.pipeline.records import Cause, Delays, Phase, Spans
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
+from graphlink.tables import concat, take
 
 _MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
 _LOADER: Final = re.compile(
@@ -32,7 +33,7 @@ _LOADER: Final = re.compile(
 )
 
 
-def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExchanges, reasons: Delays) -> Delays:
+def device_delays(graph: Graph, linked: Linked, worked: Worked, ops: CommOps, reasons: Delays) -> Delays:
     """Explain the idle time of a device. ``reasons``: what may have blocked its host (``host_reasons``).
 
     First counts communication that the next work waited for, then its late launch, then communication that just ran meanwhile.
@@ -41,15 +42,15 @@ def device_delays(graph: Graph, linked: Linked, worked: Worked, found: RankExcha
     idle = _idle(worked)
     next_op = worked.op[np.searchsorted(device.start_ns[worked.op], idle.end_ns)]
     cut = segments(graph, linked, idle, next_op)
-    exchange = np.where(cut.op == NOWHERE, NOWHERE, found.of_device[cut.op] if len(found.of_device) else NOWHERE)
+    exchange = np.append(of_rows(ops, len(device.start_ns), on_host=False), NOWHERE)[cut.op]
     late = (exchange == NOWHERE) & (cut.call != NOWHERE)
     at = np.flatnonzero(late)
     touching = (cut.end_ns[at[:-1]] == cut.start_ns[at[1:]]) & (cut.next[at[:-1]] == cut.next[at[1:]])
     first, last = at[np.append(True, ~touching)[: len(at)]], at[np.append(~touching, True)[: len(at)]]
     launches = [f"{strings[k]} came late" for k in linked.trace.calls.name[cut.call[last]].tolist()]
     by_host = explained(Spans(cut.start_ns[first], cut.end_ns[last]), launches, reasons)
-    by_device = _by_device(linked, taken(cut, ~late), exchange[~late])
-    return _with_exchanges(joined(by_host, by_device), found.exchanges)
+    by_device = _by_device(linked, take(cut, ~late), exchange[~late])
+    return _with_exchanges(joined(by_host, by_device), ops)
 
 
 def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delays) -> Delays:
@@ -60,22 +61,20 @@ def host_delays(linked: Linked, entries: Entries, worked: Worked, reasons: Delay
     outer = np.flatnonzero(outermost & ~marks & ~linked.crossing & np.isin(rows.tid, entries.tid))
     pieces = spans.cut(_idle(worked), rows.start_ns[outer], rows.end_ns[outer])
     words = [f"host: {strings[rows.name[outer[k]]]}" if k != NOWHERE else "host between operators" for k in pieces.by.tolist()]
-    return explained(Spans(pieces.start_ns, pieces.end_ns), words, reasons)
+    return explained(pieces, words, reasons)
 
 
 def joined(*tables: Delays) -> Delays:
     """Put tables together, sorted by start; of equal starts those of the first table come first."""
-    start, end, cause, exchange = (
-        np.concatenate([getattr(table, name) for table in tables]) for name in ("start_ns", "end_ns", "cause", "exchange")
-    )
     texts = {text: k for k, text in enumerate(dict.fromkeys(["", *(text for table in tables for text in table.texts)]))}
-    evidence = np.concatenate([np.array([texts[text] for text in table.texts], np.int32)[table.evidence] for table in tables])
-    order = np.argsort(start, kind="stable")
-    return Delays(start[order], end[order], cause[order], exchange[order], evidence[order], tuple(texts))
+    numbered = (replace(table, evidence=np.array([texts[text] for text in table.texts], np.int32)[table.evidence]) for table in tables)
+    whole = concat(*numbered)
+    return replace(take(whole, np.argsort(whole.start_ns, kind="stable")), texts=tuple(texts))
 
 
-def _table(start_ns: I64, end_ns: I64, cause: Cause, exchange: I32, words: list[str]) -> Delays:
+def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange: I32 | None = None) -> Delays:
     """Return a table of one cause, one entry a text."""
+    exchange = np.full(len(words), NOWHERE, np.int32) if exchange is None else exchange
     texts = {text: k for k, text in enumerate(dict.fromkeys(["", *words]))}
     evidence = np.array([texts[text] for text in words], np.int32)
     return Delays(start_ns, end_ns, np.full(len(start_ns), cause, np.uint8), exchange, evidence, tuple(texts))
@@ -95,7 +94,7 @@ def _by_device(linked: Linked, cut: Segments, exchange: I64) -> Delays:
         f"{strings[device.name[op]]} outside any range" if is_foreign else ""
         for op, is_foreign in zip(cut.op.tolist(), foreign.tolist(), strict=True)
     ]
-    table = _table(cut.start_ns, cut.end_ns, Cause.UNKNOWN, exchange.astype(np.int32), words)
+    table = _table(cut.start_ns, cut.end_ns, Cause.UNKNOWN, words, exchange.astype(np.int32))
     table.cause[foreign & _loads(linked, cut.op)] = Cause.DATA_LOADING
     return table
 
@@ -110,7 +109,7 @@ def _loads(linked: Linked, row: I32) -> Bool:
     return out
 
 
-def _with_exchanges(delays: Delays, ex: Exchanges) -> Delays:
+def _with_exchanges(delays: Delays, ex: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
     Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
@@ -122,10 +121,10 @@ def _with_exchanges(delays: Delays, ex: Exchanges) -> Delays:
     return _meanwhile(delays, ex, unexplained, ex.kind != CommKind.SEND)
 
 
-def _meanwhile(delays: Delays, ex: Exchanges, which: Bool, usable: Bool) -> Delays:
+def _meanwhile(delays: Delays, ex: CommOps, which: Bool, usable: Bool) -> Delays:
     """Give those ``which`` have no exchange the ``usable`` ones that ran meanwhile."""
     x = np.flatnonzero(usable)
-    pieces = spans.cut(Spans(delays.start_ns, delays.end_ns), ex.start_ns[x], ex.end_ns[x])
+    pieces = spans.cut(delays, ex.start_ns[x], ex.end_ns[x])
     of, by = pieces.of, pieces.by
     free = which[of] & (delays.exchange[of] == NOWHERE) & (by != NOWHERE)
     exchange = delays.exchange[of].copy()
@@ -133,36 +132,36 @@ def _meanwhile(delays: Delays, ex: Exchanges, which: Bool, usable: Bool) -> Dela
     return Delays(pieces.start_ns, pieces.end_ns, delays.cause[of], exchange, delays.evidence[of], delays.texts)
 
 
-def host_reasons(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
+def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
     """Return what may have blocked the host threads ``threads`` (ids); may overlap. ``waits`` in graph time."""
     trace, strings = linked.trace, linked.trace.strings
     overhead = trace.overhead
     words = [f"profiler: {strings[name]}" for name in overhead.name.tolist()]
-    none = np.full(len(words), NOWHERE, np.int32)
-    tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, none, words)]
+    tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, words)]
     for table, pattern, cause in ((trace.calls, _MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, _LOADER, Cause.DATA_LOADING)):
         fitting = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]
         mine = np.flatnonzero(np.isin(table.name, fitting) & np.isin(table.tid, threads))
         words = [strings[k] for k in table.name[mine].tolist()]
-        tables.append(_table(table.start_ns[mine], table.end_ns[mine], cause, np.full(len(mine), NOWHERE, np.int32), words))
-    return joined(*tables, _waited(graph, linked, found, waits, threads))
+        tables.append(_table(table.start_ns[mine], table.end_ns[mine], cause, words))
+    return joined(*tables, _waited(graph, linked, ops, waits, threads))
 
 
-def _waited(graph: Graph, linked: Linked, found: RankExchanges, waits: WaitSlices, threads: I64) -> Delays:
+def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
     """Tell waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
-    mine = taken(waits, np.isin(graph.tid[waits.part], threads))
+    mine = take(waits, np.isin(graph.tid[waits.part], threads))
     source = _awaited(graph, mine.part)
     by_host = (source != NOWHERE) & (graph.kind[source] == NodeKind.HOST_COMM)
     by_device = (source != NOWHERE) & ~by_host
     row = np.where(source == NOWHERE, NOWHERE, graph.row[source])
     exchange = np.full(len(row), NOWHERE, np.int32)
-    exchange[by_host], exchange[by_device] = found.of_host[row[by_host]], found.of_device[row[by_device]]
+    for of, on_host, count in ((by_host, True, len(linked.trace.host.start_ns)), (by_device, False, len(device.start_ns))):
+        exchange[of] = of_rows(ops, count, on_host=on_host)[row[of]]
     words = []
     for call, at, is_exchange in zip(mine.call.tolist(), row.tolist(), (by_host | (exchange != NOWHERE)).tolist(), strict=True):
         by = strings[calls.name[call]] if call != NOWHERE else "wait"
         words.append(by if is_exchange else f"{by} waited for {strings[device.name[at]] if at != NOWHERE else 'device work'}")
-    out = _table(mine.start_ns + graph.epoch_ns, mine.end_ns + graph.epoch_ns, Cause.HOST_SYNC, exchange, words)
+    out = _table(mine.start_ns + graph.epoch_ns, mine.end_ns + graph.epoch_ns, Cause.HOST_SYNC, words, exchange)
     out.cause[_loads(linked, np.where(by_device, row, NOWHERE))] = Cause.DATA_LOADING
     out.cause[by_host | (exchange != NOWHERE)] = Cause.UNKNOWN
     return out
@@ -180,15 +179,14 @@ def _awaited(graph: Graph, part: I32) -> I64:
     return out
 
 
-def receive_waits(linked: Linked, comm: Communication, found: RankExchanges, threads: I64) -> Delays:
+def receive_waits(linked: Linked, comm: Communication, threads: I64) -> Delays:
     """Return host-side receives and collectives that somebody waited for on ``threads``.
 
     Such a row ends when its waiter returns; that one has waited since its thread last began or ended something, or since the row began.
     The graph takes fewer of these for waits (only where the next row begins within 50 us), so that nothing else is hidden in them.
     """
     rows = linked.trace.host
-    receives = np.array([node.recorded != CommKind.SEND.name for node in comm.host_node], np.bool_)
-    row = comm.host_row[receives]
+    row = comm.host_row[~comm.host_sends]
     row = row[np.isin(rows.tid[row], threads)]
     start = rows.start_ns[row].copy()
     for tid in np.unique(rows.tid[row]).tolist():
@@ -197,7 +195,8 @@ def receive_waits(linked: Linked, comm: Communication, found: RankExchanges, thr
         mine = rows.tid[row] == tid
         last = np.searchsorted(marks, rows.end_ns[row[mine]], side="left") - 1
         start[mine] = np.maximum(start[mine], np.where(last >= 0, marks[np.maximum(last, 0)], start[mine]) if len(marks) else start[mine])
-    return _table(start, rows.end_ns[row], Cause.UNKNOWN, found.of_host[row], ["wait"] * len(row))
+    exchange = of_rows(comm.ops, len(rows.start_ns), on_host=True)[row]
+    return _table(start, rows.end_ns[row], Cause.UNKNOWN, ["wait"] * len(row), exchange)
 
 
 def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:
@@ -207,17 +206,15 @@ def explained(late: Spans, otherwise: list[str], reasons: Delays) -> Delays:
     left = Pieces(late.start_ns, late.end_ns, np.arange(len(late.start_ns)), np.full(len(late.start_ns), NOWHERE))
     done: list[Pieces] = []
     for group in (*groups, np.flatnonzero(~np.isin(reasons.cause, first))):
-        pieces = spans.cut(Spans(left.start_ns, left.end_ns), reasons.start_ns[group], reasons.end_ns[group])
+        pieces = spans.cut(left, reasons.start_ns[group], reasons.end_ns[group])
         of, hit = left.of[pieces.of], pieces.by != NOWHERE
         done.append(Pieces(pieces.start_ns[hit], pieces.end_ns[hit], of[hit], group[pieces.by[hit]]))
         left = Pieces(pieces.start_ns[~hit], pieces.end_ns[~hit], of[~hit], pieces.by[~hit])
-    columns = (np.concatenate([getattr(one, name) for one in (*done, left)]) for name in Pieces.__slots__)
-    cut = Pieces(*columns)
-    cut = _with_latency(_blocked_before(late, taken(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
+    cut = concat(*done, left)
+    cut = _with_latency(_blocked_before(late, take(cut, np.argsort(cut.start_ns, kind="stable")), reasons))
     of, by = cut.of.tolist(), cut.by.tolist()
     words = [otherwise[o] if b == NOWHERE else reasons.texts[reasons.evidence[b]] for o, b in zip(of, by, strict=True)]
-    exchange = np.full(len(by), NOWHERE, np.int32)
-    out = _table(cut.start_ns, cut.end_ns, Cause.LAUNCH_STARVED, exchange, words)
+    out = _table(cut.start_ns, cut.end_ns, Cause.LAUNCH_STARVED, words)
     known = cut.by != NOWHERE
     out.cause[known], out.exchange[known] = reasons.cause[cut.by[known]], reasons.exchange[cut.by[known]]
     return out
@@ -265,4 +262,4 @@ def _split(cut: Pieces, given_ns: I64, to: I64) -> Pieces:
         np.append(cut.of, cut.of[parts]),
         np.append(np.where(given_ns > 0, to, cut.by), np.full(len(parts), NOWHERE)),
     )
-    return taken(out, np.argsort(out.start_ns, kind="stable"))
+    return take(out, np.argsort(out.start_ns, kind="stable"))

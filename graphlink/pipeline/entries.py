@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
-from graphlink.pipeline.grouped import codes, counted, taken
+from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, Reading, Rule, readings
+from graphlink.tables import concat, take
 
 _BACKWARD = (Phase.B, Phase.I)
 
@@ -52,17 +53,18 @@ def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> tuple[Entries | 
     texts = [linked.trace.strings[k] for k in names.tolist()]
     known = readings(texts, (*user, *RULES, OPTIMIZER))
 
-    def of_rule(rule: Rule) -> _Raw | None:
+    def of_rule(rule: Rule) -> tuple[Entries, I64] | None:
         return _table(linked, marked, name, [known[t][1] if t in known and known[t][0] is rule else () for t in texts])
 
     passed_over = []
     for rule in (*user, *RULES):
-        raw = of_rule(rule)
-        why = _why_not(raw) if raw is not None else ""
-        if raw is not None and not why:
-            return _finished(linked, raw, of_rule(OPTIMIZER), rule), warnings
-        if why:
-            passed_over.append(f"ranges of {rule.name} are passed over: {why}")
+        found = of_rule(rule)
+        if found is None:
+            continue
+        why = _why_not(found[0])
+        if not why:
+            return _finished(linked, *found, of_rule(OPTIMIZER), rule), warnings
+        passed_over.append(f"ranges of {rule.name} are passed over: {why}")
     return None, (*warnings, *passed_over)
 
 
@@ -80,37 +82,39 @@ def _crossing(linked: Linked, user: Sequence[Rule]) -> tuple[str, ...]:
     return (f"pipeline ranges that cross others of their thread are left out: {len(lost)}, the first is {first}",)
 
 
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    """Ranges of one rule as read, two for a name that says two phases (``second``)."""
+def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Reading, ...]]) -> tuple[Entries, I64] | None:
+    """Return the ranges among the rows ``marked`` that a rule reads, and their layers; ``name`` of each row points into ``of_name``.
 
-    tid: I64
-    start_ns: I64
-    end_ns: I64
-    phase: U8
-    stage: I64
-    chunk: I64
-    microbatch: I64
-    layer: I64
-    second: Bool
-
-
-def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Reading, ...]]) -> _Raw | None:
-    """Return the ranges among the rows ``marked`` that a rule reads; ``name`` of each row points into ``of_name``."""
+    They have what names say, two for a name that says two phases: ``other_threads`` is ``NOWHERE`` for the second, 0 for all others.
+    """
     rows = linked.trace.host
     many = np.array([len(read) for read in of_name], np.int64)[name]
     at = np.repeat(np.arange(len(name)), many)
     if not len(at):
         return None
     second = counted(at)
-    read = [of_name[k][i] for k, i in zip(name[at].tolist(), second.tolist(), strict=True)]
-    columns = {key: np.array([getattr(r, key) for r in read], np.int64) for key in ("stage", "chunk", "microbatch", "layer")}
-    phase = np.array([r.phase for r in read], np.uint8)
-    row = marked[at]
-    return _Raw(rows.tid[row], rows.start_ns[row], rows.end_ns[row], phase, **columns, second=second > 0)
+    read = np.array([of_name[k][i] for k, i in zip(name[at].tolist(), second.tolist(), strict=True)], np.int64)
+    phase, stage, chunk, microbatch, layer = read.T.copy()
+    row, none = marked[at], np.zeros(len(at), np.int32)
+    entries = Entries(
+        tid=rows.tid[row],
+        start_ns=rows.start_ns[row],
+        end_ns=rows.end_ns[row],
+        phase=phase.astype(np.uint8),
+        step=none.astype(np.int64),
+        stage=stage,
+        chunk=chunk,
+        microbatch=microbatch,
+        around=none + NOWHERE,
+        other_threads=np.where(second > 0, NOWHERE, 0).astype(np.int32),
+        inferred=none.astype(np.bool_),
+        rule=none,
+        rules=(),
+    )
+    return entries, layer
 
 
-def _why_not(raw: _Raw) -> str:
+def _why_not(raw: Entries) -> str:
     """Return why the ranges of a rule explain no run; empty if they do."""
     forward, backward = raw.phase == Phase.F, np.isin(raw.phase, _BACKWARD)
     if not forward.any() or not backward.any():
@@ -127,57 +131,40 @@ def _why_not(raw: _Raw) -> str:
     return ""
 
 
-def _finished(linked: Linked, raw: _Raw, optimizer: _Raw | None, rule: Rule) -> Entries:
-    if (raw.layer != NOWHERE).any():
-        raw = _passes(raw)
+def _finished(linked: Linked, raw: Entries, layer: I64, optimizer: tuple[Entries, I64] | None, rule: Rule) -> Entries:
+    if (layer != NOWHERE).any():
+        raw = _passes(raw, layer)
     if optimizer is not None:
-        raw = _Raw(*(np.append(getattr(raw, field), getattr(optimizer, field)) for field in _Raw.__slots__))
-        raw = taken(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
+        raw = concat(raw, optimizer[0])
+        raw = take(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
     given = raw.microbatch[np.isin(raw.phase, (Phase.F, *_BACKWARD))]
     constant = len(np.unique(given)) == 1 and len(given) > 2
     phase = raw.phase.copy()
     if rule.split_b and (phase == Phase.W).any():
         phase[phase == Phase.B] = Phase.I
-    is_rule = raw.phase != Phase.OPT
     numbers = np.full(len(phase), NOWHERE) if constant else raw.microbatch
-    entries = nested(
-        Entries(
-            tid=raw.tid,
-            start_ns=raw.start_ns,
-            end_ns=raw.end_ns,
-            phase=phase,
-            step=np.zeros(len(phase), np.int64),
-            stage=raw.stage,
-            chunk=raw.chunk,
-            microbatch=numbers,
-            around=np.full(len(phase), NOWHERE, np.int32),
-            other_threads=np.where(raw.second, NOWHERE, np.arange(len(phase))).astype(np.int32),
-            inferred=np.zeros(len(phase), np.bool_),
-            rule=np.where(is_rule, 0, 1).astype(np.int32),
-            rules=(rule.name, OPTIMIZER.name),
-        )
-    )
+    which = (raw.phase == Phase.OPT).astype(np.int32)
+    entries = nested(replace(raw, phase=phase, microbatch=numbers, rule=which, rules=(rule.name, OPTIMIZER.name)))
     return numbered(entries, step_numbers(linked, entries))
 
 
-def _passes(raw: _Raw) -> _Raw:
+def _passes(raw: Entries, layer: I64) -> Entries:
     """Put ranges of layers together to passes: a new one begins where the phase changes or the layers start over."""
-    raw = taken(raw, np.lexsort((raw.start_ns, raw.tid)))
-    phase, layer, tid = raw.phase, raw.layer, raw.tid
+    order = np.lexsort((raw.start_ns, raw.tid))
+    raw, layer = take(raw, order), layer[order]
+    phase, tid = raw.phase, raw.tid
     ascending = np.where(phase[1:] == Phase.F, layer[1:] > layer[:-1], layer[1:] < layer[:-1])
     same = (tid[1:] == tid[:-1]) & (phase[1:] == phase[:-1]) & ascending
     first = np.flatnonzero(np.append(True, ~same))
-    end = np.maximum.reduceat(raw.end_ns, first)
-    passes = replace(taken(raw, first), end_ns=end, layer=np.full(len(first), NOWHERE))
-    return taken(passes, np.lexsort((-passes.end_ns, passes.start_ns)))
+    passes = replace(take(raw, first), end_ns=np.maximum.reduceat(raw.end_ns, first))
+    return take(passes, np.lexsort((-passes.end_ns, passes.start_ns)))
 
 
 def nested(entries: Entries) -> Entries:
     """Sorted, with what encloses what. A range inside one of its own phase is a part of that: it gives it what it lacks, and goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
-    e = taken(entries, order)
+    e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
-    stage, chunk, microbatch = (c.copy() for c in (e.stage, e.chunk, e.microbatch))
     around, keep = np.full(len(order), NOWHERE, np.int64), np.ones(len(order), np.bool_)
     pair = np.full(len(order), NOWHERE, np.int64)
     open_: dict[int, list[int]] = {}
@@ -192,7 +179,7 @@ def nested(entries: Entries) -> Entries:
         if stack:
             outer = stack[-1]
             if phases[outer] == phases[i]:
-                for column in (stage, chunk, microbatch):
+                for column in (e.stage, e.chunk, e.microbatch):
                     if column[outer] == NOWHERE:
                         column[outer] = column[i]
                 keep[i] = False
@@ -203,9 +190,8 @@ def nested(entries: Entries) -> Entries:
     kept = np.flatnonzero(keep)
     others = np.where(pair[kept] == NOWHERE, new[kept], new[np.maximum(pair[kept], 0)])
     up = around[kept]
-    out = replace(e, stage=stage, chunk=chunk, microbatch=microbatch)
     return replace(
-        taken(out, kept),
+        take(e, kept),
         around=np.where(up == NOWHERE, NOWHERE, new[np.maximum(up, 0)]).astype(np.int32),
         other_threads=others.astype(np.int32),
     )
@@ -218,11 +204,8 @@ def step_numbers(linked: Linked, entries: Entries) -> I64:
     mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)
     if len(mark):
         return _by_marks(rows.start_ns[mark], [strings[k] for k in rows.name[mark].tolist()], entries)
-    if (entries.phase == Phase.OPT).any():
-        is_opt = entries.phase == Phase.OPT
-        begins = np.append(False, is_opt[:-1] & ~is_opt[1:])
-        return np.cumsum(begins)
-    return _by_repetition(entries)
+    is_opt = entries.phase == Phase.OPT
+    return np.cumsum(np.append(False, is_opt[:-1] & ~is_opt[1:])) if is_opt.any() else _by_repetition(entries)
 
 
 def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
@@ -231,8 +214,7 @@ def _by_marks(start_ns: I64, texts: list[str], entries: Entries) -> I64:
     if (numbers == NOWHERE).any() or len(np.unique(numbers)) < len(numbers):
         numbers = np.arange(len(texts))
     found = np.searchsorted(start_ns, entries.start_ns, side="right") - 1
-    out: I64 = np.where(found >= 0, numbers[np.maximum(found, 0)], numbers[0] - 1)
-    return out
+    return np.asarray(np.where(found >= 0, numbers[np.maximum(found, 0)], numbers[0] - 1))
 
 
 def _by_repetition(entries: Entries) -> I64:
@@ -259,37 +241,17 @@ def numbered(entries: Entries, step: I64) -> Entries:
 
 def enclosing(entries: Entries, tid: I64, at_ns: I64) -> I32:
     """Return the innermost range of the thread around each moment, ``NOWHERE`` if there is none. O(log n) each."""
-    out = np.full(len(at_ns), NOWHERE, np.int32)
     second = np.zeros(len(entries.tid), np.bool_)
     second[entries.other_threads[entries.other_threads != np.arange(len(second))]] = True
-    own = np.flatnonzero(~second)
+    own = np.flatnonzero(~second & (entries.start_ns < entries.end_ns))
     if not len(own):
-        return out
-    threads, points = np.unique(entries.tid[own]), np.unique(entries.start_ns[own])
-    place = np.searchsorted(threads, entries.tid[own]) * len(points) + np.searchsorted(points, entries.start_ns[own])
-    order = np.argsort(place, kind="stable")
-    thread = np.minimum(np.searchsorted(threads, tid), len(threads) - 1)
-    upto = thread * len(points) + np.searchsorted(points, at_ns, side="right") - 1
-    at = own[order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]]
-    found = np.where((entries.tid[at] == tid) & (entries.start_ns[at] <= at_ns), at, NOWHERE)
-    for up in _leaps(entries.around):  # to the outermost one that is over, and from there to what is around it
-        over = _over(entries, up[found], at_ns)
-        found[over] = up[found[over]]
-    over = _over(entries, found, at_ns)
-    found[over] = entries.around[found[over]]
-    return found.astype(np.int32)
-
-
-def _over(entries: Entries, which: I64, at_ns: I64) -> Bool:
-    out: Bool = (which != NOWHERE) & (entries.end_ns[which] <= at_ns)
-    return out
-
-
-def _leaps(around: I32) -> list[I64]:
-    """Return what is 2 ** k around each range, farthest first; the entry behind the last is that of ``NOWHERE``."""
-    up = np.append(around, NOWHERE).astype(np.int64)
-    out = []
-    while (up != NOWHERE).any():
-        out.append(up)
-        up = up[up]
-    return out[::-1]
+        return np.full(len(at_ns), NOWHERE, np.int32)
+    # from its end on it is what is around a range, from its start on the range; at one moment ends come first, and what is outer ends last
+    since_ns, inner = np.append(entries.end_ns[own], entries.start_ns[own]), np.append(entries.around[own], own)
+    thread = np.tile(entries.tid[own], 2)
+    order = np.lexsort((np.append(-own, own + 1), since_ns, thread))
+    threads, points = np.unique(thread), np.unique(since_ns)
+    place = np.searchsorted(threads, thread) * len(points) + np.searchsorted(points, since_ns)
+    upto = np.minimum(np.searchsorted(threads, tid), len(threads) - 1) * len(points) + np.searchsorted(points, at_ns, side="right") - 1
+    last = order[np.maximum(np.searchsorted(place[order], upto, side="right") - 1, 0)]
+    return np.where((thread[last] == tid) & (since_ns[last] <= at_ns), inner[last], NOWHERE).astype(np.int32)

@@ -17,16 +17,17 @@ from msgspec import UNSET, UnsetType, structs
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import summary
-from graphlink.pipeline.grouped import taken
-from graphlink.pipeline.records import Cause, Idle, Ns, Number, Phase, Pipeline, Ranges, StageRun, StepEntry
+from graphlink.pipeline.records import Cause, Idle, Ns, Number, Other, Phase, Pipeline, Ranges, StageRun, StepEntry
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
+from graphlink.tables import take
 from graphlink.version import __version__
 
 NAME: Final = "bubbles.json"
 FORMAT: Final = 1
 _MOST: Final = 1 << 16  # stages, chunks, microbatches: tables have one entry each
+_BLOCK: Final = 1 << 14  # idle intervals that are written at a time
 PhaseName = Literal["F", "B", "I", "W", "OPT"]
 CauseName = Literal[
     "warmup",
@@ -132,23 +133,6 @@ class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
     idle: list[IdleEntry]
 
 
-class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
-    rank's share of the model.
-    """
-
-    schedule: str
-    stages: int
-    microbatches: int
-    chunks: int
-    makespan_ns: int
-    bubble_rate_makespan: float | UnsetType = UNSET
-    bubble_rate_zb: float | UnsetType = UNSET
-    bubble_ratio_ideal: float | UnsetType = UNSET
-    activations: list[float]
-    assumed: list[str]
-
-
 class Compared(Bubbles, frozen=True, kw_only=True):
     """What ``graphlink bubbles --json`` writes: the file, and the schedule that was asked for."""
 
@@ -172,11 +156,6 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
     )
 
 
-def encode(pipeline: Pipeline) -> bytes:
-    """Return the file's bytes. ``blocks`` gives the same a rank at a time."""
-    return b"".join(blocks(pipeline))
-
-
 def blocks(pipeline: Pipeline) -> Iterator[bytes]:
     """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
@@ -188,7 +167,7 @@ def blocks(pipeline: Pipeline) -> Iterator[bytes]:
     yield b'],\n"idle":['
     stage_of = {entry.rank: entry.stage for entry in file.stages}
     texts = _sound(pipeline.idle.texts)
-    yield from _lists(_idle(pipeline.idle, mine, stage_of, texts) for mine in _chunks(len(pipeline.idle.rank)))
+    yield from _lists(_idle(pipeline.idle, slice(low, low + _BLOCK), stage_of, texts) for low in range(0, len(pipeline.idle.rank), _BLOCK))
     yield b"]}\n"
 
 
@@ -205,22 +184,27 @@ def load(path: Path) -> Bubbles:
             todo="name the --out folder of a run with pipeline ranges; graphlink show DIR tells what it holds",
         )
     file = document.load(path, Bubbles, f"{NAME} of this version of graphlink", "run graphlink again with --force")
+    why = _strange(file)
+    if why:
+        raise InputError(why, path=path, todo="run graphlink again with --force")
+    return file
+
+
+def _strange(file: Bubbles) -> str:
+    """Return what no file of ours says; empty where all is well."""
     ranks = {stage.rank for stage in file.stages}
     if len(ranks) < len(file.stages):
-        raise InputError("a rank stands twice in its stages", path=path, todo="run graphlink again with --force")
+        return "a rank stands twice in its stages"
     strange = ({e.rank for e in file.ranges} | {e.rank for e in file.idle}) - ranks
     if strange:
-        raise InputError(f"rank {min(strange)} is none of its stages", path=path, todo="run graphlink again with --force")
+        return f"rank {min(strange)} is none of its stages"
     said = file.pipeline
     chunks = [said.chunks, *(e.chunk + 1 for e in file.ranges if e.chunk is not UNSET)]
     counts = [said.stages, said.microbatches, *chunks, max(chunks) * max(said.stages, len(file.stages)), *(s.stage for s in file.stages)]
     counts += [n for e in file.ranges for n in (e.stage, e.microbatch) if n is not UNSET]
     if not 0 <= min(counts) <= max(counts) < _MOST:
-        wrong = min(counts) if min(counts) < 0 else max(counts)
-        raise InputError(f"it counts {wrong:,} stages, chunks or microbatches", path=path, todo="run graphlink again with --force")
-    if _too_long(file):
-        raise InputError("its times lie more than 104 days apart", path=path, todo="run graphlink again with --force")
-    return file
+        return f"it counts {min(counts) if min(counts) < 0 else max(counts):,} stages, chunks or microbatches"
+    return "its times lie more than 104 days apart" if _too_long(file) else ""
 
 
 def _too_long(file: Bubbles) -> bool:
@@ -253,7 +237,6 @@ def idle_of(file: Bubbles) -> Idle:
     cause = {name: i for i, name in enumerate(CAUSES)}
     return Idle(
         rank=np.array([e.rank for e in file.idle], np.int64),
-        stage=np.array([e.stage for e in file.idle], np.int64),
         step=_numbers([e.step for e in file.idle]),
         start_ns=np.array([e.start_ns for e in file.idle], np.int64),
         end_ns=np.array([e.end_ns for e in file.idle], np.int64),
@@ -313,7 +296,7 @@ def _definition(pipeline: Pipeline) -> Definition:
 def _stage(pipeline: Pipeline, i: int) -> StageEntry:
     run, rank = pipeline.runs[i], pipeline.ranks[i]
     stages, optimizer = run.ranges.stage, run.ranges.phase == Phase.OPT
-    seen = _by_cause(taken(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
+    seen = _by_cause(take(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
     return StageEntry(
         rank=rank,
         stage=int(stages[stages != NOWHERE].min()) if (stages != NOWHERE).any() else i,
@@ -344,10 +327,6 @@ def _lists(parts: Iterator[list[msgspec.Struct]]) -> Iterator[bytes]:
 def _sound(texts: Sequence[str]) -> list[str]:
     """Make texts writable: recorded names may hold half a surrogate pair."""
     return [text.encode("utf-8", "backslashreplace").decode() for text in texts]
-
-
-def _chunks(count: int, size: int = 1 << 14) -> Iterator[slice]:
-    return (slice(low, low + size) for low in range(0, count, size))
 
 
 def _maybe(values: I64) -> list[int | UnsetType]:

@@ -1,15 +1,10 @@
-"""Rows of columns by what is equal in them: groups numbered, entries counted within their group, records of columns cut to rows."""
+"""Rows of columns by what is equal in them: groups numbered, entries counted within their group."""
 
 from __future__ import annotations
-
-from dataclasses import fields, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
 from graphlink.model import I64
-
-_Record = TypeVar("_Record")
 
 
 def codes(*columns: I64) -> I64:
@@ -29,10 +24,3 @@ def counted(code: I64) -> I64:
     count = np.empty_like(at)
     count[order] = at - np.maximum.accumulate(np.where(new, at, 0))
     return count
-
-
-def taken(record: _Record, rows: Any) -> _Record:
-    """Return a dataclass of columns with only these rows (positions, a mask or a slice); what is no array stays."""
-    names = (field.name for field in fields(record))  # type: ignore[arg-type]
-    columns = {name: column[rows] for name in names if isinstance(column := getattr(record, name), np.ndarray)}
-    return replace(record, **columns)  # type: ignore[type-var]

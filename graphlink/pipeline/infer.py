@@ -69,8 +69,11 @@ def first_source(linked: Linked, entries: Entries) -> int:
     forward = np.flatnonzero(entries.phase == Phase.F)
     if not len(forward):
         return NOWHERE
-    peers = peer_ops(linked)
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < entries.end_ns[forward[0]]))
+    return _source(peer_ops(linked), int(entries.end_ns[forward[0]]))
+
+
+def _source(peers: PeerOps, until_ns: int) -> int:
+    before = np.flatnonzero(~peers.sends & (peers.start_ns < until_ns))
     return int(peers.peer[before[0]]) if len(before) else NOWHERE
 
 
@@ -88,7 +91,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     passes = _passes(linked, autograd, backward, peers.start_ns)
     if isinstance(passes, str):
         return None, (f"pipeline ranges could not be inferred: {passes}",)
-    f, b = passes.forward, passes.backward
+    f, b, forward_of = passes
     odd = _odd_peers(peers, int(f.end_ns[0]), len(f.tid), len(b.tid))
     if odd:
         return None, (f"pipeline ranges could not be inferred: {odd}",)
@@ -98,7 +101,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
     start = np.concatenate([f.start_ns, b.start_ns, rows.start_ns[opt]])
     end = np.concatenate([f.end_ns, b.end_ns, rows.end_ns[opt]])
     counts = (len(f.tid), len(b.tid), len(opt))
-    pass_of = np.concatenate([np.arange(len(f.tid)), passes.of_backward, np.full(len(opt), NOWHERE)])
+    pass_of = np.concatenate([np.arange(len(f.tid)), forward_of, np.full(len(opt), NOWHERE)])
     order = np.lexsort((-end, start))
     nowhere = np.full(len(order), NOWHERE)
     raw = Entries(
@@ -125,8 +128,7 @@ def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int)
     A stage receives every activation from the rank before and sends every gradient to it, and the other way round with the rank after. With
     several stages on a rank (interleaved) or in a ring there are more.
     """
-    before = np.flatnonzero(~peers.sends & (peers.start_ns < first_end_ns))
-    previous = int(peers.peer[before[0]]) if len(before) else NOWHERE
+    previous = _source(peers, first_end_ns)
     others = np.unique(peers.peer[peers.peer != previous]).tolist()
     if len(others) > 1:
         return f"it exchanges messages with {len(others) + (previous != NOWHERE)} ranks, more than the ones before and after"
@@ -164,8 +166,7 @@ def _forward(linked: Linked, autograd: Bool, backward: I64) -> tuple[I64, I64]:
     moments = np.unique(rows.start_ns)
 
     def place(of: I64) -> I64:  # numbers one after the other on one axis of moments
-        out: I64 = np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of])
-        return out
+        return np.asarray(np.searchsorted(numbers, rows.seq_id[of]) * len(moments) + np.searchsorted(moments, rows.start_ns[of]))
 
     row = row[np.argsort(place(row), kind="stable")]
     found = np.searchsorted(place(row), place(backward), side="left") - 1
@@ -196,15 +197,8 @@ class _Passes:
     of_row: I64
 
 
-@dataclass(frozen=True, slots=True)
-class _Paired:
-    forward: _Passes
-    backward: _Passes
-    of_backward: I64  # a backward pass: its forward pass
-
-
-def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Paired | str:
-    """Return forward passes, backward passes, and which belong together; or why they are not one to one."""
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tuple[_Passes, _Passes, I64] | str:
+    """Return forward passes, backward passes, and of each of these its forward pass; or why they are not one to one."""
     starts = linked.trace.host.start_ns
     known, forward = _forward(linked, autograd, backward)
     if not len(forward):
@@ -218,7 +212,7 @@ def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _Pai
     pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
-    return _Paired(f, b, pairs[1])
+    return f, b, pairs[1]
 
 
 def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:

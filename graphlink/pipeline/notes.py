@@ -6,7 +6,6 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Column, Graph, NodeKind
 from graphlink.pipeline.records import Cause, Idle, Phase, StageRun
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
 
 
@@ -41,7 +40,7 @@ def _bubbles(graph: Graph, working: I64, idle: Idle, rank: int, clock: Clock | N
     end, length, held = _whole(idle, own)
     starts = graph.start_ns[working] + graph.epoch_ns
     if clock is not None:
-        starts = onto_run(clock, starts)
+        starts = clock.of(starts)
     order = np.argsort(starts, kind="stable")
     found = np.searchsorted(starts[order], end)
     hit = found < len(order)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.perfetto.slices import lanes
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.look import FIRST_CAUSE
 from graphlink.pipeline.records import Cause, Idle, Ranges, StepEntry
+from graphlink.tables import concat, take
 
 Parts = NDArray[np.float64]  # of a height
 MOST_STEPS: Final = 3
@@ -46,8 +46,7 @@ class Marks:
     @property
     def is_box(self) -> Bool:
         """Return which are no idle intervals."""
-        out: Bool = self.look < FIRST_CAUSE
-        return out
+        return np.asarray(self.look < FIRST_CAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,10 @@ def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: 
     rows, nowhere = np.array([row_of[rank] for rank in idle.rank.tolist()], np.int64), np.full(len(idle.rank), NOWHERE)
     look, evidence = FIRST_CAUSE + idle.cause.astype(np.int64), len(texts) + idle.evidence.astype(np.int64)
     parts.append(Marks(rows, look, idle.start_ns, idle.end_ns, nowhere, nowhere, nowhere, evidence, ()))
-    marks = replace(joined(parts), texts=(*texts, *idle.texts))
+    marks = replace(concat(*parts), texts=(*texts, *idle.texts))
     step_of = np.concatenate([*(r.step for r in ranges), idle.step])
     return [
-        arranged(caption, labels, step.start_ns, step.end_ns - step.start_ns, taken(marks, step_of == step.number))
+        arranged(caption, labels, step.start_ns, step.end_ns - step.start_ns, take(marks, step_of == step.number))
         for step, caption in _chosen(steps)
     ]
 
@@ -104,13 +103,7 @@ def computed(caption: str, labels: tuple[str, ...], boxes: Marks) -> Panel:
     cause[kind[free] == 0] = FIRST_CAUSE + Cause.WARMUP
     none = np.full(len(free), NOWHERE)
     gaps = Marks(row[free], cause, until[free], starts[free + 1], none, none, none, np.zeros(len(free), np.int64), ())
-    return arranged(caption, labels, start, end - start, replace(joined([boxes, gaps]), texts=("",)))
-
-
-def joined(parts: Sequence[Marks]) -> Marks:
-    """Put marks together, without their texts."""
-    names = [name for name in Marks.__slots__ if name != "texts"]
-    return Marks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}, texts=())
+    return arranged(caption, labels, start, end - start, replace(concat(boxes, gaps), texts=("",)))
 
 
 def row_label(rank: int, stages: I64) -> str:
@@ -136,12 +129,12 @@ def arranged(caption: str, labels: tuple[str, ...], start_ns: int, makespan_ns: 
     """Lay idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
     marks = replace(marks, start_ns=marks.start_ns - start_ns, end_ns=marks.end_ns - start_ns)
     boxes, gaps = np.flatnonzero(marks.is_box), np.flatnonzero(~marks.is_box)
-    inside = gaps[_covered(taken(marks, boxes), taken(marks, gaps))]
+    inside = gaps[_covered(take(marks, boxes), take(marks, gaps))]
     layer, top, height = marks.is_box.astype(np.int64), np.zeros(len(marks.row)), np.ones(len(marks.row))
-    _share_rows(taken(marks, boxes), boxes, top, height)
+    _share_rows(take(marks, boxes), boxes, top, height)
     layer[inside], top[inside], height[inside] = 2, 1 - _INSIDE, _INSIDE
     order = np.lexsort((marks.start_ns, layer, marks.row))
-    return Panel(caption, labels, makespan_ns, taken(marks, order), layer[order], top[order], height[order])
+    return Panel(caption, labels, makespan_ns, take(marks, order), layer[order], top[order], height[order])
 
 
 def _share_rows(boxes: Marks, at: I64, top: Parts, height: Parts) -> None:

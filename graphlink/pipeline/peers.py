@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, U8, Bool, CommKind
+from graphlink.model import I64, NOWHERE, U8, Bool, CommKind, GroupKey
 from graphlink.pipeline.grouped import codes
-from graphlink.pipeline.records import NO_TIME, Exchanges, Phase, StageRun
+from graphlink.pipeline.records import NO_TIME, Phase, StageRun
 from graphlink.pipeline.stages import Pipes
 
 TOLERANCE_NS: Final = 2_000  # of recordings in whole us
@@ -39,7 +39,7 @@ def matched(runs: Sequence[StageRun]) -> tuple[Matched, ...]:
     """Match the exchanges of each run with those of the others. O(n log n) over all ranks."""
     tables = [run.exchanges for run in runs]
     groups = dict.fromkeys(group for table in tables for group in table.groups)
-    key = np.concatenate([_keys(run.rank, run.exchanges, {group: k for k, group in enumerate(groups)}) for run in runs])
+    key = np.concatenate([_keys(run, {group: k for k, group in enumerate(groups)}) for run in runs])
     start, end, on_host = (np.concatenate([getattr(table, name) for table in tables]) for name in ("start_ns", "end_ns", "on_host"))
     rank = np.repeat([run.rank for run in runs], [len(t.start_ns) for t in tables])
     sides = key[:, -1]
@@ -61,18 +61,19 @@ def matched(runs: Sequence[StageRun]) -> tuple[Matched, ...]:
     return tuple(Matched(*columns) for columns in zip(*(np.split(c, bounds) for c in (transfer, late, late_from, known)), strict=True))
 
 
-def _keys(rank: int, ex: Exchanges, codes: dict[tuple[str, tuple[int, ...]], int]) -> I64:
+def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
     """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row an exchange."""
+    rank, ex = run.rank, run.exchanges
     collective = (ex.kind == CommKind.COLLECTIVE) & (ex.group != NOWHERE)
     p2p = np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)) & (ex.peer != NOWHERE)
     sends = ex.kind == CommKind.SEND
     code = np.array([*(codes[group] for group in ex.groups), NOWHERE], np.int64)  # the last for what has no group
-    size = np.array([*(len(ranks) for _, ranks in ex.groups), 0], np.int64)
+    size = np.array([*(len(ranks) for ranks, _ in ex.groups), 0], np.int64)
     columns = (
         np.where(collective, -2, np.where(sends, rank, ex.peer)),
         np.where(collective, 0, np.where(sends, ex.peer, rank)),
         np.where(collective, 0, ex.tag),
-        ex.ordinal,
+        run.ordinal,
         code[ex.group],
         np.where(collective, size[ex.group], np.where(p2p, 2, 0)),
     )

@@ -24,9 +24,9 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.complete_microbatches import CompleteStep, Recorded, complete_steps
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.records import Phase, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,38 +138,32 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
         for orders in variants(schedule, stages, step.microbatches * directions, step.chunks):
             codes, origins = [], []
             for order in orders:
-                origin, phase = _with_split(order.phase, step.split)
                 chunk = order.stage // stages
                 microbatch = order.microbatch - (step.microbatches * chunk if directions == 2 else 0)
-                codes.append(_code(step, phase, chunk[origin], microbatch[origin]))
+                code, origin = _coded(step, order.phase, chunk, microbatch)
+                codes.append(code)
                 origins.append(origin)
             yield Candidate(schedule, orders, tuple(codes), tuple(origins))
 
 
-def _code(step: CompleteStep, phase: I64, chunk: I64, microbatch: I64) -> I64:
-    """Return one number an action."""
-    return (phase * step.chunks + chunk) * step.microbatches + microbatch
-
-
-def _with_split(phase: U8, split: bool) -> tuple[I64, I64]:
-    """Return where each action comes from, and its phase, where a B is taken as an I and a W (``split``)."""
-    full = np.asarray(phase == Phase.B) & split
+def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
+    """Return one number an action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    full = np.asarray(phase == Phase.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)
     out[full[origin]] = Phase.I
     out[np.diff(origin, prepend=-1) == 0] = Phase.W
-    return origin, out
+    return (out * step.chunks + chunk[origin]) * step.microbatches + microbatch[origin], origin
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``codes`` and ``origins`` of what was recorded and
-    whether it ``differs``; ``distance``: how many actions do."""
+    """One step against one candidate: ``ranks`` as they were compared, and by rank the ``origins`` of what was recorded and whether it
+    ``differs``; ``distance``: how many actions do."""
 
     step: CompleteStep
     candidate: Candidate
     ranks: tuple[Recorded, ...]
-    codes: tuple[I64, ...]
     origins: tuple[I64, ...]
     differs: tuple[Bool, ...]
     distance: int
@@ -179,7 +173,7 @@ class Comparison:
         orders = []
         for rank, recorded in enumerate(self.ranks):
             first = np.flatnonzero(np.diff(self.origins[rank], prepend=-1))
-            order = taken(self.candidate.orders[rank], self.candidate.origins[rank][first])
+            order = take(self.candidate.orders[rank], self.candidate.origins[rank][first])
             orders.append(replace(order, phase=recorded.phase))
         directions = 2 if self.candidate.schedule == "DualPipe" else 1
         return Played(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
@@ -190,7 +184,8 @@ class Comparison:
         at = int(np.argmax(self.differs[rank]))
         recorded, order = self.ranks[rank], self.candidate.orders[rank]
         found, meant = int(self.origins[rank][at]), int(self.candidate.origins[rank][at])
-        ran = int(np.argmax(self.codes[rank] == self.candidate.codes[rank][at]))  # where the expected one ran
+        codes, _ = _coded(self.step, recorded.phase, recorded.chunk, recorded.microbatch)
+        ran = int(np.argmax(codes == self.candidate.codes[rank][at]))  # where the expected one ran
         label = recorded.label[self.origins[rank][ran]]
         stage = recorded.stage[found]
         if stage == NOWHERE:
@@ -206,20 +201,18 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
     """Compare a recorded step with generated orders, action by action."""
     stages, dual = len(step.ranks), candidate.schedule == "DualPipe"
     ranks = tuple(map(_forward_first, step.ranks)) if dual else step.ranks
-    codes, origins, differs = [], [], []
+    origins, differs = [], []
     for rank, recorded in enumerate(ranks):
-        origin, phase = _with_split(recorded.phase, step.split)
-        code = _code(step, phase, recorded.chunk[origin], recorded.microbatch[origin])
+        code, origin = _coded(step, recorded.phase, recorded.chunk, recorded.microbatch)
         expected = np.array([stage_of(candidate.schedule, rank, chunk, stages) for chunk in range(step.chunks)])
         off = recorded.stage - expected[recorded.chunk]
         if dual:  # its second pipeline has the layers of the first, and may be numbered like it
             off %= stages
         elsewhere = (recorded.stage != NOWHERE) & (off != 0)
-        codes.append(code)
         origins.append(origin)
         differs.append((code != candidate.codes[rank]) | elsewhere[origin])
     distance = sum(int(np.count_nonzero(rank)) for rank in differs)
-    return Comparison(step, candidate, ranks, tuple(codes), tuple(origins), tuple(differs), distance)
+    return Comparison(step, candidate, ranks, tuple(origins), tuple(differs), distance)
 
 
 def _forward_first(recorded: Recorded) -> Recorded:
@@ -229,4 +222,4 @@ def _forward_first(recorded: Recorded) -> Recorded:
     order = np.arange(len(recorded))
     at = np.flatnonzero(swap)  # never two in a row: a backward is no forward
     order[at], order[at + 1] = at + 1, at
-    return taken(recorded, order)
+    return take(recorded, order)

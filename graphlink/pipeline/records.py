@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from graphlink.model import I32, I64, U8, Bool
+from graphlink.model import I32, I64, U8, CommOps
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
@@ -85,46 +85,20 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedSpans:
+class KeyedSpans(Spans):
     """Spans of time with a key each (a step, say), sorted by key, then start; those of one key are disjoint, and none is empty."""
 
-    start_ns: I64
-    end_ns: I64
     key: I64
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanges:
-    """Communication that ran on a stage, sorted by start: kernels, or host-side operations where the run has no device.
-
-    ``kind`` is a ``CommKind``; ``peer`` the other global rank of a send or receive, ``NOWHERE`` else. ``group`` and ``ordinal`` name the
-    operation over ranks (index into ``groups``; position in that group's order), ``NOWHERE`` if unknown. ``name`` points into ``names``.
-    """
-
-    start_ns: I64
-    end_ns: I64
-    kind: U8
-    peer: I64
-    tag: I64
-    bytes: I64
-    group: I32
-    ordinal: I64
-    name: I32
-    on_host: Bool  # gloo: a row lasts until somebody waits for it
-    groups: tuple[tuple[str, tuple[int, ...]], ...]  # name and global ranks, as recorded
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Delays:
+class Delays(Spans):
     """What delayed work after moments in which a rank was idle, as its own recording tells, sorted by start; disjoint in a ``StageRun``.
 
     Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it was waiting: its
     transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into ``texts``, whose entry 0 is "".
     """
 
-    start_ns: I64
-    end_ns: I64
     cause: U8
     exchange: I32
     evidence: I32
@@ -149,6 +123,7 @@ class StageRun:
 
     ``work``: union of compute inside its F, B, I and W ranges, by step; ``optimizer`` inside its OPT ranges. ``previous``: the global
     rank that its first activations came from, ``NOWHERE`` if none did or nothing tells. ``recorded_from_ns``: when its recording begins.
+    ``exchanges``: all its communication; ``ordinal`` names each over ranks (position in its group's order), ``NOWHERE`` if unknown.
     """
 
     rank: int
@@ -157,7 +132,8 @@ class StageRun:
     ranges: Ranges
     work: KeyedSpans
     optimizer: Spans
-    exchanges: Exchanges
+    exchanges: CommOps
+    ordinal: I64
     delays: Delays
     sees_device: bool  # False: times are those of host ranges
     sees_causes: bool  # False (Paddle): neither communication nor host can be seen, so their causes are absent, not zero
@@ -171,7 +147,6 @@ class Idle:
     """Idle time of all ranks by cause, sorted by rank, then start. Disjoint on a rank; ``optimizer_sync`` lies outside the makespan."""
 
     rank: I64
-    stage: I64  # the rank's first virtual stage
     step: I64
     start_ns: I64
     end_ns: I64
@@ -212,6 +187,23 @@ class Theory(Rates, frozen=True, kw_only=True):
     """What the recognised schedule itself must lose on the mean measured times."""
 
     parts_ns: PartsNs
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
+    rank's share of the model.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    makespan_ns: int
+    bubble_rate_makespan: float | UnsetType = UNSET
+    bubble_rate_zb: float | UnsetType = UNSET
+    bubble_ratio_ideal: float | UnsetType = UNSET
+    activations: tuple[float, ...]
+    assumed: tuple[str, ...]  # sentences for the user
 
 
 @dataclass(frozen=True, slots=True)

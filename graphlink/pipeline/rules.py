@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
@@ -27,8 +27,7 @@ _GROUPS: Final = ("phase", "stage", "chunk", "microbatch", "layer")
 USER: Final = "--range-rule"
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What a name says; ``NOWHERE`` for what it does not."""
 
     phase: Phase

@@ -91,7 +91,7 @@ def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tu
     if schedule in V_SHAPED:
         make = _zb_v if schedule == "ZB-V" else _dualpipe
         return tuple(make(rank, stages, microbatches) for rank in range(stages))
-    return tuple(_Turns(schedule, stages, microbatches, chunks).order(rank) for rank in range(stages))
+    return _turns(schedule, stages, microbatches, chunks)
 
 
 def variants(schedule: str, stages: int, microbatches: int, chunks: int) -> Iterator[tuple[Order, ...]]:
@@ -105,15 +105,12 @@ def variants(schedule: str, stages: int, microbatches: int, chunks: int) -> Iter
         yield orders(schedule, stages, microbatches, chunks)
     except ValueError:
         if schedule == "interleaved" and chunks > 1 and _group(stages, microbatches):
-            turns = _Turns(schedule, stages, microbatches, chunks, group=_group(stages, microbatches))
-            yield tuple(turns.order(rank) for rank in range(stages))
+            yield _turns(schedule, stages, microbatches, chunks, group=_group(stages, microbatches))
         return
-    last_first = _Turns(schedule, stages, microbatches, chunks, last_first=True)
-    all_first = _Turns(schedule, stages, microbatches, chunks, all_first=True)
     if schedule == "GPipe":
-        yield tuple(last_first.order(rank) for rank in range(stages))
+        yield _turns(schedule, stages, microbatches, chunks, last_first=True)
     if schedule == "interleaved" and microbatches == stages:
-        yield tuple(all_first.order(rank) for rank in range(stages))
+        yield _turns(schedule, stages, microbatches, chunks, all_first=True)
 
 
 def _group(stages: int, microbatches: int) -> int:
@@ -143,61 +140,37 @@ def _check(schedule: str, stages: int, microbatches: int, chunks: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """Warm-up, one forward and one backward by turns, the rest of the backwards."""
+def _turns(
+    schedule: str, stages: int, microbatches: int, chunks: int, *, group: int = 0, last_first: bool = False, all_first: bool = False
+) -> tuple[Order, ...]:
+    """Order all ranks: warm-up, one forward and one backward by turns, the rest of the backwards.
 
-    schedule: str
-    stages: int
-    microbatches: int
-    chunks: int
-    group: int = 0
-    last_first: bool = False
-    all_first: bool = False
-
-    def order(self, rank: int) -> Order:
-        each = np.arange(self.microbatches * self.chunks)
-        warmup, delay = self._warmup(rank), self._delay(rank)
-        chunk, microbatch = self._sequence(each)
-        back_chunk, back = self.chunks - 1 - chunk, microbatch
-        if self.last_first:
-            back_chunk, back = back_chunk[::-1], back[::-1]
-        turn = [each - warmup, each]  # in turn 0, 1, ... a rank runs a forward, a backward, a weight gradient, those that there are
-        phases = [Phase.F, Phase.B]
-        if self.schedule in SPLIT:
-            turn.append(each + delay)
-            phases = [Phase.F, Phase.I, Phase.W]
+    ``group``: so many microbatches go through all chunks, then the next ones.
+    """
+    group = group or (_group(stages, microbatches) if schedule == "interleaved-ZB" else stages)
+    each = np.arange(microbatches * chunks)
+    chunk, microbatch = each // group % chunks, each // (group * chunks) * group + each % group
+    back_chunk, back = chunks - 1 - chunk, microbatch
+    if last_first:
+        back_chunk, back = back_chunk[::-1], back[::-1]
+    phases = [Phase.F, Phase.I, Phase.W] if schedule in SPLIT else [Phase.F, Phase.B]
+    hops = 2 if schedule == "ZB-H2" or (schedule == "interleaved" and chunks > 1) else 1
+    out = []
+    for rank in range(stages):
+        warmup = min(len(each), hops * (stages - 1 - rank) + (chunks - 1) * group)  # forwards before the first pair
+        if schedule == "GPipe" or all_first:
+            warmup = len(each)
+        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, beside its own
+        turn = [each - warmup, each, each + delay][: len(phases)]  # in turn 0, 1, ... a rank runs one of each, those that there are
         order = np.argsort(np.concatenate([3 * at + k for k, at in enumerate(turn)]), kind="stable")
-        stage = [rank + self.stages * chunk] + [rank + self.stages * back_chunk] * (len(phases) - 1)
-        return Order(
+        made = Order(
             phase=np.repeat(np.array(phases, np.uint8), len(each))[order],
-            stage=np.concatenate(stage)[order],
-            microbatch=np.concatenate([microbatch] + [back] * (len(phases) - 1))[order],
+            stage=np.concatenate([rank + stages * chunk, *[rank + stages * back_chunk] * (len(phases) - 1)])[order],
+            microbatch=np.concatenate([microbatch, *[back] * (len(phases) - 1)])[order],
             paired=np.zeros(len(order), np.bool_),
         )
-
-    def _sequence(self, each: I64) -> tuple[I64, I64]:
-        """Return chunk and microbatch of each forward: a group of microbatches through all chunks, then the next group."""
-        if self.chunks == 1:
-            return np.zeros_like(each), each
-        group = self._microbatch_group()
-        return each // group % self.chunks, each // (group * self.chunks) * group + each % group
-
-    def _microbatch_group(self) -> int:
-        return self.group or (_group(self.stages, self.microbatches) if self.schedule == "interleaved-ZB" else self.stages)
-
-    def _warmup(self, rank: int) -> int:
-        """Return the number of forwards before the first pair."""
-        behind, most = self.stages - 1 - rank, self.microbatches * self.chunks
-        if self.schedule == "GPipe" or self.all_first:
-            return most
-        hops = 2 if self.schedule == "ZB-H2" or (self.schedule == "interleaved" and self.chunks > 1) else 1
-        rounds = (self.chunks - 1) * self._microbatch_group()
-        return min(most, hops * behind + rounds)
-
-    def _delay(self, rank: int) -> int:
-        """Return how many input gradients are ahead of a weight gradient, beside its own."""
-        return 2 * rank if self.schedule == "ZB-H2" else rank
+        out.append(made)
+    return tuple(out)
 
 
 def _zb_v(rank: int, stages: int, microbatches: int) -> Order:

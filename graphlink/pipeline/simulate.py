@@ -41,13 +41,6 @@ class Times:
         return int(self.duration_ns.shape[1])
 
 
-def even_times(stages: int, forward_ns: int, input_ns: int, weight_ns: int, transfer_ns: int = 0) -> Times:
-    """Return the same times on all virtual stages (``stages`` of them) and boundaries; B takes I and W together."""
-    durations = np.array([forward_ns, input_ns + weight_ns, input_ns, weight_ns], np.int64)
-    transfer = np.full(max(stages - 1, 0), transfer_ns, np.int64)
-    return Times(np.repeat(durations[:, None], stages, axis=1), transfer, transfer)
-
-
 @dataclass(frozen=True, slots=True)
 class Timed:
     """Start and end of each action, from 0, parallel to the orders. One array a rank."""
@@ -58,7 +51,8 @@ class Timed:
     @property
     def makespan_ns(self) -> int:
         """Return first start to last end over all ranks."""
-        return max(self._last(), default=0) - min(self._first(), default=0)
+        first, last = ([int(one[at]) for one in column if len(one)] for column, at in ((self.start_ns, 0), (self.end_ns, -1)))
+        return max(last, default=0) - min(first, default=0)
 
     @property
     def work_ns(self) -> tuple[int, ...]:
@@ -75,12 +69,6 @@ class Timed:
         """Return all idle time inside the makespan, over all ranks."""
         return len(self.start_ns) * self.makespan_ns - sum(self.work_ns)
 
-    def _first(self) -> list[int]:
-        return [int(start[0]) for start in self.start_ns if len(start)]
-
-    def _last(self) -> list[int]:
-        return [int(end[-1]) for end in self.end_ns if len(end)]
-
 
 def simulate(orders: Sequence[Order], times: Times, each_ns: Sequence[I64] | None = None) -> Timed:
     """Play ``orders`` (one a rank), all ranks from 0.
@@ -93,11 +81,10 @@ def simulate(orders: Sequence[Order], times: Times, each_ns: Sequence[I64] | Non
     Linear in the actions. Raises ValueError, naming the action, where the orders cannot be played: an action twice, before its own
     forward, or never as ranks wait for each other.
     """
-    plan = _Plan.of(orders, times)
-    cost = np.concatenate(each_ns) if each_ns is not None else times.duration_ns[plan.phase, plan.stage]
-    end = _played(plan, cost)
-    bounds = plan.first[1:-1]
-    return Timed(tuple(np.split(end - cost, bounds)), tuple(np.split(end, bounds)))
+    first = np.cumsum([0, *map(len, orders)])
+    cost = np.concatenate(each_ns if each_ns is not None else [times.duration_ns[order.phase, order.stage] for order in orders])
+    end = _played(orders, first, *_inputs(orders, first, times), cost)
+    return Timed(tuple(np.split(end - cost, first[1:-1])), tuple(np.split(end, first[1:-1])))
 
 
 def peak_activations(orders: Sequence[Order]) -> tuple[int, ...]:
@@ -112,118 +99,78 @@ def peak_activations(orders: Sequence[Order]) -> tuple[int, ...]:
 _HELD = np.array([1, -1, 0, -1], np.int64)  # by phase
 
 
-def spoken(order: Order, at: int) -> str:
-    """Name an action."""
-    return f"{Phase(order.phase[at]).name} of stage {order.stage[at]}, microbatch {order.microbatch[at]}"
+def _inputs(orders: Sequence[Order], first: I64, times: Times) -> tuple[I64, I64]:
+    """Return the action of another virtual stage that each action waits for, ``NOWHERE`` for none, and for how long after its end.
+
+    Actions are counted over all ranks; ``first`` has where each rank begins, and the end.
+    """
+    rank = np.repeat(np.arange(len(orders)), np.diff(first))
+    phase = np.concatenate([order.phase for order in orders])
+    stage = np.concatenate([order.stage for order in orders])
+    microbatch = np.concatenate([order.microbatch for order in orders])
+    stages = max(int(stage.max(initial=-1)) + 1, times.stages)
+    kind = np.array([0, 1, 1, 2])[phase]  # forward, backward, weight gradient
+    where = np.full((3, stages + 2, int(microbatch.max(initial=-1)) + 1), NOWHERE)  # nothing before the first stage and after the last
+    at = np.arange(len(phase))
+    where[kind, stage + 1, microbatch] = at
+    _refuse(orders, where[kind, stage + 1, microbatch] != at, "twice")
+    own = np.where(kind == 2, where[1, stage + 1, microbatch], where[0, stage + 1, microbatch])
+    _refuse(orders, (kind > 0) & ((own == NOWHERE) | (own > at) | (rank[own] != rank)), "before what it needs on its own rank")
+    producer, lag = np.full(len(at), NOWHERE), np.zeros(len(at), np.int64)
+    for k, step, transfer in ((0, -1, times.forward_ns), (1, 1, times.backward_ns)):
+        mine = np.flatnonzero(kind == k)
+        producer[mine] = where[k, stage[mine] + 1 + step, microbatch[mine]]
+        apart = mine[(producer[mine] != NOWHERE) & (rank[producer[mine]] != rank[mine])]
+        lag[apart] = transfer[stage[apart] + min(step, 0)]
+    return producer, lag
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """All actions one after the other, rank by rank; ``first`` has where each rank begins, and the end."""
-
-    orders: Sequence[Order]
-    first: I64
-    phase: I64
-    stage: I64
-    producer: I64  # the action of another virtual stage that is waited for, NOWHERE for none
-    lag_ns: I64  # after its end
-
-    @staticmethod
-    def of(orders: Sequence[Order], times: Times) -> _Plan:
-        first = np.cumsum([0, *map(len, orders)])
-        rank = np.repeat(np.arange(len(orders)), np.diff(first))
-        phase = np.concatenate([order.phase for order in orders]).astype(np.int64)
-        stage = np.concatenate([order.stage for order in orders])
-        microbatch = np.concatenate([order.microbatch for order in orders])
-        stages = max(int(stage.max(initial=-1)) + 1, times.stages)
-        many = int(microbatch.max(initial=-1)) + 1
-        kind = np.array([0, 1, 1, 2])[phase]  # forward, backward, weight gradient
-        where = np.full((3, stages + 2, many), NOWHERE)  # a row of nothing before the first stage and after the last
-        at = np.arange(len(phase))
-        where[kind, stage + 1, microbatch] = at
-        plan = _Plan(orders, first, phase, stage, np.full(len(at), NOWHERE), np.zeros(len(at), np.int64))
-        plan._refuse(where[kind, stage + 1, microbatch] != at, "twice")
-        own = np.where(kind == 2, where[1, stage + 1, microbatch], where[0, stage + 1, microbatch])
-        late = (kind > 0) & ((own == NOWHERE) | (own > at) | (rank[own] != rank))
-        plan._refuse(late, "before what it needs on its own rank")
-        for k, step, transfer in ((0, -1, times.forward_ns), (1, 1, times.backward_ns)):
-            mine = np.flatnonzero(kind == k)
-            producer = where[k, stage[mine] + 1 + step, microbatch[mine]]
-            plan.producer[mine] = producer
-            apart = mine[(producer != NOWHERE) & (rank[producer] != rank[mine])]
-            plan.lag_ns[apart] = transfer[stage[apart] + min(step, 0)]
-        return plan
-
-    def _refuse(self, wrong: Bool, why: str) -> None:
-        if wrong.any():
-            raise ValueError(f"{self.named(int(np.argmax(wrong)))} is {why}")
-
-    def named(self, action: int) -> str:
-        rank = int(np.searchsorted(self.first, action, side="right")) - 1
-        position = action - int(self.first[rank])
-        return f"rank {rank}, action {position}: {spoken(self.orders[rank], position)}"
+def _refuse(orders: Sequence[Order], wrong: Bool, why: str) -> None:
+    if wrong.any():
+        raise ValueError(f"{_named(orders, int(np.argmax(wrong)))} is {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """The actions of a plan as played: before each pair a gate that takes no time and waits for what its backward needs."""
-
-    first: I64
-    action: I64  # of the plan; of a gate, the backward
-    producer: I64  # a step
-    lag_ns: I64
-    cost_ns: I64
-
-    @staticmethod
-    def of(plan: _Plan, cost_ns: I64) -> _Steps:
-        paired = np.concatenate([order.paired for order in plan.orders])
-        pairs = np.flatnonzero(paired)
-        longer = np.zeros(len(cost_ns), np.int64)  # what comes of a pair's forward leaves with its backward
-        longer[pairs] = cost_ns[pairs + 1]
-        waits = plan.producer != NOWHERE
-        lag = plan.lag_ns + np.where(waits, longer[plan.producer], 0)
-        moved = np.arange(len(cost_ns)) + np.cumsum(paired)
-        producer = np.where(waits, moved[plan.producer], NOWHERE)
-        gate_producer, gate_lag = producer[pairs + 1], lag[pairs + 1]
-        producer[pairs + 1] = NOWHERE
-        return _Steps(
-            first=plan.first + np.searchsorted(pairs, plan.first),
-            action=np.insert(np.arange(len(cost_ns)), pairs, pairs + 1),
-            producer=np.insert(producer, pairs, gate_producer),
-            lag_ns=np.insert(lag, pairs, gate_lag),
-            cost_ns=np.insert(cost_ns, pairs, 0),
-        )
-
-    def ends(self, ends: list[int], count: int) -> I64:
-        """Return the ends of the plan's actions: a gate stands before its backward, which overwrites it."""
-        out = np.empty(count, np.int64)
-        out[self.action] = ends
-        return out
+def _named(orders: Sequence[Order], action: int) -> str:
+    first = np.cumsum([0, *map(len, orders)])
+    rank = int(np.searchsorted(first, action, side="right")) - 1
+    at, order = action - int(first[rank]), orders[rank]
+    return f"rank {rank}, action {at}: {Phase(order.phase[at]).name} of stage {order.stage[at]}, microbatch {order.microbatch[at]}"
 
 
-def _played(plan: _Plan, cost_ns: I64) -> I64:
-    """End of each action. A rank runs on until an input is missing; who makes that wakes it. Each is waited for by one at most."""
-    steps = _Steps.of(plan, cost_ns)
-    producer, lag, cost = steps.producer.tolist(), steps.lag_ns.tolist(), steps.cost_ns.tolist()
-    at, stop = steps.first[:-1].tolist(), steps.first[1:].tolist()
-    end = [-1] * len(cost)
-    clock = [0] * len(at)
+def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cost_ns: I64) -> I64:
+    """Return the end of each action. A rank runs on until an input is missing; who makes that wakes it. Each is waited for by one at most.
+
+    Before each pair stands a gate that takes no time and waits for what its backward needs.
+    """
+    paired = np.concatenate([order.paired for order in orders])
+    pairs = np.flatnonzero(paired)
+    longer = np.zeros(len(cost_ns), np.int64)  # what comes of a pair's forward leaves with its backward
+    longer[pairs] = cost_ns[pairs + 1]
+    waits = producer != NOWHERE
+    lag_ns = lag_ns + np.where(waits, longer[producer], 0)
+    moved = np.where(waits, (np.arange(len(cost_ns)) + np.cumsum(paired))[producer], NOWHERE)
+    gates = moved[pairs + 1]
+    moved[pairs + 1] = NOWHERE
+    action = np.insert(np.arange(len(cost_ns)), pairs, pairs + 1)  # of a gate, the backward
+    source, lag = np.insert(moved, pairs, gates).tolist(), np.insert(lag_ns, pairs, lag_ns[pairs + 1]).tolist()
+    cost = np.insert(cost_ns, pairs, 0).tolist()
+    bounds = first + np.searchsorted(pairs, first)
+    at, stop = bounds[:-1].tolist(), bounds[1:].tolist()
+    end, clock = [-1] * len(cost), [0] * len(at)
     waiter: dict[int, int] = {}
     awake = list(range(len(at)))[::-1]
     while awake:
         rank = awake.pop()
         now = clock[rank]
         for i in range(at[rank], stop[rank]):
-            source = producer[i]
-            if source >= 0:
-                came = end[source]
+            if source[i] >= 0:
+                came = end[source[i]]
                 if came < 0:
-                    waiter[source] = rank
+                    waiter[source[i]] = rank
                     at[rank] = i
                     break
-                came += lag[i]
-                if came > now:
-                    now = came
+                if came + lag[i] > now:
+                    now = came + lag[i]
             now += cost[i]
             end[i] = now
             if i in waiter:
@@ -233,6 +180,8 @@ def _played(plan: _Plan, cost_ns: I64) -> I64:
         clock[rank] = now
     for i, to in zip(at, stop, strict=True):
         if i < to:
-            waits, source = (plan.named(int(steps.action[k])) for k in (i, producer[i]))
-            raise ValueError(f"deadlock: {waits} waits for {source}, which does not run before it")
-    return steps.ends(end, len(cost_ns))
+            late, missing = (_named(orders, int(action[k])) for k in (i, source[i]))
+            raise ValueError(f"deadlock: {late} waits for {missing}, which does not run before it")
+    out = np.empty(len(cost_ns), np.int64)
+    out[action] = end  # a gate stands before its backward, which overwrites it
+    return out

@@ -9,16 +9,13 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.records import KeyedSpans, Spans
 
-NO_TIMES = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-NONE = Spans(*NO_TIMES)
+NONE = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Spans):
     """Parts of spans, ascending, none empty: ``of`` is the span that each is part of, ``by`` what covers it there or ``NOWHERE``."""
 
-    start_ns: I64
-    end_ns: I64
     of: I64
     by: I64
 
@@ -41,9 +38,7 @@ def union_by(key: I64, start_ns: I64, end_ns: I64) -> KeyedSpans:
     keys, which = np.unique(key, return_inverse=True)
     shift = which.reshape(-1) * len(points)
     united = union(np.searchsorted(points, start_ns) + shift, np.searchsorted(points, end_ns) + shift)
-    if not len(united.start_ns):
-        return KeyedSpans(*NO_TIMES, np.zeros(0, np.int64))
-    count = len(points)
+    count = max(len(points), 1)
     return KeyedSpans(points[united.start_ns % count], points[united.end_ns % count], keys[united.start_ns // count])
 
 
@@ -63,27 +58,19 @@ def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
     return Spans(start[some], end[some])
 
 
-def disjoint(start_ns: I64, end_ns: I64) -> Pieces:
-    """Return intervals with what an earlier one covers taken off them (of equal starts, the first given holds); ``of`` is the interval."""
-    order = np.argsort(start_ns, kind="stable")
-    start, end = start_ns[order], end_ns[order]
-    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
-    start = np.maximum(start, reach)
-    some = start < end
-    return Pieces(start[some], end[some], order[some], np.full(int(some.sum()), NOWHERE))
-
-
 def cut(spans: Spans, start_ns: I64, end_ns: I64) -> Pieces:
     """Cut each span where the intervals begin and end, and which interval covers each piece (of several the one that began first)."""
-    cover = disjoint(start_ns, end_ns)
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], end_ns[order]
+    start = np.maximum(start, np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1])  # without what an earlier one covers
+    some = start < end
+    cover, covers = Spans(start[some], end[some]), order[some]
     edges = np.unique(np.concatenate([spans.start_ns, spans.end_ns, cover.start_ns, cover.end_ns]))
-    if not len(edges):
-        return Pieces(edges, edges, edges, edges)
     low, high = edges[:-1], edges[1:]
     of, by = _holding(spans.start_ns, spans.end_ns, low), _holding(cover.start_ns, cover.end_ns, low)
     inside = of != NOWHERE
     low, high, of, by = low[inside], high[inside], of[inside], by[inside]
-    by = np.where(by == NOWHERE, NOWHERE, cover.of[by] if len(cover.of) else NOWHERE)
+    by = np.where(by == NOWHERE, NOWHERE, covers[by] if len(covers) else NOWHERE)
     new = np.ones(len(low), np.bool_)
     new[1:] = (of[1:] != of[:-1]) | (by[1:] != by[:-1])
     last = np.append(np.flatnonzero(new)[1:] - 1, len(low) - 1) if len(low) else np.zeros(0, np.int64)
@@ -95,8 +82,7 @@ def _holding(start_ns: I64, end_ns: I64, at_ns: I64) -> I64:
     if not len(start_ns):
         return np.full(len(at_ns), NOWHERE)
     found = np.searchsorted(start_ns, at_ns, side="right") - 1
-    out: I64 = np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE)
-    return out
+    return np.asarray(np.where((found >= 0) & (at_ns < end_ns[found]), found, NOWHERE))
 
 
 def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
@@ -108,7 +94,6 @@ def overlap_ns(spans: Spans, start_ns: I64, end_ns: I64) -> I64:
     def covered(at_ns: I64) -> I64:
         k = np.searchsorted(spans.start_ns, at_ns, side="right")
         past = np.maximum(spans.end_ns[np.maximum(k - 1, 0)] - at_ns, 0)
-        out: I64 = before[k] - np.where(k > 0, past, 0)
-        return out
+        return np.asarray(before[k] - np.where(k > 0, past, 0))
 
     return np.where(start_ns < end_ns, covered(end_ns) - covered(start_ns), 0)

@@ -9,22 +9,21 @@ from typing import TypeVar
 import numpy as np
 
 from graphlink.graph.waits import before_on_thread, wait_slices
-from graphlink.model import I32, NOWHERE, CommKind, Communication, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, CommKind, CommOps, Communication, Graph, Linked
 from graphlink.nccl.records import SideFiles
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import device_delays, host_delays, host_reasons, joined, receive_waits
 from graphlink.pipeline.entries import named_entries
-from graphlink.pipeline.exchanges import exchanges, witness
-from graphlink.pipeline.grouped import taken
+from graphlink.pipeline.exchanges import ordinals, witness
 from graphlink.pipeline.infer import first_source, inferred_entries
-from graphlink.pipeline.records import NO_TIME, Delays, Exchanges, KeyedSpans, Ranges, Spans, StageRun
+from graphlink.pipeline.records import NO_TIME, Delays, KeyedSpans, Ranges, Spans, StageRun
 from graphlink.pipeline.rules import Rule
 from graphlink.pipeline.work import device_work, host_work
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock, Meetings, RankComms
 from graphlink.records import Short
+from graphlink.tables import take
 
-_Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, Exchanges, Delays)
+_Timed = TypeVar("_Timed", Ranges, KeyedSpans, Spans, CommOps, Delays)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -48,18 +47,17 @@ def stage_run(
         warnings = (*warnings, *more)
     if entries is None:
         return Staged(None, nothing, warnings)
-    found = exchanges(linked, comm)
     waits = wait_slices(graph, linked, before_on_thread(graph))
     if has_device:
         worked = device_work(linked, comm, entries)
-        reasons = host_reasons(graph, linked, found, waits, worked.threads)
+        reasons = host_reasons(graph, linked, comm.ops, waits, worked.threads)
     else:
         threads = np.unique(entries.tid)
-        receives = receive_waits(linked, comm, found, threads)
-        mine = taken(waits, np.isin(graph.tid[waits.part], threads))
+        receives = receive_waits(linked, comm, threads)
+        mine = take(waits, np.isin(graph.tid[waits.part], threads))
         start, end = (np.append(a + graph.epoch_ns, b) for a, b in ((mine.start_ns, receives.start_ns), (mine.end_ns, receives.end_ns)))
         worked = host_work(entries, spans.union(start, end))
-        reasons = joined(receives, host_reasons(graph, linked, found, waits, threads))
+        reasons = joined(receives, host_reasons(graph, linked, comm.ops, waits, threads))
     if not len(worked.work.start_ns):
         return Staged(None, nothing, (*warnings, "no work was recorded inside the pipeline ranges"))
     run = StageRun(
@@ -69,13 +67,14 @@ def stage_run(
         ranges=worked.ranges,
         work=worked.work,
         optimizer=worked.optimizer,
-        exchanges=found.exchanges,
-        delays=device_delays(graph, linked, worked, found, reasons) if has_device else host_delays(linked, entries, worked, reasons),
+        exchanges=comm.ops,
+        ordinal=ordinals(comm.ops),
+        delays=device_delays(graph, linked, worked, comm.ops, reasons) if has_device else host_delays(linked, entries, worked, reasons),
         sees_device=has_device,
         sees_causes=True,
         left_out=worked.left_out,
         warnings=warnings,
-        witness=None if nccl is None else witness(nccl, found),
+        witness=None if nccl is None else witness(nccl),
     )
     return Staged(run, worked.of_device, warnings)
 
@@ -86,22 +85,21 @@ def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
         return run
 
     def mapped(record: _Timed) -> _Timed:
-        start, end = onto_run(clock, record.start_ns), onto_run(clock, record.end_ns)
+        start, end = clock.of(record.start_ns), clock.of(record.end_ns)
         return replace(record, start_ns=start, end_ns=end)
 
     def spans_of(record: _Timed) -> _Timed:
         out = mapped(record)
-        return taken(out, out.start_ns < out.end_ns)
+        return take(out, out.start_ns < out.end_ns)
 
     witnessed = run.witness
     if witnessed is not None:
         there = witnessed.came_ns != NO_TIME
-        came_ns = witnessed.came_ns.copy()
-        came_ns[there] = onto_run(clock, came_ns[there])
-        witnessed = replace(witnessed, came_ns=came_ns)
+        came_ns = clock.of(np.where(there, witnessed.came_ns, 0))
+        witnessed = replace(witnessed, came_ns=np.where(there, came_ns, NO_TIME))
     return replace(
         run,
-        recorded_from_ns=int(onto_run(clock, np.array([run.recorded_from_ns], np.int64))[0]),
+        recorded_from_ns=int(clock.of(np.array([run.recorded_from_ns], np.int64))[0]),
         ranges=mapped(run.ranges),
         work=spans_of(run.work),
         optimizer=spans_of(run.optimizer),
@@ -111,18 +109,17 @@ def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
     )
 
 
-def counted_alike(ex: Exchanges, comms: RankComms, meetings: Meetings, position: int) -> Exchanges:
-    """Give ``ex`` the ordinals of its meetings, so that recordings which begin at different times name the same operation alike.
+def counted_alike(run: StageRun, comms: RankComms, meetings: Meetings, position: int) -> I64:
+    """Return the ordinals of a rank's meetings, so that recordings which begin at different times name the same operation alike.
 
     ``position``: of the rank in ``meetings.of_op``. What met nobody has an ordinal that no other rank has.
     """
-    known = np.flatnonzero(np.isin(ex.kind, (CommKind.COLLECTIVE, CommKind.SEND, CommKind.RECV)) & (ex.group != NOWHERE))
-    order = np.lexsort((ex.end_ns[known], ex.start_ns[known]))
-    known = known[order]
+    ex = run.exchanges
+    known = np.flatnonzero((ex.kind != CommKind.UNKNOWN) & (ex.group != NOWHERE))
     if len(known) != len(comms.start_ns) or not np.array_equal(ex.start_ns[known], comms.start_ns):
-        return ex  # kernels beside those of the graph: each rank's own count is the best there is
+        return run.ordinal  # rows that begin later than they were asked for: each rank's own count is the best there is
     meeting = meetings.of_op[position].astype(np.int64)
     alone = -2 - ((position << 40) + np.arange(len(meeting)))
-    ordinal = ex.ordinal.copy()
+    ordinal = run.ordinal.copy()
     ordinal[known] = np.where(meeting == NOWHERE, alone, meetings.turn[np.maximum(meeting, 0)] if len(meetings.turn) else alone)
-    return replace(ex, ordinal=ordinal)
+    return ordinal

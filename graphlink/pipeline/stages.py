@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.pipeline.grouped import counted, taken
+from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.recognise import Recognised
 from graphlink.pipeline.records import Phase, StageRun
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     """Put ranks together by whom their first activations came from; where that is unknown, by stage numbers, else by first forwards."""
     runs = sorted(runs, key=lambda run: run.rank)
     warnings: list[str] = []
-    steps = sorted(set.intersection(*(set(_steps(run)) for run in runs)))
+    steps = sorted(set.intersection(*map(_steps, runs)))
     left = sorted({s for run in runs for s in _steps(run)} - set(steps))
     if left:
         warnings.append(f"steps that not all ranks recorded are left out: {', '.join(map(str, left[:8]))}")
@@ -57,13 +58,12 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
     return Pipes(kept, recorded, pipe, position, length, chunks, tuple(steps), tuple(missing), tuple(warnings))
 
 
-def _steps(run: StageRun) -> list[int]:
-    out: list[int] = np.unique(run.ranges.step[run.ranges.phase != Phase.OPT]).tolist()
-    return out
+def _steps(run: StageRun) -> set[int]:
+    return set(run.ranges.step[run.ranges.phase != Phase.OPT].tolist())
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
-    ranges, work = taken(run.ranges, rows), taken(run.work, np.isin(run.work.key, steps))
+    ranges, work = take(run.ranges, rows), take(run.work, np.isin(run.work.key, steps))
     ranges, work = replace(ranges, step=np.searchsorted(steps, ranges.step)), replace(work, key=np.searchsorted(steps, work.key))
     return replace(run, work=work, ranges=ranges)
 
@@ -92,25 +92,17 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
 
 def _by_sources(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     """Follow chains of ``previous`` ranks, all of one length; None where they are not such chains."""
-    index = {run.rank: i for i, run in enumerate(runs)}
-    before = [index.get(run.previous, NOWHERE) if run.previous != NOWHERE else NOWHERE for run in runs]
-    if len(runs) > 1 and all(b == NOWHERE for b in before):
+    sources = [run.previous for run in runs if run.previous != NOWHERE]
+    if (len(runs) > 1 and not sources) or len(set(sources)) < len(sources) or not {run.rank for run in runs}.issuperset(sources):
         return None
-    if any(run.previous != NOWHERE and b == NOWHERE for run, b in zip(runs, before, strict=True)):
-        return None
-    heads = [i for i, b in enumerate(before) if b == NOWHERE]
-    follows: dict[int, int] = {}
-    for i, b in enumerate(before):
-        if b != NOWHERE and follows.setdefault(b, i) != i:
-            return None
-    out: dict[int, tuple[int, int]] = {}
-    for pipe, head in enumerate(heads):
-        at, place = head, 0
-        while at != NOWHERE and at not in out:
-            out[at] = pipe, place
-            at, place = follows.get(at, NOWHERE), place + 1
-    lengths = {sum(1 for p, _ in out.values() if p == pipe) for pipe in range(len(heads))}
-    return [out[i] for i in range(len(runs))] if len(out) == len(runs) and len(lengths) == 1 else None
+    after = {run.previous: run.rank for run in runs}
+    chains = [[run.rank] for run in runs if run.previous == NOWHERE]
+    for chain in chains:
+        while chain[-1] in after:
+            chain.append(after[chain[-1]])
+    place = {rank: (pipe, position) for pipe, chain in enumerate(chains) for position, rank in enumerate(chain)}
+    alike = len(place) == len(runs) and len(set(map(len, chains))) == 1
+    return [place[run.rank] for run in runs] if alike else None
 
 
 def _by_stages(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
@@ -142,5 +134,4 @@ def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
 def _by_first_forward(runs: Sequence[StageRun]) -> list[int]:
     """Return the place of each run by the start of its first forward (of equals, by rank)."""
     first = [int(run.ranges.start_ns[run.ranges.phase == Phase.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
-    place: list[int] = np.argsort(np.lexsort(([run.rank for run in runs], first))).tolist()
-    return place
+    return [int(place) for place in np.argsort(np.lexsort(([run.rank for run in runs], first)))]

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from graphlink.pipeline.records import Theory
-from graphlink.records import Table
+from graphlink.records import Table, ms
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +47,9 @@ def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
             rows.append((name, f"{value:.4f}" + ("" if ideal is UNSET else f" (the schedule itself {ideal:.4f})")))
     whole = sum(pipeline.causes_ns.values())
     causes = sorted(((ns, name) for name, ns in pipeline.causes_ns.items() if ns), key=lambda item: (-item[0], item[1]))
-    parts = ", ".join(f"{name} {ns / 1e6:,.3f} ms ({100 * ns / whole:.1f} %)" for ns, name in causes)
-    rows.append(("idle", f"{whole / 1e6:,.3f} ms" + (f": {parts}" if parts else "")))
+    parts = ", ".join(f"{name} {ms(ns)} ms ({100 * ns / whole:.1f} %)" for ns, name in causes)
+    rows.append(("idle", f"{ms(whole)} ms" + (f": {parts}" if parts else "")))
     if pipeline.optimizer_sync_ns is not UNSET and pipeline.optimizer_sync_ns:
-        rows.append(("after it", f"optimizer_sync {pipeline.optimizer_sync_ns / 1e6:,.3f} ms"))
+        rows.append(("after it", f"optimizer_sync {ms(pipeline.optimizer_sync_ns)} ms"))
     rows += [("warning", text) for text in pipeline.warnings]
     return [f"pipeline, {shape(pipeline)}", Table(rows)]

@@ -8,8 +8,8 @@ The file has a few MB at most, whatever the run (docs/bubbles.md).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, summarised
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style, xml
 from graphlink.pipeline.panels import Marks, Panel, recorded
 from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.tables import take
 
 Pixels = NDArray[np.float64]
 NAME: Final = "pipeline.svg"
@@ -40,27 +40,15 @@ _SMALLEST_TEXT: Final = 8  # pixels
 _DIGIT: Final = 0.62  # of the size of a font
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The first lines of the picture, and the idle time by cause that the legend tells."""
-
-    title: str
-    lines: tuple[str, ...]
-    causes_ns: dict[Cause, int]
-
-
 def encode(pipeline: Pipeline) -> bytes:
     """Draw a recorded run."""
     panels = recorded(pipeline.ranks, [run.ranges for run in pipeline.runs], pipeline.idle, pipeline.steps)
-    head = heading(summarised(pipeline))
     unplaced = sum(int(np.count_nonzero(run.ranges.step == NOWHERE)) for run in pipeline.runs)
-    if unplaced:
-        head = replace(head, lines=(*head.lines, f"not drawn: {unplaced:,} ranges of no known step"))
-    return picture(head, panels)
+    return picture(summarised(pipeline), panels, [f"not drawn: {unplaced:,} ranges of no known step"] if unplaced else [])
 
 
-def heading(entry: summary.Pipeline) -> Heading:
-    """Say ``summary.json.pipeline`` in words."""
+def _lines(entry: summary.Pipeline) -> list[str]:
+    """Say rates and the nearest schedule in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -71,17 +59,48 @@ def heading(entry: summary.Pipeline) -> Heading:
         if (value := getattr(entry, name)) is not UNSET
     ]
     lines = ["; ".join(rates)] if rates else []
-    if entry.nearest is not UNSET:
-        lines.append(f"nearest schedule: {entry.nearest}")
+    return lines if entry.nearest is UNSET else [*lines, f"nearest schedule: {entry.nearest}"]
+
+
+def _causes(entry: summary.Pipeline) -> dict[Cause, int]:
+    """Return the idle time by cause that the legend tells."""
     causes = {Cause(CAUSES.index(name)): ns for name, ns in entry.causes_ns.items() if name in CAUSES}
-    if entry.optimizer_sync_ns is not UNSET:
-        causes[Cause.OPTIMIZER_SYNC] = entry.optimizer_sync_ns
-    return Heading(summary.shape(entry), tuple(lines), causes)
+    return causes if entry.optimizer_sync_ns is UNSET else {**causes, Cause.OPTIMIZER_SYNC: entry.optimizer_sync_ns}
 
 
-def picture(head: Heading, panels: Sequence[Panel]) -> bytes:
-    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals."""
-    return "".join(_parts(head, panels, _frame(panels))).encode()
+def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[str] = ()) -> bytes:
+    """Draw panels one under the other with one time axis: each begins at 0. Cost: O(n log n) in boxes and idle intervals.
+
+    ``entry`` and ``notes`` are the first lines.
+    """
+    frame = _frame(panels)
+    causes_ns, title, words = _causes(entry), xml(summary.shape(entry)), [*_lines(entry), *notes]
+    shown = {FIRST_CAUSE + cause for cause, ns in causes_ns.items() if ns or cause == Cause.UNKNOWN}
+    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | shown)
+    whole = frame.left + frame.width + _SHARE + _MARGIN
+    chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
+    legend, high = _legend(looks, causes_ns, chunks, whole)
+    top = 36 + 16 * len(words)
+    y = top + high + 8
+    body: list[str] = []
+    bands: list[tuple[float, float]] = []
+    for panel in panels:
+        y += 20
+        body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {milliseconds(panel.makespan_ns)} ms</text>\n')
+        bands.append((y, y + frame.pitch * len(panel.labels)))
+        body += _rows(panel, frame, y)
+        y = bands[-1][1] + 6
+    axis = _axis(frame, bands, y)
+    y += 40
+    lines = "".join(f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n' for i, line in enumerate(words))
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" role="img">\n'
+        f"<title>{title}</title>\n"
+        f'{style(looks)}<rect class="bg" width="100%" height="100%"/>\n'
+        f'<text class="b" x="{_MARGIN}" y="24">{title}</text>\n{lines}'
+        f'<g transform="translate({_MARGIN},{top})">\n{legend}</g>\n{axis}{"".join(body)}</svg>\n'
+    ).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +119,7 @@ class Frame:
 
     def pixels(self, ns: I64) -> Pixels:
         """Return positions to a hundredth: what follows each other in time does so in the picture, and widths add up."""
-        out: Pixels = np.round((ns - self.first_ns) / self.ns_per_pixel, 2)
-        return out
+        return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
 
 
 def _frame(panels: Sequence[Panel]) -> Frame:
@@ -132,40 +150,6 @@ def _frame(panels: Sequence[Panel]) -> Frame:
         pitch=pitch,
         height=pitch - (1 if pitch < 12 else 3),
     )
-
-
-def _parts(head: Heading, panels: Sequence[Panel], frame: Frame) -> Iterator[str]:
-    causes = {cause for cause, ns in head.causes_ns.items() if ns or cause == Cause.UNKNOWN}
-    looks = sorted({look for p in panels for look in np.unique(p.marks.look).tolist()} | {FIRST_CAUSE + cause for cause in causes})
-    whole = frame.left + frame.width + _SHARE + _MARGIN
-    chunks = max((int(p.marks.chunk.max(initial=0)) + 1 for p in panels), default=1)
-    legend, high = _legend(looks, head.causes_ns, chunks, whole)
-    top = 36 + 16 * len(head.lines)
-    y = top + high + 8
-    body: list[str] = []
-    bands: list[tuple[float, float]] = []
-    for panel in panels:
-        y += 20
-        body.append(f'<text x="{frame.left:g}" y="{y - 7:g}">{xml(panel.caption)}, {milliseconds(panel.makespan_ns)} ms</text>\n')
-        bands.append((y, y + frame.pitch * len(panel.labels)))
-        body += _rows(panel, frame, y)
-        y = bands[-1][1] + 6
-    axis = _axis(frame, bands, y)
-    y += 40
-    yield '<?xml version="1.0" encoding="UTF-8"?>\n'
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole:g}" height="{y:g}" viewBox="0 0 {whole:g} {y:g}" role="img">\n'
-        f"<title>{xml(head.title)}</title>\n"
-    )
-    yield style(looks)
-    yield '<rect class="bg" width="100%" height="100%"/>\n'
-    yield f'<text class="b" x="{_MARGIN}" y="24">{xml(head.title)}</text>\n'
-    for i, line in enumerate(head.lines):
-        yield f'<text class="d" x="{_MARGIN}" y="{42 + 16 * i}">{xml(line)}</text>\n'
-    yield f'<g transform="translate({_MARGIN},{top})">\n{legend}</g>\n'
-    yield axis
-    yield from body
-    yield "</svg>\n"
 
 
 def _rows(panel: Panel, frame: Frame, top: float) -> Iterator[str]:
@@ -202,7 +186,7 @@ class _Row:
 
     @staticmethod
     def of(panel: Panel, label: str, part: slice, frame: Frame) -> _Row:
-        marks = taken(panel.marks, part)
+        marks = take(panel.marks, np.arange(part.start, part.stop))
         left, right = frame.pixels(marks.start_ns), frame.pixels(marks.end_ns)
         return _Row(label, marks, panel.layer[part], left, right, panel.top[part] * frame.height, panel.height[part] * frame.height)
 
@@ -223,10 +207,8 @@ def _drawn(row: _Row, frame: Frame) -> Iterator[str]:
 
 def _paths(row: _Row, which: Bool) -> Iterator[str]:
     """Draw a path a look, all of its rectangles one after the other."""
-    shapes: defaultdict[int, list[str]] = defaultdict(list)
-    for i in np.flatnonzero(which).tolist():
-        shapes[int(row.marks.look[i])].append(_shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i]))
-    yield from _by_look(shapes)
+    at = np.flatnonzero(which).tolist()
+    return _by_look((int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at)
 
 
 def _stacks(row: _Row, frame: Frame, thin: Bool, layer: int) -> Iterator[str]:
@@ -246,13 +228,13 @@ def _stacks(row: _Row, frame: Frame, thin: Bool, layer: int) -> Iterator[str]:
     wide = np.add.reduceat(right - left, parts)
     low = np.minimum.reduceat(left, heads)
     room = np.maximum(np.maximum.reduceat(right, heads) - low, np.bincount(group[parts], wide))
-    shapes: defaultdict[int, list[str]] = defaultdict(list)
+    shapes: list[tuple[int, str]] = []
     y, before = 0.0, -1
     for first, of, width in zip(parts.tolist(), group[parts].tolist(), wide.tolist(), strict=True):
         y, before = (y, before) if of == before else (float(row.top[which].min()), of)
         if width > 0:
             share = width / room[of] * high
-            shapes[int(look[first])].append(_shape(low[of], y, room[of], share))
+            shapes.append((int(look[first]), _shape(low[of], y, room[of], share)))
             y += share
     yield from _by_look(shapes)
 
@@ -261,8 +243,12 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
     return f"M{x:.2f} {y:.4g}h{wide:.2f}v{high:.4g}h-{wide:.2f}z"
 
 
-def _by_look(shapes: dict[int, list[str]]) -> Iterator[str]:
-    return (f'<path class="t {class_of(look)}" d="{"".join(d)}"/>\n' for look, d in sorted(shapes.items()))
+def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
+    """Draw a path a look of what is to be drawn of each."""
+    of_look: defaultdict[int, list[str]] = defaultdict(list)
+    for look, shape in shapes:
+        of_look[look].append(shape)
+    return (f'<path {attributes.format(class_of(look))} d="{"".join(d)}"/>\n' for look, d in sorted(of_look.items()))
 
 
 def _own(row: _Row, which: Bool) -> Iterator[str]:
@@ -279,15 +265,14 @@ def _own(row: _Row, which: Bool) -> Iterator[str]:
 def _chunk_lines(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
     """Draw as many lines along the top of a box as its chunk says."""
     thick = 1 if frame.height > 12 else 0.6
-    lines: defaultdict[int, list[str]] = defaultdict(list)
+    lines: list[tuple[int, str]] = []
     for i in np.flatnonzero(which).tolist():
         wide = row.right[i] - row.left[i]
         inset = min(1.5, wide / 4)
         for k in range(min(int(row.marks.chunk[i]), MOST_LINES)):
             line = f"M{row.left[i] + inset:.2f} {row.top[i] + (2 * k + 1.2) * thick:.4g}h{wide - 2 * inset:.2f}"
-            lines[int(row.marks.look[i])].append(line)
-    for look, d in sorted(lines.items()):
-        yield f'<path class="k {class_of(look)}" stroke-width="{thick}" d="{"".join(d)}"/>\n'
+            lines.append((int(row.marks.look[i]), line))
+    return _by_look(lines, f'class="k {{}}" stroke-width="{thick}"')
 
 
 def _tip(row: _Row, i: int) -> str:
@@ -325,7 +310,7 @@ def _numbers(row: _Row, frame: Frame, which: I64) -> Iterator[str]:
 
 def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
     """Give tooltips to what has none of its own, by the cell in which its middle lies."""
-    marks = taken(row.marks, which)
+    marks = take(row.marks, which)
     if not len(marks.row):
         return
     middle = (marks.start_ns + marks.end_ns) / 2
@@ -335,7 +320,7 @@ def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
         found[c][look].append(i)
     for c, by_look in sorted(found.items()):
         a, b = (round(frame.first_ns + k * _CELL * frame.ns_per_pixel) for k in (c, c + 1))
-        tip = "\n".join(_summed(look, taken(marks, np.array(of))) for look, of in by_look.items())
+        tip = "\n".join(_summed(look, take(marks, np.array(of))) for look, of in by_look.items())
         yield (
             f'<rect class="h" x="{c * _CELL}" width="{_CELL}" height="{frame.height:g}">'
             f"<title>{xml(row.label)}\n{milliseconds(a)} to {milliseconds(b)} ms\n{tip}</title></rect>\n"

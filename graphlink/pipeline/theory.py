@@ -16,9 +16,10 @@ from msgspec import UNSET, UnsetType, structs
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import PartsNs, Phase, Ranges, Rates, StepEntry, Theory
+from graphlink.pipeline.records import Other, PartsNs, Phase, Ranges, Rates, StepEntry, Theory
 from graphlink.pipeline.schedules import SPLIT, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders
 from graphlink.pipeline.simulate import PHASES, Timed, Times, peak_activations, simulate
+from graphlink.tables import concat, take
 
 
 def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry]) -> Theory | None:
@@ -30,35 +31,25 @@ def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry
     there = [played for played in recognised.steps if played.step in bounds]
     if recognised.schedule == UNKNOWN or not there:
         return None
-    known: dict[bytes, Rebuilt] = {}
+    known: dict[bytes, tuple[Timed, ...]] = {}
     rebuilt = []
     for played in there:
         key = b"".join(column.tobytes() for order in played.orders for column in (order.phase, order.stage, order.microbatch))
         if key not in known:
             known[key] = rebuild(played.orders, measured)
         rebuilt.append(known[key])
-    equal, own, moved = (sum(getattr(one, name).bubble_ns for one in rebuilt) for name in ("equal", "own", "moved"))
+    equal, own, moved = (sum(one.bubble_ns for one in timed) for timed in zip(*rebuilt, strict=True))
     ran = [bounds[played.step] for played in there]
     bubble = sum(len(step.work_ns) * (step.end_ns - step.start_ns) - sum(step.work_ns) for step in ran)
     parts = PartsNs(schedule=equal, imbalance=own - equal, communication=moved - own, rest=bubble - moved, measured=bubble)
-    return Theory(**structs.asdict(rates_of([one.equal for one in rebuilt])), parts_ns=parts)
+    return Theory(**structs.asdict(rates_of([one[0] for one in rebuilt])), parts_ns=parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """A step played three times: (a) equal stages, (b) own medians, (c) own medians and transfers."""
-
-    equal: Timed
-    own: Timed
-    moved: Timed
-
-
-def rebuild(orders: Sequence[Order], measured: Measured) -> Rebuilt:
-    """Play a step in the orders of the schedule."""
-    times = measured.times
-    none = np.zeros_like(times.forward_ns)
-    still = replace(times, forward_ns=none, backward_ns=none)
-    return Rebuilt(simulate(orders, equal_stages(measured)), simulate(orders, still), simulate(orders, times))
+def rebuild(orders: Sequence[Order], measured: Measured) -> tuple[Timed, Timed, Timed]:
+    """Play a step in the orders of the schedule with (a) equal stages, (b) own medians, (c) own medians and transfers."""
+    none = np.zeros_like(measured.times.forward_ns)
+    still = replace(measured.times, forward_ns=none, backward_ns=none)
+    return simulate(orders, equal_stages(measured)), simulate(orders, still), simulate(orders, measured.times)
 
 
 def equal_stages(measured: Measured) -> Times:
@@ -97,15 +88,13 @@ def rates(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Median times of a run with ``stages`` ranks of ``chunks`` each.
+    """Median times of a run as it was ``recognised``.
 
     ``times``: medians; 0 where nothing was seen. ``seen``: shape (4, virtual stages), whether the phase ran there. ``home``: the rank of
-    each virtual stage, ``NOWHERE`` if none. ``schedule``: which was recognised.
+    each virtual stage, ``NOWHERE`` if none.
     """
 
-    schedule: str
-    stages: int
-    chunks: int
+    recognised: Recognised
     times: Times
     seen: Bool
     home: I64
@@ -122,52 +111,30 @@ def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: b
 
     If no schedule was recognised all ranges count, with the virtual stages of the recording (chunk * p + rank where it has none).
     """
-    seen = _seen(ranges, recognised, waits_inside)
+    played = [_played(rank, ranges, recognised, waits_inside) for rank in range(len(ranges))]
+    seen = concat(*played)
     count = max(recognised.chunks * recognised.stages, int(seen.stage.max(initial=-1)) + 1)
     home = np.full(count, NOWHERE)
-    home[seen.stage] = seen.rank
+    for rank, one in enumerate(played):
+        home[one.stage] = rank
     medians, there = _medians(seen, count)
     times = Times(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
-    return Measured(recognised.schedule, recognised.stages, recognised.chunks, times, there, home)
+    return Measured(recognised, times, there, home)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Actions of all ranks and steps."""
-
-    rank: I64
-    step: I64
-    phase: I64
-    stage: I64
-    microbatch: I64
-    start_ns: I64
-    end_ns: I64
-    cost_ns: I64
-
-
-def _seen(ranges: Sequence[Ranges], recognised: Recognised, waits_inside: bool) -> _Seen:
-    """Return the actions that count; a pair starts and ends as one (``Order.paired``)."""
-    parts: list[tuple[I64, ...]] = []
-    for rank, one in enumerate(ranges):
-        row, order = _actions(rank, len(ranges), one, recognised)
-        start, end = (one.end_ns - one.busy_ns if waits_inside else one.start_ns)[row], one.end_ns[row]
-        at = np.flatnonzero(order.paired)
-        start[at] = start[at + 1] = np.minimum(start[at], start[at + 1])
-        end[at] = end[at + 1] = np.maximum(end[at], end[at + 1])
-        phase = order.phase.astype(np.int64)
-        parts.append((np.full(len(row), rank), one.step[row], phase, order.stage, order.microbatch, start, end, _shares(one)[row]))
-    return _Seen(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _actions(rank: int, ranks: int, ranges: Ranges, recognised: Recognised) -> tuple[I64, Order]:
-    """Return the rows that count, and what they are."""
+def _played(rank: int, ranges: Sequence[Ranges], recognised: Recognised, waits_inside: bool) -> Ranges:
+    """Return the ranges of a rank that count, as what the schedule takes them for; a pair starts and ends as one (``Order.paired``)."""
+    one = ranges[rank]
+    one = replace(one, start_ns=one.end_ns - one.busy_ns if waits_inside else one.start_ns, busy_ns=_shares(one))
     if recognised.schedule == UNKNOWN:
-        row = np.flatnonzero(ranges.phase <= Phase.W)
-        stage = np.where(ranges.stage == NOWHERE, np.maximum(ranges.chunk, 0) * ranks + rank, ranges.stage)
-        return row, Order(ranges.phase[row], stage[row], ranges.microbatch[row], np.zeros(len(row), np.bool_))
-    orders = [step.orders[rank] for step in recognised.steps]
-    columns = ([getattr(order, name) for order in orders] for name in ("phase", "stage", "microbatch", "paired"))
-    return np.concatenate([step.rows[rank] for step in recognised.steps]), Order(*map(np.concatenate, columns))
+        stage = np.where(one.stage == NOWHERE, np.maximum(one.chunk, 0) * len(ranges) + rank, one.stage)
+        return take(replace(one, stage=stage), one.phase <= Phase.W)
+    one = take(one, np.concatenate([step.rows[rank] for step in recognised.steps]))
+    order = concat(*(step.orders[rank] for step in recognised.steps))
+    at = np.flatnonzero(order.paired)
+    one.start_ns[at] = one.start_ns[at + 1] = np.minimum(one.start_ns[at], one.start_ns[at + 1])
+    one.end_ns[at] = one.end_ns[at + 1] = np.maximum(one.end_ns[at], one.end_ns[at + 1])
+    return replace(one, phase=order.phase, stage=order.stage, microbatch=order.microbatch)
 
 
 def _shares(ranges: Ranges) -> I64:
@@ -186,20 +153,20 @@ def _shares(ranges: Ranges) -> I64:
     return out
 
 
-def _medians(seen: _Seen, count: int) -> tuple[I64, Bool]:
+def _medians(seen: Ranges, count: int) -> tuple[I64, Bool]:
     """Return by phase and virtual stage the median time, and whether there is any."""
-    unit = seen.phase * count + seen.stage
-    order = np.lexsort((seen.cost_ns, unit))
+    unit = seen.phase.astype(np.int64) * count + seen.stage
+    order = np.lexsort((seen.busy_ns, unit))
     many = np.bincount(unit, minlength=PHASES * count)
     there = many > 0
     first = np.cumsum(many) - many
     low, high = (first + np.maximum(many - 1, 0) // 2), (first + many // 2)
-    cost = np.append(seen.cost_ns[order], 0)
+    cost = np.append(seen.busy_ns[order], 0)
     median = (cost[np.where(there, low, -1)] + cost[np.where(there, high, -1)] + 1) // 2
     return median.reshape(PHASES, count), there.reshape(PHASES, count)
 
 
-def _least_lags(seen: _Seen, home: I64, forward: bool) -> I64:
+def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     """Return, between virtual stages k and k + 1, by k, the least time from the end of the one's to the start of the other's action."""
     kind = [Phase.F] if forward else [Phase.B, Phase.I]
     row = np.flatnonzero(np.isin(seen.phase, kind) & (seen.microbatch != NOWHERE))
@@ -220,25 +187,6 @@ def _least_lags(seen: _Seen, home: I64, forward: bool) -> I64:
     return least
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """A step of a schedule, played on measured times, transfers included.
-
-    ``activations``: the most that each rank holds at a time, in activations of one microbatch in one rank's share (1 / p) of the model.
-    ``assumed``: sentences for the user.
-    """
-
-    schedule: str
-    stages: int
-    microbatches: int
-    chunks: int
-    orders: tuple[Order, ...]
-    timed: Timed
-    rates: Rates
-    activations: tuple[float, ...]
-    assumed: tuple[str, ...]
-
-
 def what_if(
     schedule: str,
     microbatches: int,
@@ -247,7 +195,7 @@ def what_if(
     stages: int | None = None,
     chunks: int | None = None,
     input_share: float | None = None,
-) -> WhatIf:
+) -> tuple[Other, tuple[Order, ...], Timed]:
     """Play one step of ``schedule`` (named in any case) with ``microbatches`` of the measured size.
 
     Args:
@@ -259,19 +207,30 @@ def what_if(
     The model is cut anew where the number of virtual stages is another: a measured stage's time counts as spread evenly over its
     layers. Then, or where stages move between ranks, every transfer takes the mean of the measured ones.
 
+    Return what it gives, and the step: its orders and when each action ran.
+
     Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is missing or none.
     """
     name = named(schedule)
-    ranks = measured.stages if stages is None else stages
-    pieces = default_chunks(name, measured.chunks) if chunks is None else chunks
+    ranks = measured.recognised.stages if stages is None else stages
+    pieces = default_chunks(name, measured.recognised.chunks) if chunks is None else chunks
     made = orders(name, ranks, microbatches, pieces)
     assumed = [f"microbatches are of the measured size; a step has {microbatches}"]
     durations = _split(*_by_layers(measured), name, input_share, assumed)
     times = _placed(durations, measured, name, ranks * pieces, ranks, assumed)
     timed = simulate(made, times)
     part = 1 if name == "DualPipe" else pieces
-    activations = tuple(peak / part for peak in peak_activations(made))
-    return WhatIf(name, ranks, microbatches, pieces, made, timed, rates_of([timed]), activations, tuple(assumed))
+    other = Other(
+        schedule=name,
+        stages=ranks,
+        microbatches=microbatches,
+        chunks=pieces,
+        makespan_ns=timed.makespan_ns,
+        activations=tuple(peak / part for peak in peak_activations(made)),
+        assumed=tuple(assumed),
+        **structs.asdict(rates_of([timed])),
+    )
+    return other, made, timed
 
 
 def _by_layers(measured: Measured) -> tuple[I64, Bool]:
@@ -280,7 +239,7 @@ def _by_layers(measured: Measured) -> tuple[I64, Bool]:
     Virtual stages are the parts; DualPipe runs each part twice, its times are the mean.
     """
     durations, seen = measured.times.duration_ns, measured.seen
-    if measured.schedule == "DualPipe":
+    if measured.recognised.schedule == "DualPipe":
         durations, twice = (column.reshape(len(column), 2, -1) for column in (durations, seen.astype(np.int64)))
         many = twice.sum(axis=1)
         return np.rint((durations * twice).sum(axis=1) / np.maximum(many, 1)).astype(np.int64), many > 0
@@ -324,8 +283,8 @@ def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ran
         durations = np.concatenate([durations, durations], axis=1)
         assumed.append("a pair takes as long as its forward and its backward one after the other")
     times = measured.times
-    same = virtual == times.stages and (schedule in V_SHAPED) == (measured.schedule in V_SHAPED)
-    if same and (schedule == "DualPipe") == (measured.schedule == "DualPipe"):
+    same = virtual == times.stages and (schedule in V_SHAPED) == (measured.recognised.schedule in V_SHAPED)
+    if same and (schedule == "DualPipe") == (measured.recognised.schedule == "DualPipe"):
         return Times(durations, times.forward_ns, times.backward_ns)
     moved = (measured.home[1:] != measured.home[:-1]) & (measured.home[1:] != NOWHERE) & (measured.home[:-1] != NOWHERE)
     forward, backward = (np.full(virtual - 1, _mean(lags[moved])) for lags in (times.forward_ns, times.backward_ns))
@@ -338,8 +297,7 @@ def _cut(durations: I64, parts: int) -> I64:
     had = len(durations)
     until = np.append(0, np.cumsum(durations))
     at = np.rint(np.interp(np.arange(parts + 1) * had / parts, np.arange(had + 1), until)).astype(np.int64)
-    pieces: I64 = at[1:] - at[:-1]
-    return pieces
+    return np.asarray(at[1:] - at[:-1])
 
 
 def _mean(values: I64) -> int:

@@ -10,14 +10,15 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from graphlink.model import I32, I64, NOWHERE
+from graphlink.model import I32, NOWHERE
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import Arg, Process, Texts, Track
+from graphlink.perfetto.packets import Arg, Process, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.pipeline.file import CAUSES
 from graphlink.pipeline.panels import row_label
 from graphlink.pipeline.records import Idle, Phase, Pipeline, Ranges
+from graphlink.tables import concat
 
 PROCESS: Final = "pipeline"
 NUMBER: Final = -1  # in place of a rank: tracks and sequences of the last number that perfetto.RANKS allows
@@ -31,24 +32,22 @@ def write(out: BinaryIO, pipeline: Pipeline) -> int:
 
 def trace_of(pipeline: Pipeline) -> perfetto.Trace:
     """Return rows, slices and their arguments: the ranges rank by rank, then all idle intervals."""
-    ranges, idle, texts = [run.ranges for run in pipeline.runs], pipeline.idle, Texts()
+    ranges, idle = concat(*(run.ranges for run in pipeline.runs)), pipeline.idle
+    rules = [run.ranges.rules[code] for run in pipeline.runs for code in run.ranges.rule.tolist()]
     tracks, track = _rows(pipeline)
     names, range_name = _range_names(ranges)
-    start_ns = np.concatenate([_NONE, *(r.start_ns for r in ranges), idle.start_ns])
-    end_ns = np.concatenate([_NONE, *(r.end_ns for r in ranges), idle.end_ns])
+    start_ns, end_ns = np.append(ranges.start_ns, idle.start_ns), np.append(ranges.end_ns, idle.end_ns)
     zero_ns = min(int(start_ns.min(initial=0)), 0)  # the file knows no times before 0
     name = np.concatenate([range_name, len(names) + idle.cause.astype(np.int32)])
-    args = [*_range_args(ranges, texts), *_idle_args(idle, len(range_name), texts)]
+    args = [*_range_args(ranges, rules), *_idle_args(idle, len(range_name))]
     return perfetto.Trace(
         rank=NUMBER,
         epoch_ns=0,
         processes=(Process(PROCESS),),
         tracks=tracks,
         names=[*names, *CAUSES],
-        texts=texts.all(),
         slices=flat(track, start_ns - zero_ns, end_ns - zero_ns, name),
         args=tuple(args),
-        flows=perfetto.Flows(_NONE, _NONE, _NONE.astype(np.uint8)),
     )
 
 
@@ -66,28 +65,23 @@ def _rows(pipeline: Pipeline) -> tuple[tuple[Track, ...], I32]:
     return tuple(tracks), np.concatenate([*of_range, of_idle]).astype(np.int32)
 
 
-def _range_names(ranges: Sequence[Ranges]) -> tuple[list[str], I32]:
+def _range_names(ranges: Ranges) -> tuple[list[str], I32]:
     """Return the names, phase and microbatch, and which each range has."""
-    used, code = numbered_pairs(_joined(ranges, "phase"), _joined(ranges, "microbatch"))
+    used, code = numbered_pairs(ranges.phase, ranges.microbatch)
     names = [Phase(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
     return names, code.astype(np.int32)
 
 
-def _range_args(ranges: Sequence[Ranges], texts: Texts) -> list[Arg]:
-    rules = [r.rules[code] for r in ranges for code in r.rule.tolist()]
+def _range_args(ranges: Ranges, rules: Sequence[str]) -> list[Arg]:
     every = np.arange(len(rules))
-    args = [Arg("busy_ns", every, _joined(ranges, "busy_ns"))]
+    args = [Arg("busy_ns", every, ranges.busy_ns)]
     for name, absent in (("stage", NOWHERE), ("chunk", NOWHERE), ("microbatch", NOWHERE), ("step", NOWHERE), ("device_ops", 0)):
-        value = _joined(ranges, name)
+        value = getattr(ranges, name)
         args.append(Arg(name, np.flatnonzero(value != absent), value[value != absent]))
-    return [*args, texts.arg("rule", every, rules, every)]
+    return [*args, Arg("rule", every, every, rules)]
 
 
-def _idle_args(idle: Idle, first: int, texts: Texts) -> list[Arg]:
+def _idle_args(idle: Idle, first: int) -> list[Arg]:
     there = np.flatnonzero(idle.step != NOWHERE)
     said = np.flatnonzero(np.array([bool(text) for text in idle.texts], np.bool_)[idle.evidence]) if idle.texts else _NONE
-    return [Arg("step", first + there, idle.step[there]), texts.arg("evidence", first + said, idle.texts, idle.evidence[said])]
-
-
-def _joined(ranges: Sequence[Ranges], name: str) -> I64:
-    return np.concatenate([_NONE, *(getattr(r, name).astype(np.int64) for r in ranges)])
+    return [Arg("step", first + there, idle.step[there]), Arg("evidence", first + said, idle.evidence[said], idle.texts)]

@@ -22,15 +22,13 @@ _FAR: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Spans):
     """Idle time cut by reason, times absolute. ``next``: the work op that was delayed.
 
     ``op``: the device row that ran, or had just ended, ``NOWHERE`` for none. ``call``: the launch call that came later still, ``NOWHERE``
     if the launch was in time. Neither: nothing explains it.
     """
 
-    start_ns: I64
-    end_ns: I64
     op: I32
     call: I32
     next: I32
@@ -45,11 +43,11 @@ def segments(graph: Graph, linked: Linked, idle: Spans, next_op: I64) -> Segment
     ops = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     node_of[graph.row[ops]] = ops
     first = node_of[next_op]
-    near = _Near.of(graph, linked, np.union1d(first, _ended_inside(graph, idle)))
-    out = array("q")
-    starts = np.searchsorted(near.node, first).tolist()
+    node = np.union1d(first, _ended_inside(graph, idle))
+    near, out = _near(graph, linked, node), array("q")
+    starts = np.searchsorted(node, first).tolist()
     for low, until, at, op in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), starts, next_op.tolist(), strict=True):
-        near.walk(out, low, until, at, op)
+        _walk(out, near, low, until, at, op)
     rows = np.frombuffer(out, np.int64).reshape(-1, 5)
     start, end, op, call, following = rows[np.argsort(rows[:, 0], kind="stable")].T
     return Segments(start, end, op.astype(np.int32), call.astype(np.int32), following.astype(np.int32))
@@ -60,63 +58,52 @@ def _ended_inside(graph: Graph, idle: Spans) -> I64:
     node = np.flatnonzero(np.isin(graph.kind, (NodeKind.DEVICE_OP, NodeKind.DEVICE_DELAY)))
     end_ns = graph.end_ns[node] + graph.epoch_ns
     before = np.searchsorted(idle.start_ns, end_ns) - 1
-    out: I64 = node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0]
-    return out
+    return np.asarray(node[(before >= 0) & (end_ns <= idle.end_ns[before])] if len(idle.start_ns) else node[:0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Near:
-    """Device nodes that walks may meet, ascending, and what each of them started after. Times absolute, lists because walks are plain
-    Python; ``_FAR`` and ``NOWHERE`` where there is nothing. ``source`` points into these nodes."""
+def _near(graph: Graph, linked: Linked, node: I64) -> list[tuple[int, ...]]:
+    """Return, for device nodes that walks may meet (ascending), when each started, its device row (``NOWHERE`` of a delay), what it started
+    after (a position in ``node``), when that ended, its launch call, when that was called and when it returned.
 
-    node: I64
-    start_ns: list[int]
-    row: list[int]  # the device row, NOWHERE of a delay
-    source: list[int]
-    done_ns: list[int]  # when the source ended
-    call: list[int]
-    called_ns: list[int]
-    returned_ns: list[int]
+    Times absolute; ``_FAR`` and ``NOWHERE`` where there is nothing. Tuples, because walks are plain Python.
+    """
+    calls = linked.trace.calls
+    source, done = _last_device(graph, node)
+    some = source != NOWHERE
+    done[some] += graph.epoch_ns
+    # A source that is none of these nodes ended outside all idle time: its walk ends there.
+    source[some] = np.searchsorted(node, source[some])
+    row = np.where(graph.kind[node] == NodeKind.DEVICE_OP, graph.row[node], NOWHERE)
+    call = linked.device_call[graph.row[node]]
+    called = call != NOWHERE
+    called_ns, returned_ns = np.full(len(node), _FAR), np.full(len(node), _FAR)
+    called_ns[called], returned_ns[called] = calls.start_ns[call[called]], calls.end_ns[call[called]]
+    columns = (graph.start_ns[node] + graph.epoch_ns, row, source, done, call, called_ns, returned_ns)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    @staticmethod
-    def of(graph: Graph, linked: Linked, node: I64) -> _Near:
-        calls = linked.trace.calls
-        source, done = _last_device(graph, node)
-        some = source != NOWHERE
-        done[some] += graph.epoch_ns
-        # A source that is none of these nodes ended outside all idle time: its walk ends there.
-        source[some] = np.searchsorted(node, source[some])
-        row = np.where(graph.kind[node] == NodeKind.DEVICE_OP, graph.row[node], NOWHERE)
-        call = linked.device_call[graph.row[node]]
-        called = call != NOWHERE
-        called_ns, returned_ns = np.full(len(node), _FAR), np.full(len(node), _FAR)
-        called_ns[called], returned_ns[called] = calls.start_ns[call[called]], calls.end_ns[call[called]]
-        columns = (graph.start_ns[node] + graph.epoch_ns, row, source, done, call, called_ns, returned_ns)
-        return _Near(node, *(column.tolist() for column in columns))
 
-    def walk(self, out: array[int], low: int, until: int, at: int, next_op: int) -> None:
-        """Append the segments of [low, until), which ends with node ``at``: start, end, op, call, next."""
-        call = NOWHERE
-        while until > low:
-            done, called = self.done_ns[at], self.called_ns[at]
-            if called >= done and low < called < until:
-                begin = max(low, done)
-                reached = min(max(self.returned_ns[at] + LATENCY_NS, begin), until)
-                _add(out, reached, until, NOWHERE, call, next_op)
-                call = self.call[at]
-                _add(out, begin, reached, NOWHERE, call, next_op)
-                until = begin
-            elif low < done <= until:
-                at = self.source[at]
-                row = self.row[at]
-                began = max(low, self.start_ns[at])
-                ran = until if row != NOWHERE and until - done <= LATENCY_NS else done
-                _add(out, began, ran, row, call, next_op)
-                _add(out, ran, until, NOWHERE, call, next_op)
-                until = began
-            else:
-                _add(out, low, until, NOWHERE, call, next_op)
-                return
+def _walk(out: array[int], near: list[tuple[int, ...]], low: int, until: int, at: int, next_op: int) -> None:
+    """Append the segments of [low, until), which ends with node ``at`` of ``near``: start, end, op, call, next."""
+    late = NOWHERE
+    while until > low:
+        _, _, source, done, call, called, returned = near[at]
+        if called >= done and low < called < until:
+            begin = max(low, done)
+            reached = min(max(returned + LATENCY_NS, begin), until)
+            _add(out, reached, until, NOWHERE, late, next_op)
+            late = call
+            _add(out, begin, reached, NOWHERE, late, next_op)
+            until = begin
+        elif low < done <= until:
+            at = source
+            started, row, *_ = near[at]
+            ran = until if row != NOWHERE and until - done <= LATENCY_NS else done
+            _add(out, max(low, started), ran, row, late, next_op)
+            _add(out, ran, until, NOWHERE, late, next_op)
+            until = max(low, started)
+        else:
+            _add(out, low, until, NOWHERE, late, next_op)
+            return
 
 
 def _add(out: array[int], start_ns: int, end_ns: int, *what: int) -> None:

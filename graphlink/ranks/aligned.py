@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphlink.model import I32, I64, NOWHERE
-from graphlink.ranks.records import RankComms
+from graphlink.ranks.records import Line, RankComms
 
 DIFFERS: Final = "differs"
 OTHER_ORDER: Final = "other order"
@@ -50,22 +50,16 @@ class Clash:
     members: tuple[int, int] = (0, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """``right``: of each op of the left side its counterpart, ascending, or ``NOWHERE``.
-
-    What is neither there nor in a clash one side has alone.
-    """
-
-    right: I64
-    clashes: tuple[Clash, ...]
+# Of each op of the left side its counterpart on the right, ascending, or ``NOWHERE``, and what clashes. What is in neither one side has
+# alone.
+Pairs = tuple[I64, tuple[Clash, ...]]
 
 
 def pairs(left: I64, right: I64, count: int, clashes: tuple[Clash, ...] = ()) -> Pairs:
     """Make ``Pairs`` of matched positions; ``count`` ops on the left."""
     of_left = np.full(count, NOWHERE, np.int64)
     of_left[left] = right
-    return Pairs(of_left, clashes)
+    return of_left, clashes
 
 
 def clash(left: Ops, right: Ops, a: I64, b: I64, members: tuple[int, int] = (0, 1)) -> Clash:
@@ -85,34 +79,6 @@ def holes(left: I64, right: I64, left_count: int, right_count: int) -> list[tupl
     rows = np.flatnonzero((high > low).any(axis=0))
     bounds = np.stack([low, high], axis=-1)[:, rows].tolist()  # (side, hole, end)
     return [(range(*of_left), range(*of_right)) for of_left, of_right in zip(*bounds, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Another clock by one's own: other = own + offset + drift * (own - from)."""
-
-    offset_ns: int
-    drift: float
-    from_ns: int
-
-    def of(self, own_ns: I64) -> I64:
-        other_ns: I64 = own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64)
-        return other_ns
-
-    def at(self, own_ns: int) -> int:
-        return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))
-
-    def then(self, further: Line) -> Line:
-        """Map this one's own clock to the further one's other."""
-        at = self.from_ns
-        if further.drift:  # a drift is only known well near where it was told
-            other = further.from_ns - self.offset_ns
-            at = other - round(self.drift * (other - self.from_ns) / (1 + self.drift))
-        return Line(further.at(self.at(at)) - at, (1 + self.drift) * (1 + further.drift) - 1, at)
-
-    def back(self) -> Line:
-        there = self.at(self.from_ns)
-        return Line(self.from_ns - there, 1 / (1 + self.drift) - 1, there)
 
 
 class Lines:

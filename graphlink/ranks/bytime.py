@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.aligned import Clash, Line, Ops, Pairs, clash, holes, likely_shifts, pairs
+from graphlink.ranks.aligned import Clash, Ops, Pairs, clash, holes, likely_shifts, pairs
+from graphlink.ranks.records import Line
 
 NEAR_NS: Final = (10_000, 100_000)  # how far the ends of a collective lie apart: usual, and where that explains nothing
 DRIFT: Final = 1e-4  # of one clock against another, at most
@@ -51,7 +52,7 @@ def by_time(left: Ops, right: Ops, near: Sequence[int] = NEAR_NS) -> Pairs | Non
         return None
     for near_ns in near:
         found = _aligned(left, right, near_ns)
-        if found is not None and (near_ns == NEAR_NS[0] or np.count_nonzero(found.right != NOWHERE) >= TELLING):
+        if found is not None and (near_ns == NEAR_NS[0] or np.count_nonzero(found[0] != NOWHERE) >= TELLING):
             return found
     return None
 
@@ -63,16 +64,15 @@ def by_clock(left: Ops, right: Ops, line: Line) -> Pairs | None:
     there = _on_clock(right, line)
     a, b = _ending_together(left, there, NEAR_NS[-1])
     found = _filled(left, there, a, b)
-    matched = np.count_nonzero(found.right != NOWHERE)
+    matched = np.count_nonzero(found[0] != NOWHERE)
     return found if 2 * matched >= max(_recorded_by_both(left, there, 0), int(left.eager)) else None
 
 
-def clock(left: Ops, right: Ops, found: Pairs, least: int = TELLING) -> Line | None:
-    """Estimate the left side's clock by the right side's, where enough ops, ``least``, end together to tell."""
-    a = np.flatnonzero(found.right != NOWHERE)
+def clock(left: Ops, right: Ops, a: I64, b: I64, least: int = TELLING) -> Line | None:
+    """Estimate the left side's clock by the right side's, where enough ops, ``least``, end together to tell: ``a`` with ``b``."""
     if len(a) < least:
         return None
-    left_ns, right_ns = left.end_ns[a], right.end_ns[found.right[a]]
+    left_ns, right_ns = left.end_ns[a], right.end_ns[b]
     line = _line(left_ns, right_ns, NEAR_NS[0])
     near = np.abs(line.of(right_ns) - left_ns) <= NEAR_NS[0]
     return line if 2 * np.count_nonzero(near) >= len(a) else None

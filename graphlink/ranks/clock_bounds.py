@@ -30,18 +30,9 @@ class Room:
     """
 
     ns: I64
-    begun: I64
-    ended: I64
+    begun: I32
+    ended: I32
     on_host: Bool
-
-
-@dataclass(frozen=True, slots=True)
-class Shifts:
-    """``shift_ns`` of each rank, all of a body alike; ``uncertainty_ns`` of those that bounds hold, else 0. ``slack_ns``: bounds missed."""
-
-    shift_ns: I64
-    uncertainty_ns: I64
-    slack_ns: int
 
 
 def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64) -> Room:
@@ -49,21 +40,17 @@ def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns:
 
     Rooted collectives hold nothing: which rank must wait is not recorded.
     """
-    total = len(meetings.kind)
-    room, begun, ended = np.full(total, OPEN), np.zeros(total, np.int64), np.zeros(total, np.int64)
-    on_host = np.zeros(total, np.bool_)
     kind, host = column(ranks, "kind"), column(ranks, "on_host")
     free = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
+    parts = []
     for at in blocks(ranks, meetings):
-        mine = slice(at.low, at.high)
-        message = at.spread(meetings.kind[mine] != CommKind.COLLECTIVE)
+        message = at.spread(meetings.kind[at.meetings] != CommKind.COLLECTIVE)
         receives, sends = message & (kind[at.op] == CommKind.RECV), message & (kind[at.op] == CommKind.SEND)
         late, last = _first_of(np.where(receives, _NEVER, -start_ns[at.op]), at.first, at.count)
         early, ends = _first_of(np.where(sends, _NEVER, end_ns[at.op]), at.first, at.count)
-        room[mine] = np.where(free[mine], OPEN, early + late)
-        begun[mine], ended[mine] = at.rank[last], at.rank[ends]
-        on_host[mine] = np.logical_or.reduceat(host[at.op], at.first)
-    return Room(room, begun, ended, on_host)
+        on_host = np.logical_or.reduceat(host[at.op], at.first)
+        parts.append((np.where(free[at.meetings], OPEN, early + late), at.rank[last], at.rank[ends], on_host))
+    return Room(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
@@ -73,8 +60,10 @@ def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
     return least, hits[np.searchsorted(hits, first)]
 
 
-def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
+def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> tuple[I64, I64, int]:
     """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
+
+    These are the shift of each rank in ns, its uncertainty where bounds hold it, else 0, and by how much bounds are missed.
 
     Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
     before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.
@@ -101,7 +90,7 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     np.fill_diagonal(bound, 0)
     slack, tight = solved(bound)
     shift, width = _placed(tight)
-    return Shifts(shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack)
+    return shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack
 
 
 def _worst(use: I64, group: I32, room: I64) -> list[I64]:

@@ -8,7 +8,6 @@ weights bring all ranks near, then Tukey's take what is still far off out altoge
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,15 +29,6 @@ _SAME_HOST_NS: Final = 10_000  # ends of kernels of one machine differ by up to 
 _ERRORS: Final = 3.0  # standard errors
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The clocks, and what ties differ by on them. ``sums.weight`` of each tie: 0 (taken out) to 1."""
-
-    clock: Affine
-    residual_ns: F64
-    sums: Sums
-
-
 def fitted(ties: Ties, pairs: Pairs, start: Affine, free: Bool, deviation: F64, resolution_ns: int) -> Fit:
     """Fit all clocks, linear in ties for each of about ten rounds.
 
@@ -52,9 +42,8 @@ def fitted(ties: Ties, pairs: Pairs, start: Affine, free: Bool, deviation: F64, 
     for step in range(9):
         if step == 3:
             sigma = _sigma(_deviation(ties, pairs, _residual(ties, clock), sigma), pairs, least)[pairs.of]
-        clock = _round(Sums(ties, pairs, _residual(ties, clock), sigma, span, tukey=step >= 5), clock, free)
-    residual = _residual(ties, clock)
-    return Fit(clock, residual, Sums(ties, pairs, residual, sigma, span, tukey=True))
+        clock = Fit(ties, pairs, clock, sigma, span, tukey=step >= 5).better(free)
+    return Fit(ties, pairs, clock, sigma, span, tukey=True)
 
 
 def _residual(ties: Ties, clock: Affine) -> F64:
@@ -92,14 +81,16 @@ def _huber(residual: F64, sigma: F64) -> F64:
     return np.minimum(1, _HUBER * sigma / np.maximum(np.abs(residual), 1e-9))
 
 
-class Sums:
-    """Sums over the ties of each pair: all that the normal equations need.
+class Fit:
+    """Clocks, what ties differ by on them (``residual_ns``), and sums over the ties of each pair: all that the normal equations need.
 
-    ``w``: 1 / variance; ``i`` and ``h`` multiply it by the time of ``other`` and ``hub`` over ``span_ns``, ``r`` by the residual.
+    ``weight`` of each tie: 0 (taken out) to 1. ``w``: 1 / variance; ``i`` and ``h`` multiply it by the time of ``other`` and ``hub`` over
+    ``span_ns``, ``r`` by the residual.
     """
 
-    def __init__(self, ties: Ties, pairs: Pairs, residual: F64, sigma: F64, span_ns: float, *, tukey: bool) -> None:
-        self.pairs, self.span_ns = pairs, span_ns
+    def __init__(self, ties: Ties, pairs: Pairs, clock: Affine, sigma: F64, span_ns: float, *, tukey: bool) -> None:
+        self.pairs, self.clock, self.span_ns = pairs, clock, span_ns
+        residual = self.residual_ns = _residual(ties, clock)
         tame = np.square(np.maximum(0, 1 - np.square(residual / (_TUKEY * sigma)))) if tukey else _huber(residual, sigma)
         self.weight = tame
         w = tame / np.square(sigma)
@@ -147,17 +138,16 @@ class Sums:
             counted = added(self.pairs.of, self.weight, len(self.pairs.count))
             return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
 
+    def better(self, free: Bool) -> Affine:
+        """Return the clocks after one step of reweighted least squares. A drift is held to what oscillators do, a shift hardly (1 s)."""
+        ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * self.span_ns) ** 2]])
+        x = np.stack([np.zeros_like(self.clock.shift_ns), self.clock.drift * self.span_ns])
+        wrong = -self.gathered(self.wr, self.wri, self.wrh, x.shape[1]) - ridge * x
+        step = solved(self, wrong * free, free.astype(float), ridge)
+        return Affine(self.clock.shift_ns + step[0], self.clock.drift + step[1] / self.span_ns)
 
-def _round(sums: Sums, clock: Affine, free: Bool) -> Affine:
-    """One step of reweighted least squares. A drift is held to what oscillators do, a shift hardly (1 s)."""
-    ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * sums.span_ns) ** 2]])
-    x = np.stack([np.zeros_like(clock.shift_ns), clock.drift * sums.span_ns])
-    wrong = -sums.gathered(sums.wr, sums.wri, sums.wrh, x.shape[1]) - ridge * x
-    step = solved(sums, wrong * free, free.astype(float), ridge)
-    return Affine(clock.shift_ns + step[0], clock.drift + step[1] / sums.span_ns)
 
-
-def solved(sums: Sums, right: F64, free: F64, ridge: F64) -> F64:
+def solved(sums: Fit, right: F64, free: F64, ridge: F64) -> F64:
     """Conjugate gradients on the unknowns that are ``free``, preconditioned by the diagonal."""
     scale = free / (sums.diagonal(right.shape[1]) + ridge)
     x, rest = np.zeros_like(right), right
@@ -212,7 +202,7 @@ class _Moments:
         moment = np.stack([first[root], last[root]])
         self.offset_ns = (middle[root] - middle) + (clock.shift_ns + clock.drift * moment) / (1 + clock.drift)
         tilted = drifting[pairs.hub] | drifting[pairs.other]
-        self.of_pair = np.stack([fit.sums.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment])
+        self.of_pair = np.stack([fit.level_variance(tilted, m[pairs.other] - clock.shift_ns[pairs.other]) for m in moment])
         self.variance = np.stack([summed(grown, v) for v in self.of_pair])
         self.depth = summed(grown, np.ones(len(pairs.count)))
         names = {"": 0}
@@ -225,20 +215,18 @@ class _Moments:
         return out
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
-        error = _ERRORS * np.sqrt(self.variance[:, others] + self.variance[:, rank, None])
-        fits = self.off_ns(rank, others) <= np.maximum(error, self._least(rank, others))
-        found: list[int] = others[fits.all(axis=0)].tolist()
+        found: list[int] = others[self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])].tolist()
         return found
 
     def agree(self, rank: int, other: int) -> bool:
-        error = _ERRORS * np.sqrt(self.of_pair[:, self._path(rank, other)].sum(axis=1))
-        one = np.array([other])
-        return bool((self.off_ns(rank, one)[:, 0] <= np.maximum(error, self._least(rank, one))).all())
+        return bool(self._fits(rank, np.array([other]), self.of_pair[:, self._path(rank, other)].sum(axis=1, keepdims=True)).all())
 
-    def _least(self, rank: int, others: I64) -> F64:
-        """What does not tell two clocks apart, whatever the error."""
+    def _fits(self, rank: int, others: I64, variance: F64) -> Bool:
+        """Whether clocks are no farther apart than their errors at both moments, or than what does not tell two clocks apart anyway."""
         one_host = (self.host[others] == self.host[rank]) & (self.host[rank] != 0)
-        return np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
+        least = np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
+        out: Bool = np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least))
+        return out
 
     def _path(self, a: int, b: int) -> list[int]:
         """Pairs between two ranks."""

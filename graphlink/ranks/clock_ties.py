@@ -11,7 +11,8 @@ only where nothing else ties two ranks, directly or by others. Host rows end whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.columns import any_of, column, members, offsets
+from graphlink.ranks.columns import column, members, offsets
 from graphlink.ranks.records import Meetings, RankComms
+from graphlink.tables import take
 
 F64 = NDArray[np.float64]
 MOST: Final = 512
@@ -51,7 +53,7 @@ def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
     rooted = (meetings.kind == CommKind.COLLECTIVE) & np.isin(meetings.type, ROOTED)
     chosen = _evenly(_keys(ranks, meetings, rooted), MOST)
     at = members(ranks, meetings, chosen)
-    kept = ~at.spread(any_of(column(ranks, "on_host")[at.op], at))
+    kept = ~at.spread(np.logical_or.reduceat(column(ranks, "on_host")[at.op], at.first))
     hub_entry = at.spread(at.first)
     kept &= (np.arange(len(at.op)) != hub_entry) & (at.rank != at.rank[hub_entry])
     other, hub = np.flatnonzero(kept), hub_entry[kept]
@@ -64,12 +66,7 @@ def ties(ranks: Sequence[RankComms], meetings: Meetings) -> Ties:
     if not loose.any():
         return out
     tied = components(len(ranks), out.hub[~loose], out.other[~loose])
-    return taken(out, ~loose | (tied[out.hub] != tied[out.other]))
-
-
-def taken(all_ties: Ties, wanted: Bool) -> Ties:
-    """Keep the ``wanted`` ties."""
-    return Ties(*(getattr(all_ties, field.name)[wanted] for field in fields(Ties)))
+    return take(out, ~loose | (tied[out.hub] != tied[out.other]))
 
 
 def middles(ranks: Sequence[RankComms]) -> I64:
@@ -128,16 +125,6 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """hub_ns - other_ns = ``level`` + ``slope`` * other_ns, of each pair; ``near``: how many ties agree with it; ``deviation``: median."""
-
-    level: F64
-    slope: F64
-    near: I64
-    deviation: F64
-
-
-@dataclass(frozen=True, slots=True)
 class Affine:
     """Clocks: common time = (1 + ``drift``) * own + ``shift_ns``, own counted from the middle of the recording."""
 
@@ -176,9 +163,10 @@ def medians(value: F64, group: I64, count: int) -> F64:
     return out
 
 
-def lines(ties: Ties, pairs: Pairs) -> Lines:
-    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway.
+def lines(ties: Ties, pairs: Pairs) -> tuple[F64, F64, I64, F64]:
+    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway: hub_ns - other_ns = level + slope * other_ns.
 
+    Return level, slope, how many ties agree with each line, and their median deviation from it.
     The slope is the median over ends half the pair's ends apart.
     """
     total = len(pairs.count)
@@ -197,7 +185,7 @@ def lines(ties: Ties, pairs: Pairs) -> Lines:
     use = steep < flat / 2
     level, slope, deviation = np.where(use, sloped, level), np.where(use, slope, 0.0), np.where(use, steep, flat)
     off = np.abs(ties.hub_ns - ties.other_ns - level[pairs.of] - slope[pairs.of] * ties.other_ns)
-    return Lines(level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation)
+    return level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation
 
 
 def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
@@ -208,52 +196,39 @@ def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
 
 
 def tree(pairs: Pairs, near: I64, count: int) -> Tree:
-    """Return the spanning tree whose pairs have most ends that agree (Kruskal). e log e in pairs."""
-    leader = list(range(count))
-
-    def lead(rank: int) -> int:
-        while leader[rank] != rank:
-            leader[rank] = leader[leader[rank]]
-            rank = leader[rank]
-        return rank
-
-    next_to: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    for pair in np.lexsort((pairs.other, pairs.hub, -near)).tolist():
-        a, b = int(pairs.hub[pair]), int(pairs.other[pair])
-        if lead(a) != lead(b):
-            leader[lead(a)] = lead(b)
-            next_to[a].append((b, pair))
-            next_to[b].append((a, pair))
+    """Return the spanning tree whose pairs have most ends that agree (Prim). e log e in pairs."""
+    best = np.lexsort((pairs.other, pairs.hub, -near))
+    next_to: list[list[tuple[int, int, int, int]]] = [[] for _ in range(count)]  # of each rank: place, other, itself, pair
+    for place, (pair, a, b) in enumerate(zip(best.tolist(), pairs.hub[best].tolist(), pairs.other[best].tolist(), strict=True)):
+        next_to[a].append((place, b, a, pair))
+        next_to[b].append((place, a, b, pair))
     parent, by, root = (np.full(count, NOWHERE) for _ in range(3))
     order: list[int] = []
     for lowest in range(count):
-        if root[lowest] != NOWHERE:
-            continue
-        root[lowest] = lowest
-        ahead = [lowest]
-        for rank in ahead:
-            for other, pair in next_to[rank]:
-                if root[other] == NOWHERE:
-                    root[other], parent[other], by[other] = lowest, rank, pair
-                    ahead.append(other)
-        order += ahead
+        ahead = [(0, lowest, NOWHERE, NOWHERE)]
+        while ahead:
+            _, rank, before, pair = heappop(ahead)
+            if root[rank] == NOWHERE:
+                root[rank], parent[rank], by[rank] = lowest, before, pair
+                order.append(rank)
+                for one in next_to[rank]:
+                    heappush(ahead, one)
     return Tree(np.array(order, np.int64), parent, by, root)
 
 
-def along(grown: Tree, pairs: Pairs, line: Lines) -> Affine:
+def along(grown: Tree, pairs: Pairs, level: F64, slope: F64) -> Affine:
     """Put clocks together from the roots on, by the lines of the pairs."""
     shift, drift = np.zeros(len(grown.root)), np.zeros(len(grown.root))
     for rank in grown.order.tolist():
         pair, parent = int(grown.pair[rank]), int(grown.parent[rank])
         if pair == NOWHERE:
             continue
-        level, slope = line.level[pair], line.slope[pair]
         if pairs.hub[pair] == parent:
-            drift[rank] = (1 + slope) * (1 + drift[parent]) - 1
-            shift[rank] = shift[parent] + level * (1 + drift[parent])
+            drift[rank] = (1 + slope[pair]) * (1 + drift[parent]) - 1
+            shift[rank] = shift[parent] + level[pair] * (1 + drift[parent])
         else:
-            drift[rank] = (1 + drift[parent]) / (1 + slope) - 1
-            shift[rank] = shift[parent] - level * (1 + drift[rank])
+            drift[rank] = (1 + drift[parent]) / (1 + slope[pair]) - 1
+            shift[rank] = shift[parent] - level[pair] * (1 + drift[rank])
     return Affine(shift, drift)
 
 

@@ -10,14 +10,14 @@ clock as recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.graph.bounds import OPEN
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.clock_bounds import Room, Shifts, rooms, shifts
+from graphlink.ranks.clock_bounds import Room, rooms, shifts
 from graphlink.ranks.clock_fit import Fit, fitted, named, shared
 from graphlink.ranks.clock_ties import (
     F64,
@@ -32,12 +32,12 @@ from graphlink.ranks.clock_ties import (
     middles,
     pairs_of,
     summed,
-    taken,
     ties,
     tree,
 )
-from graphlink.ranks.columns import added, any_of, blocks, column
+from graphlink.ranks.columns import added, blocks, column
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.tables import take
 
 _SURE_DRIFT: Final = 1e-6
 _ERRORS: Final = 2.0  # standard errors, never too small, that make a drift significant
@@ -54,96 +54,68 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
     if not ranks:
         return Clocks((), 0, ())
     resolution = max(r.resolution_ns for r in ranks)
-    found = _found(ranks, ties(ranks, meetings), resolution)
-    body = _bodies(ranks, found.root)
-    base = found.clocks(ranks, np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64), np.ones(len(ranks), np.bool_))
+    base, root, tolerance, clock_warnings = _found(ranks, ties(ranks, meetings), resolution)
+    body = _bodies(ranks, root)
     start_ns, end_ns = (on_run(ranks, base, name) for name in ("start_ns", "end_ns"))
     room = rooms(ranks, meetings, start_ns, end_ns)
-    tolerance = max(resolution, found.tolerance_ns)
-    moved = _moved(ranks, meetings, (start_ns, end_ns), body, room)
-    tied = _tied(ranks, meetings, found.root)
+    tolerance = max(resolution, tolerance)
+    shift_ns, uncertainty_ns, slack_ns = _moved(ranks, meetings, (start_ns, end_ns), body, room)
+    tied = _tied(ranks, meetings, root)
     labels, sizes = np.unique(tied, return_counts=True)
     known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
-    run = found.clocks(ranks, moved.shift_ns, moved.uncertainty_ns, known)
+    run = tuple(
+        replace(clock, offset_ns=clock.offset_ns + shift, residual_ns=max(clock.residual_ns, uncertainty), known=ok)
+        for clock, shift, uncertainty, ok in zip(base, shift_ns.tolist(), uncertainty_ns.tolist(), known.tolist(), strict=True)
+    )
     warnings = (
         *(_unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()),  # without communication nothing is compared
-        *found.warnings,
-        *_shifted(ranks, body, moved),
-        *_impossible(ranks, room, moved.shift_ns, max(tolerance, moved.slack_ns)),
+        *clock_warnings,
+        *_shifted(ranks, body, shift_ns, uncertainty_ns, slack_ns),
+        *_impossible(ranks, room, shift_ns, max(tolerance, slack_ns)),
     )
-    return Clocks(run, max(tolerance, int(moved.uncertainty_ns.max()), moved.slack_ns), warnings)
-
-
-def onto_run(clock: Clock, own_ns: I64) -> I64:
-    """Map times of a rank onto the run's clock, rounded to ns. What does not come later stays so."""
-    out: I64 = own_ns + clock.offset_ns
-    if clock.drift:
-        out += np.rint(clock.drift * (own_ns - clock.from_ns)).astype(np.int64)
-    return out
+    return Clocks(run, max(tolerance, int(uncertainty_ns.max()), slack_ns), warnings)
 
 
 def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
     """Map a column of times of all ranks, one rank after the other, onto the run's clock."""
-    out = np.empty(sum(len(r.node) for r in ranks), np.int64)
-    low = 0
-    for rank, clock in zip(ranks, run, strict=True):
-        high = low + len(rank.node)
-        out[low:high] = onto_run(clock, getattr(rank, name))
-        low = high
-    return out
+    return np.concatenate([clock.of(getattr(rank, name)) for rank, clock in zip(ranks, run, strict=True)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What ties tell. ``root``: position of the lowest rank that device work ties each to. ``clock`` counts from the middle of ``like``."""
-
-    root: I64
-    like: I64
-    clock: Affine
-    residual_ns: I64
-    tolerance_ns: int
-    warnings: tuple[str, ...]
-
-    def clocks(self, ranks: Sequence[RankComms], shift_ns: I64, uncertainty_ns: I64, known: Bool) -> tuple[Clock, ...]:
-        middle = middles(ranks)
-        out = []
-        for k, rank in enumerate(ranks):
-            first, root = int(self.like[k]), int(self.root[k])
-            offset = int(middle[root] - middle[first]) + round(float(self.clock.shift_ns[first])) if first != root else 0
-            residual = max(int(self.residual_ns[k]), int(uncertainty_ns[k]))
-            drift = float(self.clock.drift[first])
-            out.append(Clock(rank.rank, offset + int(shift_ns[k]), drift, int(middle[first]), residual, ranks[first].rank, bool(known[k])))
-        return tuple(out)
-
-
-def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> _Found:
-    count = len(ranks)
+def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[Clock], I64, int, list[str]]:
+    """Return what ties tell: clocks, of each rank the position of the lowest that device work ties it to, a tolerance, and warnings."""
+    count, middle = len(ranks), middles(ranks)
     pairs = pairs_of(found, count)
-    line = lines(found, pairs)
-    grown = tree(pairs, line.near, count)
+    level, slope, near, deviation = lines(found, pairs)
+    grown = tree(pairs, near, count)
     pinned = grown.pair == NOWHERE
-    fit = fitted(found, pairs, along(grown, pairs, line), np.stack([~pinned, ~pinned]), line.deviation, resolution_ns)
+    fit = fitted(found, pairs, along(grown, pairs, level, slope), np.stack([~pinned, ~pinned]), deviation, resolution_ns)
     drifting = ~pinned & _drifts(fit, grown)
     if (drifting != ~pinned).any():
-        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), line.deviation, resolution_ns)
+        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), deviation, resolution_ns)
     like, warnings = shared(ranks, fit, pairs, grown, drifting)
     clock = fit.clock
     if (like != np.arange(count)).any():
         any_drifting = np.zeros(count, np.bool_)
         np.logical_or.at(any_drifting, like, drifting)
-        clock = _together(found, middles(ranks), like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
-    all_clocks, residual = _spread(found, middles(ranks), like, clock)
-    counted = fit.sums.weight > 0
+        clock = _together(found, middle, like, fit, np.stack([~pinned, any_drifting & ~pinned]), resolution_ns)
+    all_clocks, residual = _spread(found, middle, like, clock)
+    counted = fit.weight > 0
     off = np.abs(residual[counted])
     tolerance = round(float(np.percentile(off, 95))) if len(off) else 0
     if (pairs.count[grown.pair[~pinned]] < FEW).any():
         tolerance = max(tolerance, _UNSEEN_NS)
-    return _Found(grown.root, like, all_clocks, _residuals(found, residual, fit.sums.weight, count), tolerance, tuple(warnings))
+    of_rank = _residuals(found, residual, fit.weight, count).tolist()
+    out = []
+    for k, (first, root) in enumerate(zip(like.tolist(), grown.root.tolist(), strict=True)):
+        offset = int(middle[root] - middle[first]) + round(float(all_clocks.shift_ns[first])) if first != root else 0
+        drift = float(all_clocks.drift[first])
+        out.append(Clock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
+    return out, grown.root, tolerance, warnings
 
 
 def _drifts(fit: Fit, grown: Tree) -> Bool:
     """Return where the data tell a drift: against the rank next to it in the tree, or by its size against the root."""
-    variance = fit.sums.drift_variance()
+    variance = fit.drift_variance()
     near = np.full(len(grown.pair), np.inf)
     hung = grown.pair != NOWHERE
     near[hung] = np.sqrt(variance[grown.pair[hung]])
@@ -153,7 +125,7 @@ def _drifts(fit: Fit, grown: Tree) -> Bool:
 
 def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolution_ns: int) -> Affine:
     """The fit of ``like`` only: ties of all that share a clock are its ties."""
-    mine = taken(_onto(found, middle, like), like[found.hub] != like[found.other])
+    mine = take(_onto(found, middle, like), like[found.hub] != like[found.other])
     pairs = pairs_of(mine, len(like))
     deviation = medians(np.abs(fit.residual_ns[like[found.hub] != like[found.other]]), pairs.of, len(pairs.count))
     return fitted(mine, pairs, fit.clock, free, deviation, resolution_ns).clock
@@ -198,17 +170,17 @@ def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
     on_host = column(ranks, "on_host")
     pairs = [np.stack([np.arange(len(ranks)), root])]
     for at in blocks(ranks, meetings):
-        host = at.spread(any_of(on_host[at.op], at))
+        host = at.spread(np.logical_or.reduceat(on_host[at.op], at.first))
         pairs.append(np.unique(np.stack([at.rank[at.spread(at.first)], at.rank])[:, host], axis=1).astype(np.int64))
     a, b = np.concatenate(pairs, axis=1)
     return components(len(ranks), a, b)
 
 
-def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
-    """Shifts that repair what cannot be between bodies that only host rows tie; none where everything can be."""
+def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> tuple[I64, I64, int]:
+    """Return ``shifts`` that repair what cannot be between bodies that only host rows tie; zeros where everything can be."""
     none = np.zeros(len(ranks), np.int64)
     wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
-    return shifts(ranks, meetings, *times, body, room) if wrong.any() else Shifts(none, none, 0)
+    return shifts(ranks, meetings, *times, body, room) if wrong.any() else (none, none, 0)
 
 
 def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
@@ -219,14 +191,14 @@ def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
     return [f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do not compare"]
 
 
-def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
-    some = [k for k in np.flatnonzero(moved.shift_ns).tolist() if body[k] == k]
-    if not some and not moved.slack_ns:
+def _shifted(ranks: Sequence[RankComms], body: I64, shift_ns: I64, uncertainty_ns: I64, slack_ns: int) -> list[str]:
+    some = [k for k in np.flatnonzero(shift_ns).tolist() if body[k] == k]
+    if not some and not slack_ns:
         return []
-    told = [f"rank {ranks[k].rank} {moved.shift_ns[k] / 1e6:+.3f} ms (within {moved.uncertainty_ns[k] / 1e6:.3f} ms)" for k in some[:4]]
+    told = [f"rank {ranks[k].rank} {shift_ns[k] / 1e6:+.3f} ms (within {uncertainty_ns[k] / 1e6:.3f} ms)" for k in some[:4]]
     text = "clocks are shifted so that no receive or collective on the host ends before it can: " + ", ".join(told)
     text += f", ... ({len(some)} in all)" if len(some) > 4 else ""
-    return [text + (f"; no shifts mend all, {moved.slack_ns / 1e6:.3f} ms are missing" if moved.slack_ns else "")]
+    return [text + (f"; no shifts mend all, {slack_ns / 1e6:.3f} ms are missing" if slack_ns else "")]
 
 
 def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:

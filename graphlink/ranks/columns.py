@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, Bool
+from graphlink.model import I32, I64
 from graphlink.ranks.records import Meetings, RankComms
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -20,8 +20,8 @@ _BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to b
 class Members:
     """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry a member; ``op`` as in ``column``."""
 
-    low: int  # first meeting
-    high: int  # one after the last
+    meetings: slice
+    entries: slice  # of all members of meetings
     first: I64
     count: I64
     rank: I32  # position of the rank
@@ -42,47 +42,28 @@ def column(ranks: Sequence[RankComms], name: str) -> NDArray[Any]:
     return np.concatenate([getattr(r, name) for r in ranks])
 
 
-def members(ranks: Sequence[RankComms], meetings: Meetings, chosen: I64 | None = None) -> Members:
-    """Return the meetings ``chosen`` (ascending; all without), whose ``low`` and ``high`` mean nothing then."""
-    if chosen is None:
-        return _slice(offsets(ranks), meetings, 0, len(meetings.kind))
+def members(ranks: Sequence[RankComms], meetings: Meetings, chosen: I64) -> Members:
+    """Return the meetings ``chosen`` (ascending), whose slices mean nothing then."""
     count = np.diff(meetings.first)[chosen]
     first = np.cumsum(count) - count
     entry = np.arange(int(count.sum())) + np.repeat(meetings.first[chosen] - first, count)
     rank = meetings.rank[entry]
-    return Members(0, len(chosen), first, count, rank, offsets(ranks)[rank] + meetings.op[entry])
+    return Members(slice(0), slice(0), first, count, rank, offsets(ranks)[rank] + meetings.op[entry])
 
 
 def blocks(ranks: Sequence[RankComms], meetings: Meetings) -> Iterator[Members]:
-    """Yield all meetings in order, about a million members at a time."""
+    """Yield all meetings in order, about a million members at a time; without any, once none."""
     where, total = offsets(ranks), len(meetings.kind)
     low = 0
-    while low < total:
+    while True:
         high = int(np.searchsorted(meetings.first, meetings.first[low] + _BLOCK, side="right")) - 1
         high = min(max(high, low + 1), total)
-        yield _slice(where, meetings, low, high)
+        first, entries = meetings.first[low : high + 1] - meetings.first[low], slice(meetings.first[low], meetings.first[high])
+        rank = meetings.rank[entries]
+        yield Members(slice(low, high), entries, first[:-1], np.diff(first), rank, where[rank] + meetings.op[entries])
+        if high == total:
+            return
         low = high
-
-
-def _slice(where: I64, meetings: Meetings, low: int, high: int) -> Members:
-    a, b = int(meetings.first[low]), int(meetings.first[high])
-    rank = meetings.rank[a:b]
-    return Members(low, high, meetings.first[low:high] - a, np.diff(meetings.first[low : high + 1]), rank, where[rank] + meetings.op[a:b])
-
-
-def any_of(value: Bool, at: Members) -> Bool:
-    """Return of values a member whether each meeting has one."""
-    out: Bool = np.logical_or.reduceat(value, at.first) if len(at.first) else np.zeros(0, np.bool_)
-    return out
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """One entry a group, 0 for those without values. ``p95``: nearest rank. ``median``: the mean of the middle two, rounded down."""
-
-    median: I64
-    p95: I64
-    most: I64
 
 
 def added(group: I32 | I64, value: NDArray[Any], groups: int) -> NDArray[np.float64]:
@@ -102,8 +83,11 @@ def sorted_by(group: I32 | I64, value: I64, groups: int) -> I64:
     return out
 
 
-def quantiles(group: I32 | I64, value: I64, groups: int) -> Quantiles:
-    """Return median, 95th percentile and maximum of each group; ``value`` not below 0. n log n, of one group linear."""
+def quantiles(group: I32 | I64, value: I64, groups: int) -> I64:
+    """Return median, 95th percentile and maximum of each group, a row each; ``value`` not below 0. n log n, of one group linear.
+
+    0 for groups without values. The median is the mean of the middle two, rounded down; the percentile the nearest rank.
+    """
     count = np.bincount(group, minlength=groups)
     some = count > 0
     n, at = count[some], (np.cumsum(count) - count)[some]
@@ -112,4 +96,4 @@ def quantiles(group: I32 | I64, value: I64, groups: int) -> Quantiles:
     low, high, p95, most = ordered[places]
     columns = np.zeros((3, groups), np.int64)
     columns[:, some] = low + (high - low) // 2, p95, most
-    return Quantiles(*columns)
+    return columns

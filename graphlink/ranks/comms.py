@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from graphlink.graph.target import comm_nodes
-from graphlink.model import NOWHERE, CommKind, CommNode, Communication, Graph, Linked, NodeKind
-from graphlink.ranks.records import GroupKey, RankComms
+from graphlink.model import NOWHERE, CommKind, CommOps, Communication, Graph, Linked
+from graphlink.ranks.records import RankComms
+from graphlink.tables import take
 
 
 def rank_comms(graph: Graph, linked: Linked, comm: Communication, rank: int, world_size: int) -> RankComms:
-    """Every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes."""
-    found = comm_nodes(graph, comm)
-    kept = [i for i, n in found.items() if n.kind != CommKind.UNKNOWN and n.group is not None]
-    kept.sort(key=lambda i: (graph.start_ns[i], graph.end_ns[i], i))
-    node, nodes = np.array(kept, np.int32), [found[i] for i in kept]
-    groups: dict[GroupKey, int] = {}
-    group = np.array([groups.setdefault(_key(comm, n), len(groups)) for n in nodes], np.int32)
-    sends = CommKind.SEND
+    """Return every communication node of ``graph`` whose kind and group are known, with its recorded times. O(n log n) in nodes."""
+    every = comm_nodes(graph, comm.ops)
+    kept = np.flatnonzero((every != NOWHERE) & (comm.ops.kind != CommKind.UNKNOWN) & (comm.ops.group != NOWHERE))
+    kept = kept[np.lexsort((every[kept], graph.end_ns[every[kept]], graph.start_ns[every[kept]]))]
+    ops, node = take(comm.ops, kept), every[kept]
+    number: dict[int, int] = {}
+    group = np.array([number.setdefault(g, len(number)) for g in ops.group.tolist()], np.int32)
+    columns = {field.name: getattr(ops, field.name) for field in fields(CommOps)} | {
+        "group": group,
+        "groups": tuple(ops.groups[g] for g in number),
+        "start_ns": graph.epoch_ns + graph.start_ns[node],
+        "end_ns": graph.epoch_ns + graph.end_ns[node],
+    }
     overhead = linked.trace.overhead
     return RankComms(
+        **columns,
         rank=rank,
         world_size=world_size,
         host=linked.trace.host_name,
         resolution_ns=linked.trace.resolution_ns,
         began_ns=graph.epoch_ns,
         ended_ns=graph.epoch_ns + int(graph.end_ns.max(initial=0)),
-        groups=tuple(groups),
         node=node,
-        kind=np.array([n.kind for n in nodes], np.uint8),
-        type=np.array([NOWHERE if n.comm_type is None else n.comm_type for n in nodes], np.int32),
-        bytes=np.array([n.size_bytes for n in nodes], np.int64),
-        group=group,
-        peer=np.array([_known(n.dst if n.kind == sends else n.src) if n.comm_type is None else NOWHERE for n in nodes], np.int32),
-        tag=np.array([n.tag or 0 for n in nodes], np.int64),
-        seq=np.array([_known(n.seq) for n in nodes], np.int64),
-        start_ns=graph.epoch_ns + graph.start_ns[node],
-        end_ns=graph.epoch_ns + graph.end_ns[node],
-        on_host=graph.kind[node] == NodeKind.HOST_COMM,
-        uneven=np.array([n.uneven for n in nodes], np.bool_),
         overhead_start_ns=overhead.start_ns,
         overhead_end_ns=overhead.end_ns,
     )
-
-
-def _key(comm: Communication, node: CommNode) -> GroupKey:
-    assert node.group is not None
-    group = comm.groups[node.group]
-    assert group.ranks is not None
-    return group.ranks, group.name
-
-
-def _known(value: int | None) -> int:
-    return NOWHERE if value is None else value

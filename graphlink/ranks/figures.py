@@ -16,7 +16,8 @@ from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
 from graphlink.ranks.records import Clocks, GroupKey, Meetings, RankComms
 from graphlink.ranks.stragglers import RankTotals, stragglers
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
-from graphlink.ranks.times import SHARDS, Apart, Times, apart, bus_factors, times
+from graphlink.ranks.times import SHARDS, WORDS, Apart, Times, apart, bus_factors, times
+from graphlink.tables import take
 
 _MESSAGE: Final = "SEND"
 
@@ -45,13 +46,12 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, ids:
     found = times(ranks, meetings, clocks)
     why = apart(ranks, meetings, clocks, found)
     counted = why == Apart.NO
-    in_group, overall = rank_totals(ranks, meetings, found, counted, clocks.residual_ns)
-    numbers = [r.rank for r in ranks]
+    totals = rank_totals(ranks, meetings, found, counted, clocks.residual_ns)
+    numbers, whole = [r.rank for r in ranks], len(meetings.groups)
     waited_ns = found.waited_ns[counted]
-    by_group = added(meetings.group[counted], waited_ns, len(meetings.groups))
-    named, _ = stragglers(in_group, by_group.astype(np.int64), numbers)
-    straggler, suspect = (one.get(0) for one in stragglers(overall, waited_ns.sum(keepdims=True), numbers))
-    late = np.split(np.arange(len(in_group.group)), np.searchsorted(in_group.group, np.arange(1, len(meetings.groups))))
+    of_group = added(meetings.group[counted], waited_ns, whole).astype(np.int64)
+    named, suspects = stragglers(totals, np.append(of_group, waited_ns.sum()), numbers)
+    rows = np.split(np.arange(len(totals.group)), np.searchsorted(totals.group, np.arange(1, whole + 1)))
     collectives = collectives_of(ranks, meetings, found, counted)
     return Figures(
         found,
@@ -63,15 +63,15 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, ids:
                 ranks=list(key[0]),
                 recorded=len(set(numbers).intersection(key[0])),
                 collectives=collectives[k],
-                last={str(numbers[in_group.rank[row]]): int(in_group.late[row]) for row in late[k].tolist() if in_group.late[row]},
+                last={str(numbers[totals.rank[row]]): int(totals.late[row]) for row in rows[k].tolist() if totals.late[row]},
                 straggler=named.get(k),
             )
             for k, key in enumerate(meetings.groups)
         ],
-        _waits(overall, numbers),
+        _waits(take(totals, rows[whole]), numbers),
         _set_apart(meetings, found, why, numbers, ids),
-        straggler,
-        suspect,
+        named.get(whole),
+        suspects.get(whole),
     )
 
 
@@ -87,7 +87,7 @@ def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Times,
 
     count = np.bincount(mine, minlength=size)
     set_apart = np.bincount(key, minlength=size) - count
-    skew = quantiles(mine, found.skew_ns[counted], size)
+    median, p95, most = quantiles(mine, found.skew_ns[counted], size)
     bytes_, wait_ns, transfer_ns = (total(c).astype(np.int64) for c in (found.bytes, found.waited_ns, found.transfer_ns))
     seconds = np.maximum(transfer_ns, 1) / 1e9
     on_bus = found.bytes / (found.transfer_ns / 1e9) * bus_factors(meetings)
@@ -103,9 +103,9 @@ def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Times,
                 count=int(count[k]),
                 set_apart=int(set_apart[k]),
                 bytes=int(bytes_[k]) // (len(meetings.groups[group][0]) if code in SHARDS else 1),
-                skew_median_ns=int(skew.median[k]),
-                skew_p95_ns=int(skew.p95[k]),
-                skew_max_ns=int(skew.most[k]),
+                skew_median_ns=int(median[k]),
+                skew_p95_ns=int(p95[k]),
+                skew_max_ns=int(most[k]),
                 wait_ns=int(wait_ns[k]),
                 transfer_ns=int(transfer_ns[k]),
                 algorithm_bytes_per_s=round(float(algorithm[k])) if measured[k] else None,
@@ -128,33 +128,42 @@ def _on_host(ranks: Sequence[RankComms], meetings: Meetings) -> Bool:
     return out
 
 
-def rank_totals(
-    ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool, tolerance_ns: int
-) -> tuple[RankTotals, RankTotals]:
-    """Sum the ``counted`` meetings by group and rank, and by rank alone. Members are taken in blocks.
+def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool, tolerance_ns: int) -> RankTotals:
+    """Sum the ``counted`` meetings by group and rank, and by rank alone as if of one more group. Members are taken in blocks.
 
     A rank is late where it came last by more than ``tolerance_ns``.
     """
     evident = counted & (found.late != NOWHERE) & (found.lateness_ns > tolerance_ns)
-    codes, sums = [np.zeros(0, np.int64)], [np.zeros((6, 0))]
+    parts = []
     for at in blocks(ranks, meetings):
-        mine = slice(at.low, at.high)
-        entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
-        use = at.spread(counted[mine])
-        met = evident[mine].astype(np.float64)
-        waited = met * found.waited_ns[mine]
-        columns = [found.wait_ns[entries][use], found.transfer_part_ns[entries][use]]
+        use = at.spread(counted[at.meetings])
+        met = evident[at.meetings].astype(np.float64)
+        waited = met * found.waited_ns[at.meetings]
+        columns = [found.wait_ns[at.entries][use], found.transfer_part_ns[at.entries][use]]
         columns += [at.spread(of_meeting)[use] for of_meeting in (met, met / at.count, waited / at.count, waited**2)]
-        code, of_code = _summed((at.spread(meetings.group[mine].astype(np.int64)) * len(ranks) + at.rank)[use], columns)
-        codes.append(code)
-        sums.append(of_code)
-    code, of_code = _summed(np.concatenate(codes), np.concatenate(sums, axis=1))
+        parts.append(_summed((at.spread(meetings.group[at.meetings].astype(np.int64)) * len(ranks) + at.rank)[use], columns))
+    code, of_code = _summed(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+    count, whole = max(len(ranks), 1), len(meetings.groups)
+    overall, of_rank = _summed(whole * count + code % count, of_code)
+    code, sums = np.append(code, overall), np.append(of_code, of_rank, axis=1)
     late = np.flatnonzero(evident)
-    count = max(len(ranks), 1)
-    overall = _summed(code % count, of_code)
-    return (
-        _rank_totals(code, of_code, meetings.group[late].astype(np.int64) * count + found.late[late], found, late, count),
-        _rank_totals(*overall, found.late[late].astype(np.int64), found, late, count),
+    late_group, late = np.append(meetings.group[late], np.full(len(late), whole)), np.append(late, late)
+    of_late: I64 = np.searchsorted(code, late_group * count + found.late[late])
+    caused_ns = np.zeros(len(code), np.int64)
+    np.add.at(caused_ns, of_late, found.waited_ns[late])
+    wait_ns, transfer_ns, met_in = (column.astype(np.int64) for column in sums[:3])
+    return RankTotals(
+        group=code // count,
+        rank=code % count,
+        wait_ns=wait_ns,
+        transfer_ns=transfer_ns,
+        met=met_in,
+        fair=sums[3],
+        fair_ns=sums[4],
+        square=sums[5],
+        late=np.bincount(of_late, minlength=len(code)),
+        caused_ns=caused_ns,
+        lateness_ns=quantiles(of_late, found.lateness_ns[late], len(code))[0],
     )
 
 
@@ -162,27 +171,6 @@ def _summed(code: I64, columns: Sequence[I64 | F64] | F64) -> tuple[I64, F64]:
     """Return the distinct codes, and the sum of each column over the entries of each: (columns, codes)."""
     key, of = np.unique(code, return_inverse=True)
     return key, np.stack([added(of.reshape(-1), column, len(key)) for column in columns])
-
-
-def _rank_totals(code: I64, sums: F64, late_code: I64, found: Times, late: I64, count: int) -> RankTotals:
-    """Add to the sums of each code what its rank was late for: the meetings ``late``, whose codes are ``late_code``."""
-    wait_ns, transfer_ns, met = (column.astype(np.int64) for column in sums[:3])
-    at = np.searchsorted(code, late_code)
-    caused_ns = np.zeros(len(code), np.int64)
-    np.add.at(caused_ns, at, found.waited_ns[late])
-    return RankTotals(
-        group=code // count,
-        rank=code % count,
-        wait_ns=wait_ns,
-        transfer_ns=transfer_ns,
-        met=met,
-        fair=sums[3],
-        fair_ns=sums[4],
-        square=sums[5],
-        late=np.bincount(at, minlength=len(code)),
-        caused_ns=caused_ns,
-        lateness_ns=quantiles(at, found.lateness_ns[late], len(code)).median,
-    )
 
 
 def _waits(totals: RankTotals, numbers: Sequence[int]) -> list[RankWait]:
@@ -205,7 +193,7 @@ def _set_apart(meetings: Meetings, found: Times, why: U8, numbers: Sequence[int]
                 number=int(meetings.turn[m]),
                 skew_ns=int(found.skew_ns[m]),
                 late_rank=None if late == NOWHERE else numbers[late],
-                why=Apart(int(why[m])).words,
+                why=WORDS[Apart(int(why[m]))],
             )
         )
     return out

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from graphlink.model import I64
 from graphlink.ranks.records import GroupKey
@@ -122,7 +121,5 @@ def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
 
 def _likeness(one: I64, other: I64) -> float:
     """Share of calls that both have, 0 to 1, whatever their order: late starts and lost calls cost little."""
-    calls, counts = np.unique(np.concatenate([one, other]), return_counts=True)
-    in_one = np.zeros(len(calls), np.int64)
-    np.add.at(in_one, np.searchsorted(calls, one), 1)
-    return float(np.minimum(in_one, counts - in_one).sum()) / max(len(one), len(other), 1)
+    both = Counter(one.tolist()) & Counter(other.tolist())
+    return both.total() / max(len(one), len(other), 1)

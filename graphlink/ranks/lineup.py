@@ -11,7 +11,7 @@ import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash, pairs
+from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash
 from graphlink.ranks.byorder import by_order
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
 from graphlink.ranks.records import Conflict, GroupKey, Unmatched
@@ -88,7 +88,7 @@ def _note_clocks(ops: Sequence[Ops], found: Lineup, lines: Lines) -> None:
             continue
         both = (found.at[hub] >= 0) & (found.at[k] >= 0) & (found.clash == NOWHERE)
         left, right = (found.at[m, both].astype(np.int64) for m in (hub, k))
-        line = clock(ops[hub], one, pairs(left, right, len(ops[hub])), FEWEST)
+        line = clock(ops[hub], one, left, right, FEWEST)
         if line is not None:
             lines.join(ops[hub].comms.rank, one.comms.rank, line)
 
@@ -123,9 +123,8 @@ def _by_calls(ops: Sequence[Ops], lines: Lines) -> Lineup:
     clashes: list[Clash] = []
     known: dict[bytes, Pairs] = {}
     for k, right in enumerate(ops):
-        found = _whole(left) if k == reference else _align(left, right, lines, known)
-        at[k] = found.right
-        for one in found.clashes:
+        at[k], found = _whole(left) if k == reference else _align(left, right, lines, known)
+        for one in found:
             of_place[one.left] = len(clashes)
             clashes.append(replace(one, members=(reference, k)))
     return Lineup(at, reference, of_place, tuple(clashes))
@@ -169,15 +168,15 @@ def _align_timed(left: Ops, right: Ops, lines: Lines) -> Pairs | None:
         if found is None and line is not None and not same:
             found = by_clock(left, right, line)
     if line is None and found is not None:
-        line = clock(left, right, found)
+        a = np.flatnonzero(found[0] != NOWHERE)
+        line = clock(left, right, a, found[0][a])
         if line is not None:
             lines.join(left.comms.rank, right.comms.rank, line)
     return found
 
 
 def _whole(ops: Ops) -> Pairs:
-    every = np.arange(len(ops))
-    return pairs(every, every, len(ops))
+    return np.arange(len(ops)), ()
 
 
 def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool) -> tuple[list[Unmatched], list[Conflict]]:

@@ -41,17 +41,7 @@ class _Calls:
     in_step: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """The meetings of one group or channel, and what has none. ``ops``: (members, meetings)."""
-
-    calls: _Calls
-    ops: I32
-    type: I32
-    start_ns: I64
-    by_sequence: bool
-    unmatched: list[Unmatched]
-    conflicts: list[Conflict]
+_Met = tuple[_Calls, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
 
 
 def match(ranks: Sequence[RankComms]) -> Matching:
@@ -63,13 +53,25 @@ def match(ranks: Sequence[RankComms]) -> Matching:
     alone: Counter[str] = Counter()
     collectives = list(_collectives(ranks, labels, alone))
     collectives.sort(key=lambda one: -max(len(rows) for _, rows in one.members))  # many ops tell the clocks for few
-    found = [_block(ranks, calls, lines) for calls in (*collectives, *_channels(ranks, labels, alone))]
+    met: list[_Met] = []
+    unmatched: list[Unmatched] = []
+    conflicts: list[Conflict] = []
+    by_sequence = 0
+    for calls in (*collectives, *_channels(ranks, labels, alone)):
+        members = _ops(ranks, calls)
+        lineup = line_up(members, lines, in_step=calls.in_step)
+        here = lineup.met()
+        met.append((calls, np.stack([one.rows[at[here]] for one, at in zip(members, lineup.at, strict=True)])))
+        by_sequence += int(np.count_nonzero(here)) if lineup.reference is None else 0
+        lacking, differing = leftovers(calls.group, members, lineup, here)
+        unmatched += lacking
+        conflicts += differing
     return Matching(
-        meetings=_meetings(ranks, [block for block in found if len(block.type)]),
-        unmatched=tuple(one for block in found for one in block.unmatched),
-        conflicts=tuple(one for block in found for one in block.conflicts),
+        meetings=_meetings(ranks, [one for one in met if one[1].size]),
+        unmatched=tuple(unmatched),
+        conflicts=tuple(conflicts),
         alone={why: count for why, count in alone.items() if count},
-        by_sequence=sum(len(block.type) for block in found if block.by_sequence),
+        by_sequence=by_sequence,
         shared={one.rank: label for one, label in zip(ranks, labels, strict=True)},
     )
 
@@ -191,16 +193,6 @@ def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) ->
     return shared > 0 and 10 * shared >= 9 * expected
 
 
-def _block(ranks: Sequence[RankComms], calls: _Calls, lines: Lines) -> _Block:
-    members = _ops(ranks, calls)
-    lineup = line_up(members, lines, in_step=calls.in_step)
-    met = lineup.met()
-    ops = np.stack([one.rows[at[met]] for one, at in zip(members, lineup.at, strict=True)])
-    start_ns = np.min([one.comms.start_ns[rows] for one, rows in zip(members, ops, strict=True)], axis=0)
-    type_ = members[0].comms.type[ops[0]]
-    return _Block(calls, ops, type_, start_ns, lineup.reference is None, *leftovers(calls.group, members, lineup, met))
-
-
 def _ops(ranks: Sequence[RankComms], calls: _Calls) -> list[Ops]:
     """Return the ops of each member; sizes are not compared of types that may differ in size in this group."""
     free = {int(CollectiveType.ALL_TO_ALL)}
@@ -217,38 +209,38 @@ def _ops(ranks: Sequence[RankComms], calls: _Calls) -> list[Ops]:
     return out
 
 
-def _meetings(ranks: Sequence[RankComms], blocks: Sequence[_Block]) -> Meetings:
-    counts = [len(block.type) for block in blocks]
-    members = [len(block.ops) for block in blocks]
-    order = np.argsort(_joined([block.start_ns for block in blocks], np.int64), kind="stable")
-    meeting = np.empty(len(order), np.int32)  # of each op of the blocks, one after the other
+def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
+    counts, members = [ops.shape[1] for _, ops in met], [len(ops) for _, ops in met]
+    start_ns = [np.min([ranks[k].start_ns[rows] for (k, _), rows in zip(calls.members, ops, strict=True)], axis=0) for calls, ops in met]
+    order = np.argsort(_joined(start_ns, np.int64), kind="stable")
+    meeting = np.empty(len(order), np.int32)  # of each op of ``met``, one after the other
     meeting[order] = np.arange(len(order))
     group_of: dict[GroupKey, int] = {}
-    codes = [group_of.setdefault(block.calls.group, len(group_of)) for block in blocks]
+    codes = [group_of.setdefault(calls.group, len(group_of)) for calls, _ in met]
     first = np.append(0, np.cumsum(np.repeat(members, counts)[order])).astype(np.int64)
     of_op = tuple(np.full(len(one.node), NOWHERE, np.int32) for one in ranks)
     rank, op = np.empty(int(first[-1]), np.int32), np.empty(int(first[-1]), np.int32)
     at = 0
-    for block, count in zip(blocks, counts, strict=True):
+    for (calls, ops), count in zip(met, counts, strict=True):
         mine = meeting[at : at + count]
         at += count
-        for k, ((position, _), ops) in enumerate(zip(block.calls.members, block.ops, strict=True)):
+        for k, ((position, _), rows) in enumerate(zip(calls.members, ops, strict=True)):
             row = first[mine] + k
-            rank[row], op[row] = position, ops
-            of_op[position][ops] = mine
+            rank[row], op[row] = position, rows
+            of_op[position][rows] = mine
 
     def spread(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
-        """A value a block -> a value a meeting."""
+        """A value a group or channel -> a value a meeting."""
         return np.repeat(np.array(values, dtype), counts)[order]
 
     return Meetings(
         groups=tuple(group_of),
         of_op=of_op,
-        kind=spread([block.calls.kind for block in blocks], np.uint8),
-        type=_joined([block.type for block in blocks], np.int32)[order],
+        kind=spread([calls.kind for calls, _ in met], np.uint8),
+        type=_joined([ranks[calls.members[0][0]].type[ops[0]] for calls, ops in met], np.int32)[order],
         group=spread(codes, np.int32),
         turn=_joined([np.arange(count) for count in counts], np.int64)[order],
-        complete=spread([block.calls.complete for block in blocks], np.bool_),
+        complete=spread([calls.complete for calls, _ in met], np.bool_),
         first=first,
         rank=rank,
         op=op,

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphlink.model import I32, I64, U8, Bool
+import numpy as np
+
+from graphlink.model import I32, I64, U8, Bool, CommOps
 from graphlink.model import GroupKey as GroupKey
 
 
-@dataclass(frozen=True, slots=True)
-class RankComms:
-    """The communication of one rank of which kind, group and size are known, sorted by start, then end. One entry an op in each column.
+@dataclass(frozen=True, slots=True, repr=False)
+class RankComms(CommOps):
+    """The communication of one rank of which kind, group and size are known, with the times of its graph, and what tells of the rank.
 
-    ``type`` is a ``CollectiveType`` (``NOWHERE`` for messages), ``peer`` the other global rank of a message (``NOWHERE`` for collectives),
-    ``seq`` PyTorch's sequence number in the group, ``NOWHERE`` where it was not recorded. ``node``: id in the rank's graph.
-    ``uneven``: ranks may rightly differ in ``bytes`` (all_to_all with splits and the like).
+    ``groups`` are numbered as they first come. ``node``: of each op its id in the rank's graph.
     """
 
     rank: int
@@ -31,19 +31,7 @@ class RankComms:
     resolution_ns: int
     began_ns: int  # first and last moment of the recording, on the rank's own clock
     ended_ns: int
-    groups: tuple[GroupKey, ...]
     node: I32
-    kind: U8  # CommKind: COLLECTIVE, SEND or RECV
-    type: I32
-    bytes: I64
-    group: I32  # index into groups
-    peer: I32
-    tag: I64
-    seq: I64
-    start_ns: I64
-    end_ns: I64
-    on_host: Bool  # gloo: a row lasts until somebody waits for it, so its end is no end of a transfer
-    uneven: Bool
     overhead_start_ns: I64  # what the profiler itself cost: disjoint or not, by start
     overhead_end_ns: I64
 
@@ -122,17 +110,43 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """How a rank's clock maps onto the run's: run = own + offset_ns + drift * (own - from_ns), rounded to ns.
+class Line:
+    """Another clock by one's own: other = own + offset + drift * (own - from)."""
+
+    offset_ns: int
+    drift: float
+    from_ns: int
+
+    def of(self, own_ns: I64) -> I64:
+        """Map times, rounded to ns. What does not come later stays so."""
+        other_ns: I64 = own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64)
+        return other_ns
+
+    def at(self, own_ns: int) -> int:
+        return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))
+
+    def then(self, further: Line) -> Line:
+        """Map this one's own clock to the further one's other."""
+        at = self.from_ns
+        if further.drift:  # a drift is only known well near where it was told
+            other = further.from_ns - self.offset_ns
+            at = other - round(self.drift * (other - self.from_ns) / (1 + self.drift))
+        return Line(further.at(self.at(at)) - at, (1 + self.drift) * (1 + further.drift) - 1, at)
+
+    def back(self) -> Line:
+        there = self.at(self.from_ns)
+        return Line(self.from_ns - there, 1 / (1 + self.drift) - 1, there)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock(Line):
+    """A rank's clock: the run's by its own.
 
     ``residual_ns``: median of what matched ends still differ by; 0 where nothing was fitted. ``shares``: the rank whose clock it was taken
     to be, by the data; its own where it was fitted. ``known`` is False where nothing ties it to the run's clock.
     """
 
     rank: int
-    offset_ns: int
-    drift: float
-    from_ns: int
     residual_ns: int
     shares: int
     known: bool

@@ -25,7 +25,7 @@ _CHANCE: Final = 1 / 200
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """One entry for each (group, rank) with a meeting that counts, by both; ``group`` is 0 throughout where groups are not told apart.
+    """One entry for each (group, rank) with a meeting that counts, by both; the last ``group`` stands for all groups together.
 
     ``rank``: its position. ``met``: its meetings in which somebody was late; ``late``: those in which it was; ``caused_ns``: what all
     members waited then; ``lateness_ns``: the median one. Were all alike: ``fair`` is how often it would be late (the sum of 1 / members

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.nccl.summary import NcclRun, run_rows
 from graphlink.ranks.records import GroupKey
-from graphlink.records import Short, Table
+from graphlink.records import Short, Table, ms
 
 NOBODY: Final = "no rank stands out"
 SHOWN: Final = 4  # findings of a sort that are printed
@@ -256,7 +256,11 @@ def _clocks(clocks: Clocks) -> str:
     moved = [c for c in own if c.offset_ns or c.drift_ppm]
     compared = clocks.residual_ns > 1 and len(unknown) < len(clocks.ranks) - 1  # 1 ns: there was nothing to compare
     if moved:
-        text = "; ".join(f"{_of_clock(c, clocks)} {c.offset_ns / 1e3:+,.1f} us{_drift(c)}" for c in moved[:SHOWN])
+        texts = []
+        for c in moved[:SHOWN]:
+            who = _ranks([c.rank, *(other.rank for other in clocks.ranks if other.same_as == c.rank)])
+            texts.append(f"{who} {c.offset_ns / 1e3:+,.1f} us" + (f" {c.drift_ppm:+.2f} ppm" if c.drift_ppm else ""))
+        text = "; ".join(texts)
         text += "; ..." * (len(moved) > SHOWN)
     else:
         text = "as recorded: they agree" if compared and not unknown else "as recorded"
@@ -265,19 +269,10 @@ def _clocks(clocks: Clocks) -> str:
     return text + (f"; matched ends usually lie within {clocks.residual_ns / 1e3:,.1f} us" if compared else "")
 
 
-def _of_clock(clock: RankClock, clocks: Clocks) -> str:
-    """The ranks that have this clock."""
-    return _ranks([clock.rank, *(c.rank for c in clocks.ranks if c.same_as == clock.rank)])
-
-
 def _ranks(ranks: list[int]) -> str:
     if len(ranks) > 2 and ranks == [*range(ranks[0], ranks[-1] + 1)]:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:SHOWN]))}{', ...' * (len(ranks) > SHOWN)}"
-
-
-def _drift(clock: RankClock) -> str:
-    return f" {clock.drift_ppm:+.2f} ppm" if clock.drift_ppm else ""
 
 
 def _group_rows(group: Group) -> list[tuple[str, str]]:
@@ -329,4 +324,4 @@ def _more(name: str, count: int, of: str) -> list[tuple[str, str]]:
 
 
 def _ms(ns: int) -> str:
-    return f"{ns / 1e6:,.3f} ms"
+    return f"{ms(ns)} ms"

@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clock_ties import F64
-from graphlink.ranks.clocks import on_run, onto_run
-from graphlink.ranks.columns import Members, any_of, blocks, column, quantiles
+from graphlink.ranks.clocks import on_run
+from graphlink.ranks.columns import Members, blocks, column, quantiles
 from graphlink.ranks.records import Clocks, Meetings, RankComms
 
 SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
@@ -64,44 +65,16 @@ class Times:
 
 def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
     """Time all meetings on the run's clock. Linear in members, about a million at a time."""
-    total = len(meetings.kind)
-    start, end = (on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns"))
-    own = _Own(start, end, column(ranks, "on_host"), column(ranks, "kind"), column(ranks, "bytes"))
+    own = {name: column(ranks, name) for name in ("on_host", "kind", "bytes")}
+    own |= {name: on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns")}
     known = np.array([c.known for c in clocks.clocks], np.bool_)
-    size = np.array([len(members) for members, _ in meetings.groups], np.int64)
-    out = Times(
-        first_start_ns=np.zeros(total, np.int64),
-        last_start_ns=np.zeros(total, np.int64),
-        skew_ns=np.zeros(total, np.int64),
-        late=np.full(total, NOWHERE, np.int32),
-        lateness_ns=np.zeros(total, np.int64),
-        waited_ns=np.zeros(total, np.int64),
-        transfer_ns=np.zeros(total, np.int64),
-        bytes=np.zeros(total, np.int64),
-        timed=np.ones(total, np.bool_),
-        wait_ns=np.zeros(len(meetings.op), np.int64),
-        transfer_part_ns=np.zeros(len(meetings.op), np.int64),
-    )
-    for at in blocks(ranks, meetings):
-        _block(own, meetings, known, size, at, out)
-    return out
+    parts = [_block(own, meetings, known, at) for at in blocks(ranks, meetings)]
+    return Times(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """Columns of all ops."""
-
-    start_ns: I64
-    end_ns: I64
-    on_host: Bool
-    kind: I32
-    bytes: I64
-
-
-def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, out: Times) -> None:
-    """Fill in the meetings ``at``."""
-    mine = slice(at.low, at.high)
-    start, end = own.start_ns[at.op], own.end_ns[at.op]
+def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
+    """Return the columns of ``Times`` of the meetings ``at``; ``own``: columns of all ops."""
+    start, end = own["start_ns"][at.op], own["end_ns"][at.op]
     duration = end - start
     first, last = np.minimum.reduceat(start, at.first), np.maximum.reduceat(start, at.first)
     is_last = np.flatnonzero(start == at.spread(last))
@@ -111,37 +84,40 @@ def _block(own: _Own, meetings: Meetings, known: Bool, size: I64, at: Members, o
     before = np.maximum.reduceat(others, at.first)
     shortest = np.minimum.reduceat(duration, at.first)
     # the clocks of ranks that meet are tied to each other: either to the run's, or apart from it
-    timed = np.logical_and.reduceat(known[at.rank], at.first) | ~any_of(known[at.rank], at)
+    timed = np.logical_and.reduceat(known[at.rank], at.first) | ~np.logical_or.reduceat(known[at.rank], at.first)
     transfer = np.maximum(np.where(timed, _transfer(own, meetings, at, last, end, shortest), shortest), 1)
     wait = np.clip(at.spread(np.where(timed, last, 0)) - start, 0, duration)
     wait = np.where(at.spread(timed), wait, duration - at.spread(shortest))
-    out.first_start_ns[mine], out.last_start_ns[mine] = first, last
-    out.skew_ns[mine] = np.where(timed, last - first, 0)
-    out.late[mine] = np.where(timed, at.rank[late], NOWHERE)
-    out.lateness_ns[mine] = np.where(timed & (at.count > 1), last - before, 0)
-    out.waited_ns[mine] = np.add.reduceat(wait, at.first)
-    out.transfer_ns[mine] = transfer
-    mean = np.add.reduceat(own.bytes[at.op], at.first) // at.count
-    shards = (meetings.kind[mine] == CommKind.COLLECTIVE) & np.isin(meetings.type[mine], SHARDS)
-    out.bytes[mine] = mean * np.where(shards, size[meetings.group[mine]], 1)
-    out.timed[mine] = timed
-    entries = slice(int(meetings.first[at.low]), int(meetings.first[at.high]))
-    out.wait_ns[entries] = wait
-    out.transfer_part_ns[entries] = np.minimum(duration - wait, at.spread(transfer))
+    mean = np.add.reduceat(own["bytes"][at.op], at.first) // at.count
+    shards = (meetings.kind[at.meetings] == CommKind.COLLECTIVE) & np.isin(meetings.type[at.meetings], SHARDS)
+    size = np.array([len(members) for members, _ in meetings.groups], np.int64)
+    return (
+        first,
+        last,
+        np.where(timed, last - first, 0),
+        np.where(timed, at.rank[late], NOWHERE).astype(np.int32),
+        np.where(timed & (at.count > 1), last - before, 0),
+        np.add.reduceat(wait, at.first),
+        transfer,
+        mean * np.where(shards, size[meetings.group[at.meetings]], 1),
+        timed,
+        wait,
+        np.minimum(duration - wait, at.spread(transfer)),
+    )
 
 
-def _transfer(own: _Own, meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
+def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
     """Of meetings whose clocks are known; may be below 1."""
     since = end - at.spread(last)
     out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
     never = np.iinfo(np.int64).max
-    host = any_of(own.on_host[at.op], at)
+    host = np.logical_or.reduceat(own["on_host"][at.op], at.first)
     if host.any():
         ended = np.minimum.reduceat(np.where(since > 0, since, never), at.first)
         out = np.where(host, np.where(ended < never, ended, 1), out)
-    message = meetings.kind[at.low : at.high] != CommKind.COLLECTIVE
+    message = meetings.kind[at.meetings] != CommKind.COLLECTIVE
     if message.any():
-        received = np.minimum.reduceat(np.where(own.kind[at.op] == CommKind.RECV, since, never), at.first)
+        received = np.minimum.reduceat(np.where(own["kind"][at.op] == CommKind.RECV, since, never), at.first)
         out = np.where(message & (received < never), received, out)
     return out
 
@@ -156,7 +132,7 @@ def bus_factors(meetings: Meetings) -> F64:
 
 
 class Apart(IntEnum):
-    """Why a meeting is in no total, the first that holds; ``words`` says it."""
+    """Why a meeting is in no total, the first that holds; ``WORDS`` says it."""
 
     NO = 0
     BEGAN_APART = 1
@@ -164,13 +140,8 @@ class Apart(IntEnum):
     OVERHEAD = 3
     UNTIMED = 4
 
-    @property
-    def words(self) -> str:
-        return _WORDS[self]
 
-
-_WORDS: Final = {
-    Apart.NO: "",
+WORDS: Final = {
     Apart.BEGAN_APART: "first after the profiler started: others waited before the recording of the late rank began",
     Apart.FIRST: "first after the profiler started: more than 3 x the median skew of the later ones of its group",
     Apart.OVERHEAD: "profiler overhead on the late rank for at least half of the wait",
@@ -192,10 +163,10 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found:
     first, first_of_late = _first(meetings, found)
     later = ~first & found.timed
     count = np.bincount(meetings.group[later], minlength=len(meetings.groups))
-    usual = quantiles(meetings.group[later], found.skew_ns[later], len(meetings.groups)).median
+    usual = quantiles(meetings.group[later], found.skew_ns[later], len(meetings.groups))[0]
     slow = (count[meetings.group] >= _FEWEST_LATER) & (found.skew_ns > _TIMES_USUAL * usual[meetings.group])
     out[wide & first & slow] = Apart.FIRST
-    began = np.array([int(onto_run(c, np.array(r.began_ns))) for r, c in zip(ranks, clocks.clocks, strict=True)], np.int64)
+    began = np.array([int(c.of(np.array(r.began_ns))) for r, c in zip(ranks, clocks.clocks, strict=True)], np.int64)
     unseen = np.minimum(began[found.late], found.last_start_ns) - found.first_start_ns
     out[wide & first_of_late & (2 * unseen >= found.skew_ns)] = Apart.BEGAN_APART
     return out
@@ -223,7 +194,7 @@ def _overhead(ranks: Sequence[RankComms], clocks: Clocks, found: Times, wide: Bo
         if low == high or not len(rank.overhead_start_ns):
             continue
         mine = order[low:high]
-        start, end = onto_run(clock, rank.overhead_start_ns), onto_run(clock, rank.overhead_end_ns)
+        start, end = clock.of(rank.overhead_start_ns), clock.of(rank.overhead_end_ns)
         worked = _covered(start, end, found.last_start_ns[mine]) - _covered(start, end, found.first_start_ns[mine])
         out[mine] = 2 * worked >= found.skew_ns[mine]
     return out

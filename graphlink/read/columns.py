@@ -5,7 +5,6 @@ Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, Comm, CommTable
-from graphlink.tables import take_comms
+from graphlink.model import I32, I64, Comm
+from graphlink.tables import comm_table, take_comms
 
 MISSING = -(1 << 63)  # never a recorded value; callers replace or drop it
 MAX_NS = 1 << 62
@@ -28,20 +27,12 @@ _NUMBER = re.compile(r"\s*(?:[A-Za-z]+ )?(-?[0-9]{1,30}|0[xX][0-9a-fA-F]{1,30})\
 
 def to_int(value: object, default: int = MISSING) -> int:
     """Return ``value`` as an int64, ``default`` where it is none: null, a fraction, other text, out of range."""
-    if isinstance(value, int):
-        number = int(value)
-    elif isinstance(value, float):
-        if not math.isfinite(value) or value != math.floor(value):
-            return default
-        number = int(value)
-    elif isinstance(value, str):
+    if isinstance(value, str):
         match = _NUMBER.fullmatch(value)
-        if match is None:
-            return default
-        number = int(match[1], 16 if match[1][:2] in ("0x", "0X") else 10)
-    else:
-        return default
-    return number if MISSING < number < 1 << 63 else default
+        value = int(match[1], 16 if match[1][:2] in ("0x", "0X") else 10) if match else None
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return int(value) if isinstance(value, int) and MISSING < value < 1 << 63 else default
 
 
 def to_int_or_none(value: object) -> int | None:
@@ -53,7 +44,7 @@ def loose(raw: msgspec.Raw | str) -> Any:
     """Decode whatever the text says; None where it is empty or not to be decoded."""
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
@@ -67,14 +58,16 @@ def ints(values: Sequence[object], default: int = MISSING) -> I64:
     return np.fromiter((to_int(value, default) for value in values), np.int64, len(values))
 
 
-def ns_of_us(us: NDArray[np.float64]) -> I64:
+def ns_of_us(us: Sequence[float | None] | NDArray[np.float64]) -> I64:
     """Convert microseconds to the nearest ns, exact for three decimals below 2**43 us.
 
-    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. NaN or |us| >= 2**62 / 1000 gives MISSING.
+    Whole and fraction go apart: ``ts * 1000`` itself would round to a float64 first. None, NaN or |us| >= 2**62 / 1000 gives MISSING.
     """
+    us = np.array(us, np.float64)
     fits = np.abs(us) < _MAX_US
-    whole = np.floor(np.where(fits, us, 0.0))
-    ns = whole.astype(np.int64) * 1000 + np.rint((np.where(fits, us, 0.0) - whole) * 1000).astype(np.int64)
+    us[~fits] = 0.0
+    whole = np.floor(us)
+    ns = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     return np.where(fits, ns, np.int64(MISSING))
 
 
@@ -92,38 +85,33 @@ class Strings(dict[str, int]):
         return np.fromiter(map(self.__getitem__, texts), np.int32, len(texts))
 
 
-class JsonTexts(dict[bytes, int]):
-    """Numbers pieces of JSON text in the same table as ``strings``; no text is ""."""
+class ByteTexts(dict[bytes, int]):
+    """Numbers texts that come as bytes (JSON, names of an export) in the same table as ``strings``; no text is ""."""
 
     def __init__(self, strings: Strings):
         super().__init__({b"": 0})
-        self._strings = strings
+        self.strings = strings
 
     def __missing__(self, text: bytes) -> int:
-        number = self[text] = self._strings[text.decode("utf-8", "replace")]
+        number = self[text] = self.strings[text.decode("utf-8", "replace")]
         return number
 
-    def column(self, texts: Sequence[msgspec.Raw]) -> I32:
+    def column(self, texts: Sequence[msgspec.Raw | bytes]) -> I32:
         return np.fromiter(map(self.__getitem__, map(bytes, texts)), np.int32, len(texts))
 
 
 class Parts:
-    """The columns of one table, gathered block by block. ``count`` is the number of rows so far."""
+    """The columns of one table, gathered block by block. ``count`` is the number of rows so far, ``comms`` their communication by row."""
 
     def __init__(self) -> None:
         self.count = 0
         self._columns: dict[str, list[NDArray[Any]]] = {}
-        self._comm_rows: list[int] = []
-        self._comms: list[Comm] = []
+        self.comms: dict[int, Comm] = {}
 
     def add(self, **columns: NDArray[Any]) -> None:
         for name, column in columns.items():
             self._columns.setdefault(name, []).append(column)
         self.count += len(column)
-
-    def add_comm(self, row: int, comm: Comm) -> None:
-        self._comm_rows.append(row)
-        self._comms.append(comm)
 
     def column(self, name: str, dtype: type[np.generic] = np.int64) -> NDArray[Any]:
         """Return a column and give it up: each can be taken once, so that two copies never live."""
@@ -150,8 +138,7 @@ class Parts:
             if f.name in others:
                 continue
             if f.type == "CommTable":
-                comms = CommTable(np.array(self._comm_rows, np.int32), tuple(self._comms))
-                others[f.name] = take_comms(comms, order, self.count)
+                others[f.name] = take_comms(comm_table(self.comms), order, self.count)
             else:
                 others[f.name] = self.column(f.name, _DTYPE[str(f.type)])[order]
         record: _Record = kind(**others)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from graphlink.model import I32, U8
 
 _BACKENDS: Final = r"(?!cccl)[a-z]{1,3}ccl"  # CCCL is CUDA's library of scans and sorts
+_BACKEND_NAMES: Final = "NCCL, RCCL, MSCCL, oneCCL, HCCL, MCCL"
 
 
 class Meaning(IntEnum):
@@ -28,53 +29,32 @@ class Meaning(IntEnum):
     BACKEND = 4
 
 
-class Library(NamedTuple):
-    """A library that does nothing but communicate, its bookkeeping (layouts, notifications, barriers) included.
-
-    ``kernels`` is searched for in the qualified names of its kernels, whatever the case; ``source`` says where they stand.
-    """
-
-    name: str
-    kernels: str
-    source: str
-
-
-BACKENDS: Final = Library(
-    "NCCL, RCCL, MSCCL, oneCCL, HCCL, MCCL",
-    rf"^(nccl|rccl|({_BACKENDS})(?-i:(?![a-z]))|hcom_)",
-    "NVIDIA/nccl src/device/generate.py (ncclDevKernel_*, ncclSymkDevKernel_*; before 2.19 ncclKernel_*), ROCm/rccl "
-    "(ncclDevKernel_Generic, rcclGenericKernel, mscclKernel_*), intel/torch-xpu-ops issue 5384 (oneccl_reduce_base), "
-    "Ascend msprof (hcom_allReduce__*)",
-)
-LIBRARIES: Final = (
-    BACKENDS,
-    Library("NVSHMEM, rocSHMEM", r"(^|::|_)(nv|roc)shmem", "NVIDIA/nvshmem src/host/comm (nvshmemi_proxy_rma_entrypoint, ...)"),
-    Library("MSCCL++", r"(^|::)mscclpp", "microsoft/mscclpp (namespace mscclpp)"),
-    Library(
-        "DeepEP, Hybrid-EP",
-        r"(^|::)(deep_ep|hybrid_ep|dpsk::ep)::|(^|::)(inter|intra)node(_ll)?::",
-        "deepseek-ai/DeepEP csrc/kernels (namespace deep_ep; dpsk::ep in DeepSeek's own recordings), csrc/hybrid_ep",
-    ),
-    Library("MORI", r"(^|::)mori::|(^|::)Ep(Dispatch|Combine)", "ROCm/mori src/ops/dispatch_combine (EpDispatchIntraNodeKernel, ...)"),
-    Library(
-        "custom all-reduce of vLLM, SGLang, AITER",
-        r"cross_device_(reduce|store)|(^|::)quickreduce::",
-        "vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce; sgl-project/sglang sgl-kernel/csrc/allreduce; ROCm/aiter",
-    ),
-    Library(
-        "TensorRT-LLM, FlashInfer",
-        r"(^|::)(ar_fusion|moe_comm|moe_a2a|mnnvl)::|(^|::|_)moeA2A",
-        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/communicationKernels; flashinfer-ai/flashinfer include/flashinfer/comm",
-    ),
-    Library("user buffers of Transformer Engine, TensorRT-LLM", r"(^|::)k?userbuffers_", "NVIDIA/TransformerEngine userbuffers.cu"),
-    Library(
-        "symmetric memory of PyTorch",
-        r"(^|::)multimem_|(^|::)c10d::",
-        "pytorch/pytorch torch/csrc/distributed/c10d/symm_mem (multimem_all_reduce_kernel, c10d::symmetric_memory::barrier_kernel, ...)",
-    ),
-)
-_LIBRARY: Final = re.compile("|".join(f"(?:{library.kernels})" for library in LIBRARIES[1:]), re.IGNORECASE)
-_BACKEND: Final = re.compile(BACKENDS.kernels, re.IGNORECASE)
+# Libraries that do nothing but communicate, their bookkeeping (layouts, notifications, barriers) included: what is searched for in the
+# qualified names of their kernels, whatever the case. A comment says where those stand.
+LIBRARIES: Final = {
+    # NVIDIA/nccl src/device/generate.py (ncclDevKernel_*, ncclSymkDevKernel_*; before 2.19 ncclKernel_*), ROCm/rccl
+    # (ncclDevKernel_Generic, rcclGenericKernel, mscclKernel_*), intel/torch-xpu-ops issue 5384 (oneccl_reduce_base),
+    # Ascend msprof (hcom_allReduce__*)
+    _BACKEND_NAMES: rf"^(nccl|rccl|({_BACKENDS})(?-i:(?![a-z]))|hcom_)",
+    # NVIDIA/nvshmem src/host/comm (nvshmemi_proxy_rma_entrypoint, ...)
+    "NVSHMEM, rocSHMEM": r"(^|::|_)(nv|roc)shmem",
+    # microsoft/mscclpp (namespace mscclpp)
+    "MSCCL++": r"(^|::)mscclpp",
+    # deepseek-ai/DeepEP csrc/kernels (namespace deep_ep; dpsk::ep in DeepSeek's own recordings), csrc/hybrid_ep
+    "DeepEP, Hybrid-EP": r"(^|::)(deep_ep|hybrid_ep|dpsk::ep)::|(^|::)(inter|intra)node(_ll)?::",
+    # ROCm/mori src/ops/dispatch_combine (EpDispatchIntraNodeKernel, ...)
+    "MORI": r"(^|::)mori::|(^|::)Ep(Dispatch|Combine)",
+    # vllm-project/vllm csrc/custom_all_reduce.cuh, csrc/quickreduce; sgl-project/sglang sgl-kernel/csrc/allreduce; ROCm/aiter
+    "custom all-reduce of vLLM, SGLang, AITER": r"cross_device_(reduce|store)|(^|::)quickreduce::",
+    # NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/communicationKernels; flashinfer-ai/flashinfer include/flashinfer/comm
+    "TensorRT-LLM, FlashInfer": r"(^|::)(ar_fusion|moe_comm|moe_a2a|mnnvl)::|(^|::|_)moeA2A",
+    # NVIDIA/TransformerEngine userbuffers.cu
+    "user buffers of Transformer Engine, TensorRT-LLM": r"(^|::)k?userbuffers_",
+    # pytorch/pytorch torch/csrc/distributed/c10d/symm_mem (multimem_all_reduce_kernel, c10d::symmetric_memory::barrier_kernel, ...)
+    "symmetric memory of PyTorch": r"(^|::)multimem_|(^|::)c10d::",
+}
+_BACKEND: Final = re.compile(LIBRARIES[_BACKEND_NAMES], re.IGNORECASE)
+_LIBRARY: Final = re.compile("|".join(f"(?:{kernels})" for name, kernels in LIBRARIES.items() if name != _BACKEND_NAMES), re.IGNORECASE)
 
 # What follows is searched for in names in lower case with "_" before each capital letter.
 _COLLECTIVE: Final = re.compile(r"(?<![a-z])(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)")

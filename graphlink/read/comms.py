@@ -7,10 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-import msgspec
-
 from graphlink.model import Comm, ProcessGroup
-from graphlink.read.columns import to_int_or_none
+from graphlink.read.columns import loose, to_int_or_none
 
 MAX_RANKS = 1 << 20  # a rank or a number of ranks beyond is a damaged number
 _MOST_DIMS = 64  # of a tensor, as PyTorch has it
@@ -38,14 +36,8 @@ P2P_OPS = {"c10d::send": ("send", True), "c10d::recv_": ("recv", True), "c10d::r
 
 def int_list(value: object) -> tuple[int, ...]:
     """Read a list of ints, or its JSON text; () where it is none or was cut with "..."."""
-    if isinstance(value, str):
-        try:
-            return tuple(msgspec.json.decode(value, type=list[int]))
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return ()
-    if isinstance(value, list) and all(type(item) is int for item in value):
-        return tuple(value)
-    return ()
+    items = loose(value) if isinstance(value, str) else value
+    return tuple(items) if isinstance(items, list) and all(type(item) is int for item in items) else ()
 
 
 def rank_list(value: object) -> tuple[int, ...]:
@@ -92,36 +84,30 @@ def process_groups(entries: object) -> tuple[ProcessGroup, ...]:
 
     Entries that are no objects with a name are passed over. An empty rank list means the whole world: None.
     """
-    if isinstance(entries, str):
-        try:
-            entries = msgspec.json.decode(entries)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return ()
-    groups: dict[str, ProcessGroup] = {}
-    for entry in entries if isinstance(entries, list) else ():
-        if not isinstance(entry, dict) or entry.get("pg_name") in (None, ""):
-            continue
-        name = str(entry["pg_name"])
-        size = entry.get("pg_size", entry.get("group_size"))
-        groups[name] = ProcessGroup(
-            name=name,
+    groups = {
+        str(entry["pg_name"]): ProcessGroup(
+            name=str(entry["pg_name"]),
             desc=str(entry.get("pg_desc") or ""),
             backend=str(entry.get("backend_config") or entry.get("backend") or ""),
-            size=count_or_none(size),
+            size=count_or_none(entry.get("pg_size", entry.get("group_size"))),
             ranks=rank_list(entry.get("ranks")) or None,
         )
+        for entry in _named_entries(entries)
+    }
     return tuple(groups.values())
 
 
-def backend_ids(text: object) -> dict[int, str]:
+def backend_ids(entries: object) -> dict[int, str]:
     """Map ``backend_id`` (a pointer that stands for the group in early ETs) -> group name, where the init node records it."""
-    try:
-        entries = msgspec.json.decode(text) if isinstance(text, str) else None
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
-    named = (entry for entry in entries or () if isinstance(entry, dict)) if isinstance(entries, list) else ()
-    found = ((to_int_or_none(entry.get("backend_id")), entry.get("pg_name")) for entry in named)
-    return {pointer: str(name) for pointer, name in found if pointer and name not in (None, "")}
+    found = ((to_int_or_none(entry.get("backend_id")), str(entry["pg_name"])) for entry in _named_entries(entries))
+    return {pointer: name for pointer, name in found if pointer}
+
+
+def _named_entries(entries: object) -> list[dict[str, Any]]:
+    entries = loose(entries) if isinstance(entries, str) else entries
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("pg_name") not in (None, "")]
 
 
 def peer_comm(op: str, peer: object, tag: object, in_nelems: int | None, elem_bytes: int | None, dtype: str) -> Comm:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from graphlink.model import I64, Bool, DeviceKind, SyncKind
 from graphlink.read.columns import MISSING, Parts, Strings
-from graphlink.read.ranges import around_others
+from graphlink.read.ranges import around_others, fits
 
 _Columns = dict[str, NDArray[Any]]  # of rows that are not known yet
 UNPLACED: Final = ", of a device, without its stream or device"  # ends the reason in ``left_out`` of rows that no warning-free graph has
@@ -55,7 +55,7 @@ def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices:
     rows = others.columns()
     category, name, correlation = rows["category"], rows["name"], rows["correlation"]
     texts = tuple(strings)
-    call_like = _fits(_CALLS, texts)[category]
+    call_like = fits(_CALLS, texts)[category]
     on_device = np.isin(rows["pid"], np.array(sorted(of_devices), np.int64))
     placed = (rows["stream"] != MISSING) & (rows["device"] != MISSING) & (correlation > 0)
     paired = ~placed & np.isin(correlation, correlation[placed & ~call_like]) & (correlation > 0)
@@ -66,21 +66,17 @@ def place(others: Parts, tables: dict[str, Parts], strings: Strings, of_devices:
     stream = np.where((rows["stream"] == MISSING) & on_device, rows["tid"], rows["stream"])
     device = np.where((rows["device"] == MISSING) & on_device, rows["pid"], rows["device"])
     told = (stream != MISSING) & (device != MISSING)
-    work, waits = related & told, call_like & on_device & told & of_call & _fits(_SYNC, texts)[name]
+    work, waits = related & told, call_like & on_device & told & of_call & fits(_SYNC, texts)[name]
     ranges = _ranges(rows, calls, tables, correlation[work])
-    _add_calls(tables["call"], rows, calls & ~ranges)
+    tables["call"].add(**_of(rows, calls & ~ranges, "start_ns", "end_ns", "tid", "name", "correlation"))
     _add_host(tables["host"], rows, calls & ranges)
     _add_work(tables["device"], rows, work, device, stream, texts)
     _add_waits(tables["sync"], rows, waits, device, stream, SyncKind.STREAM)
-    _add_waits(tables["sync"], rows, work & of_call & (rows["awaited"] != MISSING) & _fits(_WAIT, texts)[name], device, stream, None)
+    _add_waits(tables["sync"], rows, work & of_call & (rows["awaited"] != MISSING) & fits(_WAIT, texts)[name], device, stream, None)
     lost = (related | call_like) & ~calls & ~work & ~waits
     left_out = Counter(texts[k] or "no category, ph X" for k in category[~(lost | calls | work | waits)].tolist())
     left_out.update(texts[k] + UNPLACED for k in category[lost].tolist())
     return left_out, tuple(_warnings(rows, lost, texts))
-
-
-def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
-    return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 
 def _of(rows: _Columns, which: Bool, *names: str) -> _Columns:
@@ -98,8 +94,7 @@ def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64
     launches = np.isin(rows["correlation"], np.concatenate([launched, tables["device"].seen("correlation")])) & (rows["correlation"] > 0)
     around = np.zeros(len(rows["start_ns"]), np.bool_)
     around[calls] = around_others(start, end, tid)[:count]
-    out: Bool = np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
-    return out
+    return np.isin(rows["name"], np.unique(rows["name"][around & ~launches])) & ~launches
 
 
 def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
@@ -118,8 +113,6 @@ def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
 def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
     """Ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's runtime writes runs on."""
     count = int(np.count_nonzero(which))
-    if not count:
-        return
     start, end, tid = rows["start_ns"][which], rows["end_ns"][which], rows["tid"][which]
     around = _around_ends(start, tid, table)
     nothing, no_text = np.zeros(count, np.int64), np.zeros(count, np.int32)
@@ -138,17 +131,10 @@ def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
     )
 
 
-def _add_calls(table: Parts, rows: _Columns, which: Bool) -> None:
-    if which.any():
-        table.add(**_of(rows, which, "start_ns", "end_ns", "tid", "name", "correlation"))
-
-
 def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, texts: Sequence[str]) -> None:
-    if not which.any():
-        return
-    copies = _fits(_COPY, texts)[rows["name"]] | _fits(_COPY, texts)[rows["category"]]
-    kind = np.where(_fits(_SET, texts)[rows["name"]], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL))
-    start = np.where(_fits(_WAIT, texts)[rows["name"]], rows["end_ns"], rows["start_ns"])
+    copies = fits(_COPY, texts)[rows["name"]] | fits(_COPY, texts)[rows["category"]]
+    kind = np.where(fits(_SET, texts)[rows["name"]], DeviceKind.MEMSET, np.where(copies, DeviceKind.MEMCPY, DeviceKind.KERNEL))
+    start = np.where(fits(_WAIT, texts)[rows["name"]], rows["end_ns"], rows["start_ns"])
     table.add(
         start_ns=start[which],
         device=device[which],
@@ -161,8 +147,6 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
 def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
     """Waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the stream it names."""
     count = int(np.count_nonzero(which))
-    if not count:
-        return
     record = np.zeros(count, np.int64) if kind is not None else _recorded(rows, which, device, stream)
     awaited = np.where(rows["awaited"][which] == MISSING, 0, rows["awaited"][which])
     of_event = np.full(count, kind is None)

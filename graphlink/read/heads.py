@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from graphlink.errors import InputError
 from graphlink.read.columns import MAX_NS, loose, to_int_or_none
 from graphlink.read.comms import count_or_none, job_of, process_groups, rank_or_none
+from graphlink.read.host_comms import RecordedOp, collective
 from graphlink.read.kinds import ET, KINETO, is_jax
 from graphlink.read.kineto_rows import CALL, HOST, TABLE_OF
 from graphlink.read.source import Source, open_source
@@ -67,11 +68,6 @@ _Row = dict[str, Any]
 def read_heads(paths: Sequence[Path]) -> list[Head]:
     """Read the head of each file. Raises InputError as ``read_head`` does."""
     return at_once(read_head, paths)
-
-
-def deep_ranks(paths: Sequence[Path]) -> list[int | None]:
-    """Return ``deep_rank`` of each file."""
-    return at_once(deep_rank, paths)
 
 
 def read_head(path: Path) -> Head:
@@ -189,20 +185,18 @@ def _inputs(node: _Row) -> list[Any]:
 
 
 def _own_rank(values: list[Any]) -> int | None:
-    """Of ``[..., rank, collective, in split, out split, first rank, stride, size]``; None in layouts without the last three."""
-    if len(values) < 7:
+    """Of the inputs of ``record_param_comms``, in layouts that have start, stride and size of the group."""
+    comm = collective(RecordedOp(values, [], ""), {})
+    if comm is None or comm.name not in _OF_OWN_RANK or comm.ranks is None:
         return None
-    rank, name, _, _, first, stride, size = values[-7:]
-    if not (isinstance(name, str) and name in _OF_OWN_RANK and (first, stride) == (0, 1)):
-        return None
-    rank, size = rank_or_none(rank), count_or_none(size)
-    return rank if rank is not None and size is not None and rank < size > 1 else None
+    from_zero = len(comm.ranks) > 1 and comm.ranks == tuple(range(len(comm.ranks)))
+    return comm.rank if from_zero and comm.rank in comm.ranks else None
 
 
 def at_once(work: Callable[[_Given], _Result], given: Sequence[_Given]) -> list[_Result]:
     """Return ``work`` of each, in this order, in threads: for what waits for file systems."""
     if len(given) < 2:
-        return [work(one) for one in given]
+        return list(map(work, given))
     pool = ThreadPoolExecutor(min(_READERS, len(given)))
     try:
         return list(pool.map(work, given))

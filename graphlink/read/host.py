@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import I64, Comm, HostTrace, ProcessGroup
 from graphlink.read import kinds
-from graphlink.read.columns import MISSING, JsonTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
+from graphlink.read.columns import MISSING, ByteTexts, Parts, Strings, ints, loose, to_int, to_int_or_none
 from graphlink.read.comms import P2P_OPS, backend_ids, process_groups, text_or_none
 from graphlink.read.host_comms import RecordedOp, collective, peer
 from graphlink.read.stream import BLOCK_BYTES, MAX_BAD, ArrayReader, Block, gc_paused, open_array
@@ -94,9 +95,8 @@ class _EtNodes:
     def __init__(self, path: str):
         self.path = path
         self.strings = Strings()
-        self.json_texts = JsonTexts(self.strings)
+        self.json_texts = ByteTexts(self.strings)
         self.parts = Parts()
-        self.comms: dict[int, Comm] = {}
         self.groups: dict[str, ProcessGroup] = {}
         self.group_of_pointer: dict[int, str] = {}
         self.device_nodes = 0
@@ -106,33 +106,28 @@ class _EtNodes:
     def add(self, block: Block[_Node]) -> None:
         self.left_out["unreadable"] += len(block.bad)
         nodes, raws = block.rows, block.raws
-        host = [not _is_device(node) for node in nodes]
+        host = np.array([not _is_device(node) for node in nodes], np.bool_)
         ids = ints([node.id for node in nodes])
-        usable = np.array(host, np.bool_) & (ids != MISSING)
-        self.device_nodes += host.count(False)
-        self.left_out["node without id"] += int((np.array(host, np.bool_) & (ids == MISSING)).sum())
+        usable = host & (ids != MISSING)
+        self.device_nodes += int(np.count_nonzero(~host))
+        self.left_out["node without id"] += int(np.count_nonzero(host & ~usable))
         if self.left_out["node without id"] > MAX_BAD:
             raise InputError(f"more than {MAX_BAD:,} of its nodes have no id", path=self.path, todo="check the file, or record it again")
-        if not usable.all():
-            keep = usable.tolist()
-            nodes = [node for node, kept in zip(nodes, keep, strict=True) if kept]
-            raws = [raw for raw, kept in zip(raws, keep, strict=True) if kept] if raws else raws
-            ids = ids[usable]
-        if nodes:
-            self.raws += raws
-            self._add_nodes(nodes, ids)
+        if usable.any():
+            self.raws += compress(raws, usable.tolist())
+            self._add_nodes(list(compress(nodes, usable.tolist())), ids[usable])
 
     def _add_nodes(self, nodes: list[_Node], ids: I64) -> None:
         attrs = [_attrs(node) for node in nodes]
         numbers = _number_columns(attrs)
         parent = ints([_parent(node) for node in nodes])
-        texts, names = self.json_texts, [node.name for node in nodes]
+        texts, names, schemas = self.json_texts, [node.name for node in nodes], [attr.get("op_schema") for attr in attrs]
         for at, name in enumerate(names):
             if name == _COLLECTIVE or name in P2P_OPS:
                 op = _recorded(nodes[at])
                 comm = collective(op, attrs[at]) if name == _COLLECTIVE else peer(name, op)
                 if comm is not None:
-                    self.comms[self.parts.count + at] = comm
+                    self.parts.comms[self.parts.count + at] = comm
             elif name == _GROUP_INIT:
                 self._add_groups(nodes[at])
         self.parts.add(
@@ -140,7 +135,7 @@ class _EtNodes:
             name=self.strings.column(names),
             parent=np.where(parent == MISSING, ids, parent),
             **{name: ints(numbers[name], default) for name, default in _NUMBERS.items()},
-            op_schema=self.strings.column([_text(a.get("op_schema")) for a in attrs]),
+            op_schema=self.strings.column([schema if isinstance(schema, str) else "" for schema in schemas]),
             input_shapes=texts.column([_shapes(node.inputs, node.input_shapes) for node in nodes]),
             input_types=texts.column([_types(node.inputs, node.input_types) for node in nodes]),
             output_shapes=texts.column([_shapes(node.outputs, node.output_shapes) for node in nodes]),
@@ -158,8 +153,7 @@ class _EtNodes:
             raise InputError(
                 "has no execution trace node that can be read", path=self.path, todo="give the ET of the run, or record it again"
             )
-        for row, comm in self.comms.items():
-            parts.add_comm(row, self._with_group_name(comm))
+        parts.comms = {row: self._with_group_name(comm) for row, comm in parts.comms.items()}
         order = self._order(parts.seen("id"), parts.seen("rf_id"))
         return parts.table(
             HostTrace,
@@ -217,10 +211,6 @@ def _number_columns(attrs: list[dict[str, Any]]) -> dict[str, Sequence[object]]:
     except KeyError:
         rows = [tuple(attr.get(name, default) for name, default in _NUMBERS.items()) for attr in attrs]
     return dict(zip(_NUMBERS, zip(*rows, strict=True), strict=True))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _parent(node: _Node) -> object:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphlink.errors import InputError
 from graphlink.model import I64, CallRows, Comm, DeviceRows, EventRows, FrameRows, OverheadRows, SyncKind, SyncRows, Trace
 from graphlink.read import kinds
-from graphlink.read.columns import MAX_NS, MISSING, JsonTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
+from graphlink.read.columns import MAX_NS, MISSING, ByteTexts, Parts, Strings, ints, loose, ns_of_us, to_int, to_int_or_none
 from graphlink.read.comms import JOB_KEY, MAX_RANKS, P2P_OPS, count_or_none, job_of, process_groups, rank_or_none
 from graphlink.read.devices import device_processes, is_call, place
 from graphlink.read.kineto_rows import (
@@ -81,7 +80,7 @@ class _KinetoRows:
     def __init__(self, path: str):
         self.path = path
         self.strings = Strings()
-        self.json_texts = JsonTexts(self.strings)
+        self.json_texts = ByteTexts(self.strings)
         self.comms: dict[tuple[Any, ...], Comm] = {}
         self.parts = {name: Parts() for name in (*_NODE_TABLES, OTHER, FRAME)}
         self.process_labels: dict[int, str] = {}
@@ -110,11 +109,8 @@ class _KinetoRows:
             (FLOW, self._flows),
             (OVERHEAD, self._overhead),
         ):
-            rows = tables[table]
-            if table != FLOW:
-                spans = [row for row in rows if row.ph == "X"]
-                self.left_out["not a span (ph is not X)"] += len(rows) - len(spans)
-                rows = spans
+            rows = tables[table] if table == FLOW else [row for row in tables[table] if row.ph == "X"]
+            self.left_out["not a span (ph is not X)"] += len(tables[table]) - len(rows)
             if rows:
                 fill(rows, block)
 
@@ -125,17 +121,14 @@ class _KinetoRows:
             return
         if any(text.startswith(("/device:", "/host:")) for text in self.process_names.values()):
             raise InputError(f"is {kinds.JAX.what}", path=self.path, todo=kinds.JAX.todo)
-        categories = [text for text in dict.fromkeys(self.strings_of(self.parts[OTHER].seen("category"))) if not is_call(text)]
-        if self.parts[OTHER].count and categories:
+        texts = tuple(self.strings)
+        categories = [texts[k] for k in np.unique(self.parts[OTHER].seen("category")).tolist() if not is_call(texts[k])]
+        if categories:
             shown = ", ".join(text or "none" for text in categories[:8])
             todo = "record with torch.profiler, or give its own file and not one that was made from it"
             raise InputError(f"is a trace of another tool, not a Kineto trace (its categories: {shown})", path=self.path, todo=todo)
         if self.left_out["unreadable"] and not self.process_names:
             raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo)
-
-    def strings_of(self, codes: I64) -> list[str]:
-        texts = tuple(self.strings)
-        return [texts[k] for k in np.unique(codes).tolist()]
 
     def _judge(self, index: int, text: bytes) -> None:
         """Of a row that is no Event. One that should have a time and has none is an error, others are left out."""
@@ -169,7 +162,7 @@ class _KinetoRows:
         if category in NO_NODES and category != FRAME:
             return rows
         spans = [row for row in rows if row.ph == "X" and _is_time(row.ts) and _is_time(row.dur)]
-        start, length = ns_of_us(_us([row.ts for row in spans])), ns_of_us(_us([row.dur or 0.0 for row in spans]))
+        start, length = ns_of_us([row.ts for row in spans]), ns_of_us([row.dur or 0.0 for row in spans])
         usable = (start != MISSING) & (length != MISSING) & (length >= 0) & (np.abs(start + length) < MAX_NS)
         spans = [row for row, ok in zip(spans, usable.tolist(), strict=True) if ok]
         if not spans:
@@ -220,13 +213,16 @@ class _KinetoRows:
             row = rows[int(np.flatnonzero(wrong)[0])]
             index = next(index for index, other in zip(block.index, block.rows, strict=True) if other is row)
             raise self._bad_time(index, f"ts {row.ts}, dur {row.dur}")
-        self.highest_us = max(self.highest_us, float(np.abs(us).max()))
+        self.highest_us = max(self.highest_us, float(np.abs(us).max(initial=0.0)))
         self.has_fraction = self.has_fraction or bool((us != np.floor(us)).any())
         return start, start + length
 
-    def _count_pids(self, rows: list[Event]) -> None:
+    def _on_threads(self, rows: list[Event], what: str) -> tuple[list[Event], I64]:
+        """Rows with a thread number, which are counted for their process; the others are counted."""
+        rows, tid = self._with_number(rows, ints([row.tid for row in rows]), what)
         with suppress(TypeError):  # a list or an object in the place of the number
             self.pids.update([row.pid for row in rows])
+        return rows, tid
 
     def _with_number(self, rows: list[Event], numbers: I64, what: str) -> tuple[list[Event], I64]:
         """Rows whose number is there; the others are counted."""
@@ -237,11 +233,7 @@ class _KinetoRows:
         return [row for row, ok in zip(rows, there.tolist(), strict=True) if ok], numbers[there]
 
     def _host(self, rows: list[Event], block: Block[Event]) -> None:
-        tid = ints([row.tid for row in rows])
-        rows, tid = self._with_number(rows, tid, "host row without thread number")
-        if not rows:
-            return
-        self._count_pids(rows)
+        rows, tid = self._on_threads(rows, "host row without thread number")
         self.old = self.old or any(row.cat == OLD_OP for row in rows)
         start, end = self._times(rows, block)
         args = [row.args or NO_ARGS for row in rows]
@@ -251,15 +243,15 @@ class _KinetoRows:
         names = [row.name or "" for row in rows]
         for at, a in enumerate(args):
             if a.collective:
-                table.add_comm(table.count + at, self._comm(a))
+                table.comms[table.count + at] = self._comm(a)
             elif names[at] in P2P_OPS:
-                table.add_comm(table.count + at, peer_of(names[at], a))
+                table.comms[table.count + at] = peer_of(names[at], a)
         table.add(
             start_ns=start,
             end_ns=end,
             tid=tid,
             name=self.strings.column(names),
-            annotation=np.array([row.cat in ANNOTATIONS for row in rows]),
+            annotation=np.array([row.cat in ANNOTATIONS for row in rows], np.bool_),
             order=np.where(order == MISSING, place, order),
             rf_id=ints([a.rf_id for a in args], 0),
             seq_id=ints([a.seq_id for a in args], -1),
@@ -269,11 +261,7 @@ class _KinetoRows:
         )
 
     def _calls(self, rows: list[Event], block: Block[Event]) -> None:
-        tid = ints([row.tid for row in rows])
-        rows, tid = self._with_number(rows, tid, "call without thread number")
-        if not rows:
-            return
-        self._count_pids(rows)
+        rows, tid = self._on_threads(rows, "call without thread number")
         start, end = self._times(rows, block)
         self.parts[CALL].add(
             start_ns=start,
@@ -286,8 +274,6 @@ class _KinetoRows:
     def _device(self, rows: list[Event], block: Block[Event]) -> None:
         rows, stream = self._with_number(rows, on_gpu(rows, "stream", "tid"), "device row without stream")
         rows, device = self._with_number(rows, on_gpu(rows, "device", "pid"), "device row without device")
-        if not rows:
-            return
         if len(stream) != len(rows):
             stream = on_gpu(rows, "stream", "tid")
         start, end = self._times(rows, block)
@@ -295,26 +281,22 @@ class _KinetoRows:
         table = self.parts[DEVICE]
         for at, a in enumerate(args):
             if a.collective:
-                table.add_comm(table.count + at, self._comm(a))
-        kind = np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows))
+                table.comms[table.count + at] = self._comm(a)
         table.add(
             start_ns=start,
             end_ns=end,
             device=device,
             stream=stream,
             name=self.strings.column([row.name or "" for row in rows]),
-            kind=kind,
+            kind=np.fromiter((DEVICE_KIND[row.cat or ""] for row in rows), np.uint8, len(rows)),
             correlation=ints([a.correlation for a in args], 0),
             bytes=ints([a.bytes for a in args], 0),
         )
 
     def _syncs(self, rows: list[Event], block: Block[Event]) -> None:
         kinds_of = [sync_kind(row) for row in rows]
-        if None in kinds_of:
-            self.left_out["cuda_sync of unknown kind"] += kinds_of.count(None)
-            rows = [row for row, kind in zip(rows, kinds_of, strict=True) if kind is not None]
-        if not rows:
-            return
+        self.left_out["cuda_sync of unknown kind"] += kinds_of.count(None)
+        rows = [row for row, kind in zip(rows, kinds_of, strict=True) if kind is not None]
         kind = np.array([kind for kind in kinds_of if kind is not None], np.uint8)
         args = [row.args or NO_ARGS for row in rows]
         start, end = self._times(rows, block)
@@ -352,7 +334,7 @@ class _KinetoRows:
         )
 
     def _flows(self, rows: list[Event], block: Block[Event]) -> None:
-        ns = ns_of_us(np.array([row.ts for row in rows], np.float64))
+        ns = ns_of_us([row.ts for row in rows])
         ident, tid = ints([row.id for row in rows]), ints([row.tid for row in rows])
         end = np.array([{"s": 0, "f": 1}.get(row.ph or "", 2) for row in rows], np.uint8)
         usable = (ns != MISSING) & (ident != MISSING) & (tid != MISSING) & (end < 2)
@@ -435,10 +417,6 @@ def _host_name(around: dict[str, Any], pid: int | None) -> str:
         return recorded
     named = _WORKER.fullmatch(file) if isinstance(file, str) else None
     return named["host"] if named and int(named["pid"]) == pid else ""
-
-
-def _us(values: list[float | None]) -> NDArray[np.float64]:
-    return np.array(values, np.float64)
 
 
 def _words(value: object) -> object:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import CallRows, DeviceRows, FlowRows, HostRows, SyncRows
 from graphlink.read.columns import MAX_NS, Parts
-from graphlink.read.ranges import around_others, named_ranges, unnamed_ranges
+from graphlink.read.ranges import RANGE, around_others, fits, unnamed_ranges
 
 MAX_SPAN_NS = 1 << 53  # 104 days: sums of times in float64 are exact below
 _TIMES = ("start_ns", "end_ns", "ns")
@@ -53,7 +53,7 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
 def host_rows(parts: Parts, strings: Sequence[str], *, old: bool) -> HostRows:
     """Return host rows in order, with ranges told from ops. ``old``: rows of category ``Operator`` are among them."""
     rows = parts.table(HostRows, np.lexsort((parts.seen("order"), -parts.seen("end_ns"), parts.seen("start_ns"))), apart=None)
-    own = named_ranges(rows.name, strings)
+    own = fits(RANGE, strings)[rows.name]
     mixed = not rows.annotation.any() and (old or own.any())
     annotation = rows.annotation | own
     if mixed:

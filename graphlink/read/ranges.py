@@ -16,18 +16,13 @@ import numpy as np
 
 from graphlink.model import I32, I64, Bool
 
-# Names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py, dataloader.py, Work.cpp).
-_RANGE: Final = re.compile(r"ProfilerStep\s?#\d+|Optimizer\.\w+#.*|enumerate\(DataLoader\)#.*|(?:nccl|gloo|mpi|ucc|xccl):\w+")
+# Ranges in any recording:
+# names that PyTorch's profiler, optimizers, data loaders and process groups give (profiler.py, optimizer.py, dataloader.py, Work.cpp).
+RANGE: Final = re.compile(r"ProfilerStep\s?#\d+|Optimizer\.\w+#.*|enumerate\(DataLoader\)#.*|(?:nccl|gloo|mpi|ucc|xccl):\w+")
 # Ops of the dispatcher and nodes of autograd: ``aten::add``, ``torch::autograd::AccumulateGrad``, ``ReluBackward1``.
 _OP: Final = re.compile(r".*::.*|\w*Backward\d*|record_param_comms", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[\w.]+")  # as ops, autograd.Function classes and generated kernels are named
 _NO_INPUTS: Final = ("", "[]")
-
-
-def named_ranges(name: I32, strings: Sequence[str]) -> Bool:
-    """Return which rows have the name of a range of PyTorch's own, which is one in any recording."""
-    out: Bool = _fits(_RANGE, strings)[name]
-    return out
 
 
 def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Bool, around: Bool) -> Bool:
@@ -37,12 +32,12 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
     ``record_function`` never has, and its name is no identifier or another row of its thread runs inside it (``around``).
     """
     nothing = np.fromiter((text in _NO_INPUTS for text in strings), np.bool_, len(strings))
-    bare = nothing[shapes] & ~numbered & ~_fits(_OP, strings)[name]
-    out: Bool = bare & (~_fits(_IDENTIFIER, strings)[name] | around)
-    return out
+    bare = nothing[shapes] & ~numbered & ~fits(_OP, strings)[name]
+    return bare & (~fits(_IDENTIFIER, strings)[name] | around)
 
 
-def _fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
+def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
+    """Tell of each text whether the whole of it is of a form."""
     return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 

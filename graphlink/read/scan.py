@@ -35,8 +35,6 @@ def guess_cut(buffer: bytes, separator: bytes = b"") -> int | None:
         found = deque(_BETWEEN.finditer(buffer, max(0, len(buffer) - window)), maxlen=1)
         if found:
             return found[0].start(1)
-        if window >= len(buffer):
-            break
     return None
 
 

@@ -28,6 +28,11 @@ else:
 
 MOST_RATIO = 256  # unpacked to packed: recordings have 5 to 31; deflate reaches 1,032
 _SURELY_BYTES = 64 << 20  # unpacked, up to which nobody asks
+_UNREADABLE: dict[type[Exception], tuple[str, str]] = {
+    IsADirectoryError: ("is a folder", "name a file, or give the folder without a flag"),
+    FileNotFoundError: ("there is no such file", "check the name"),
+    PermissionError: ("may not be read", "change its permissions"),
+}
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -92,11 +97,6 @@ def open_source(path: str | Path) -> Iterator[Source]:
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:
-    if isinstance(error, IsADirectoryError):
-        return InputError("is a folder", path=path, todo="name a file, or give the folder without a flag")
-    if isinstance(error, FileNotFoundError):
-        return InputError("there is no such file", path=path, todo="check the name")
-    if isinstance(error, PermissionError):
-        return InputError("may not be read", path=path, todo="change its permissions")
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return InputError(f"cannot be read ({reason})", path=path, todo="check the file")
+    what, todo = _UNREADABLE.get(type(error), (f"cannot be read ({reason})", "check the file"))
+    return InputError(what, path=path, todo=todo)

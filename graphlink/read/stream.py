@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -189,27 +189,27 @@ class ArrayReader:
                 text, skipped = text[len(_BOM) :], len(_BOM)
             begin = text.lstrip(_SPACE)[:1]
             self._refuse_foreign(text, begin, keys, surely=len(text) >= len(_BOM) or not more)
-            if begin == b"[":
-                self._begin(text, text.index(b"["), skipped)
-                return
-            if self._find_key(text, start, skipped):
+            at = text.index(b"[") if begin == b"[" else self._find_key(text, start)
+            if at is not None:
+                self._buffer, self._at = text[at:], at + skipped
                 return
             if not more:
                 raise self._no_array(text, keys, skipped)
             if len(text) > MAX_AROUND_BYTES:
                 raise self._error(f"no list {' or '.join(keys)} in the first {MAX_AROUND_BYTES >> 20} MB", skipped)
 
-    def _find_key(self, text: bytes, start: re.Pattern[bytes], skipped: int) -> bool:
+    def _find_key(self, text: bytes, start: re.Pattern[bytes]) -> int | None:
+        """Find the bracket that begins the array, and take up key and text before it."""
         for match in islice(start.finditer(text), _MAX_HEADS):
             # the place may be in a string or deeper down: only at the top level does closing both brackets give a document
-            head = _try_around(text[: match.end() - 1] + b"[]}")
-            if head is not None:
+            head = text[: match.end() - 1] + b"[]}"
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self.around = msgspec.json.decode(head, type=_Around) if head.count(b":") <= MAX_KEYS else {}
+            if self.around:
                 self.key = match[1].decode()
-                del head[self.key]
-                self.around = head
-                self._begin(text, match.end() - 1, skipped)
-                return True
-        return False
+                del self.around[self.key]
+                return match.end() - 1
+        return None
 
     def _refuse_foreign(self, text: bytes, begin: bytes, keys: Sequence[str], *, surely: bool) -> None:
         side_file = _OF_TRACES.issubset(keys) and kind_of(text[:HEAD_BYTES]) is not None
@@ -220,9 +220,6 @@ class ArrayReader:
             raise InputError(f"is {kind.what}", path=self._source.path, todo=kind.todo)
         if surely and begin not in (b"", b"{", b"["):
             raise self._error("is no JSON", len(text) - len(text.lstrip(_SPACE)))
-
-    def _begin(self, text: bytes, bracket: int, skipped: int) -> None:
-        self._buffer, self._at = text[bracket:], bracket + skipped
 
     def _no_array(self, text: bytes, keys: Sequence[str], skipped: int) -> InputError:
         if not text.strip(_SPACE):
@@ -282,13 +279,6 @@ class ArrayReader:
         return InputError(what, path=self._source.path, where=self._source.where(max(0, offset)), todo="check the file, or record it again")
 
 
-def _try_around(text: bytes) -> _Around | None:
-    try:
-        return msgspec.json.decode(text, type=_Around) if text.count(b":") <= MAX_KEYS else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def utf8(text: bytes) -> bytes:
     """Return text with U+FFFD in the place of wrong bytes, which may stand where no row type looks."""
     try:
@@ -320,20 +310,14 @@ class _RowDecoder(Generic[T]):
         index: list[int] = []
         block: Block[T] = Block([], index, [], {})
         for position, raw in enumerate(self._raw.decode(text), first):
-            row_text = bytes(raw)
+            row_text = utf8(bytes(raw))  # mangled names happen
             try:
-                row = self._decoded(row_text)
+                row = self._row.decode(row_text)
             except msgspec.DecodeError:
                 block.bad[position] = row_text
                 continue
             block.rows.append(row)
             index.append(position)
             if self._keep_raw:
-                block.raws.append(utf8(row_text))
+                block.raws.append(row_text)
         return block
-
-    def _decoded(self, text: bytes) -> T:
-        try:
-            return self._row.decode(text)
-        except UnicodeDecodeError:  # mangled names happen; U+FFFD takes the place of the wrong bytes
-            return self._row.decode(text.decode("utf-8", "replace"))

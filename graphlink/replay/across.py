@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
+from graphlink.graph.critical import SHARES, Share
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, Bool
 from graphlink.records import Short
@@ -16,15 +17,19 @@ from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
 from graphlink.replay.meetings import RECEIVE, Meetings, meetings
-from graphlink.replay.path import ReplayPath, critical_path, families
+from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
-from graphlink.replay.records import StuckEntry
 from graphlink.replay.workload import Work, Workload, has_times, workload
 
 TOP_FAMILIES: Final = 100
-SHARES: Final = ("host", "compute", "communication", "copy", "idle")
-_SHARE: Final = {Work.HOST: 0, Work.KERNEL: 1, Work.COMM: 2, Work.COPY: 3, Work.GAP: 4, Work.DELAY: 4}
-_IDLE: Final = SHARES.index("idle")
+_SHARE: Final = {
+    Work.HOST: Share.HOST,
+    Work.KERNEL: Share.COMPUTE,
+    Work.COMM: Share.COMMUNICATION,
+    Work.COPY: Share.COPY,
+    Work.GAP: Share.IDLE,
+    Work.DELAY: Share.IDLE,
+}
 _COLLECTIVES: Final = frozenset(CollectiveType)
 _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
@@ -133,7 +138,7 @@ def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]])
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
         nodes_run=int(np.count_nonzero(played.ran)),
         nodes_all=len(work),
-        share_ns=_share_ns(path, share, slice(None)),
+        share_ns=_share_ns(path, share, np.ones(len(share), np.bool_)),
         ranks=[_rank(work, path, share, i) for i in range(len(work.ranks))],
         hops=hops,
         families=[
@@ -143,7 +148,10 @@ def across(files: Mapping[int, ChakraFile], groups: Mapping[int, Sequence[int]])
         shares=list(SHARES),
         names=[*code],
         nodes=_nodes(work, path, share, name, begin),
-        stuck=[_stuck(s) for s in stuck(work, played, met)],
+        stuck=[
+            f"rank {s.rank} does not finish: {s.left:,} nodes left; node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
+            for s in stuck(work, played, met)
+        ],
         notes=list(met.notes),
     )
 
@@ -153,17 +161,9 @@ def encode(found: CriticalAcross) -> bytes:
     return msgspec.json.encode(found) + b"\n"
 
 
-def _stuck(s: StuckEntry) -> str:
-    what = f"node {s.node.id} ({s.node.name[:60]}) waits for {s.waits_for}"
-    return f"rank {s.rank} does not finish: {s.left:,} nodes left; {what}"
-
-
-def _share_ns(path: ReplayPath, share: I64, which: Bool | slice) -> dict[str, int]:
+def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
     """Return what the nodes ``which`` of the path are spent on; start delays are idle."""
-    by_share = np.zeros(len(SHARES), np.int64)
-    np.add.at(by_share, share[which], (path.own_ns - path.fixed_ns)[which])
-    by_share[_IDLE] += path.fixed_ns[which].sum()
-    return dict(zip(SHARES, by_share.tolist(), strict=True))
+    return dict(zip(SHARES, spent_ns(path, share, len(SHARES), Share.IDLE, which), strict=True))
 
 
 def _rank(work: Workload, path: ReplayPath, share: I64, member: int) -> RankShare:
@@ -197,18 +197,17 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
     )
 
 
-def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> list[Hop]:
-    """Return one entry a change of rank along the path."""
+def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
+    """Yield one entry a change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
-    out = []
     for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
         node, other = int(path.node[here]), int(path.node[here - 1])
         code, place = np.unique(name[low:here], return_inverse=True)
         by_name = np.zeros(len(code), np.int64)
         np.add.at(by_name, place, path.own_ns[low:here])
         most = int(by_name.argmax())
-        hop = Hop(
+        yield Hop(
             rank=work.rank(node),
             id=work.id(node),
             what=_what(work, met, node),
@@ -220,8 +219,6 @@ def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name:
             most=names[int(code[most])],
             most_ns=int(by_name[most]),
         )
-        out.append(hop)
-    return out
 
 
 def _what(work: Workload, met: Meetings, node: int) -> str:

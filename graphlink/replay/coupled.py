@@ -12,10 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, NOWHERE, Bool, EdgeKind
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns
+from graphlink.depend.edges import successors
+from graphlink.model import I64, NOWHERE, EdgeKind
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
+from graphlink.tables import spread
 
 COUPLED: Final = "coupled"
 
@@ -25,13 +27,14 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
 
     Linear in nodes, n log n in edges (one sort).
     """
-    took, sent = _took_ns(work, meetings), _sent(work, meetings)
+    took, sent = shortest_ns(meetings, work.cost_ns - work.fixed_ns), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
-    bound = binding(work, end, work.lag_ns)
-    start = np.maximum(bound.ended_ns, meetings.begin_ns[work.member])
-    start[_blocked(work, ran)] = NOT_RUN
-    arrival = np.maximum(bound.ended_ns + bound.lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
+    held, kind, ended, lag_ns = binding(work, end, work.lag_ns)
+    start = np.maximum(ended, meetings.begin_ns[work.member])
+    if not ran.all():
+        start[work.target[~ran[work.source]]] = NOT_RUN
+    arrival = np.maximum(ended + lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
     begin, joined = start.copy(), np.full(len(work), NOWHERE, np.int32)
 
     receive, by = sent.receive[ran[sent.receive]], sent.by[ran[sent.receive]]
@@ -42,18 +45,9 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     meeting = meetings.partner[member]
     begin[member] = end[member] - took[meeting]
     order = np.lexsort((arrival[member], meeting))
-    last = np.full(len(took), NOWHERE)
-    last[meeting[order]] = member[order]  # of equal keys the last one stays
+    last = spread(len(took), meeting[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(start, begin, end, bound.node, bound.kind, joined, meetings.begin_ns)
-
-
-def _took_ns(work: Workload, meetings: Meetings) -> I64:
-    """Return for each meeting the shortest time of a member, without start delays."""
-    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
-    nodes = np.flatnonzero(meetings.code == COLLECTIVE)
-    np.minimum.at(took, meetings.partner[nodes], (work.cost_ns - work.fixed_ns)[nodes])
-    return took
+    return Played(start, begin, end, held, kind, joined, meetings.begin_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +103,14 @@ def _source(work: Workload, node: int, kind: EdgeKind) -> int | None:
     return int(sources[-1]) if len(sources) else None
 
 
-def _blocked(work: Workload, ran: Bool) -> Bool:
-    """Mark the nodes with a dependency that did not run."""
-    out = np.zeros(len(work), np.bool_)
-    if not ran.all():
-        out[work.target[~ran[work.source]]] = True
-    return out
-
-
 def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
     """Return when each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
     n = len(work)
     lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])
     targets = np.concatenate([work.target, sent.receive]).astype(np.int32)
     sources = np.concatenate([work.source, sent.by.astype(np.int32)])
-    order = np.argsort(sources, kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=n))]).tolist()
-    target, lag = targets[order].tolist(), lags[order].tolist()
+    starts, edge = successors(sources, np.arange(len(sources)), n)
+    first, target, lag = starts.tolist(), targets[edge].tolist(), lags[edge].tolist()
     waits = np.bincount(targets, minlength=n)
     waits[(meetings.code == RECEIVE) & (meetings.partner == NOWHERE)] += 1  # its send is not there
     left = waits.tolist()

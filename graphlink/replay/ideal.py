@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from operator import add as plus
@@ -10,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.order import Block, Edges, blocks, topological
+from graphlink.depend.edges import topological
+from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, Graph
 from graphlink.records import Short
 from graphlink.replay.played import NOT_RUN, Played, binding
@@ -61,12 +61,14 @@ def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = Non
     for block in blocks(first):
         sources = source[block.edges].tolist()
         costs = cost_ns[block.nodes].tolist()
-        lags, lagging = ([], repeat(False, len(costs))) if lag_ns is None else _lagging(block, lag_ns[block.edges])
+        lags = np.zeros(0, np.int64) if lag_ns is None else lag_ns[block.edges]
+        lagging = repeat(False, len(costs)) if lag_ns is None else block.entered(lags > 0).tolist()
+        late_by = lags.tolist()
         low = 0
         for high, cost, late in zip(block.bounds[1:].tolist(), costs, lagging, strict=True):
             count = high - low
             if late:
-                add(max(map(plus, map(end_of, sources[low:high]), lags[low:high])) + cost)
+                add(max(map(plus, map(end_of, sources[low:high]), late_by[low:high])) + cost)
             elif count == 1:
                 add(ends[sources[low]] + cost)
             elif count:
@@ -77,29 +79,20 @@ def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = Non
     return np.array(ends, dtype=np.int64)
 
 
-def _lagging(block: Block, lag_ns: I64) -> tuple[list[int], Iterable[bool]]:
-    """Return the lags of the edges of a block, and which of its nodes have one."""
-    late = np.zeros(len(block.bounds) - 1, np.bool_)
-    late[block.target[lag_ns > 0] - block.nodes.start] = True
-    return lag_ns.tolist(), late.tolist()
-
-
 def play_ideal(work: Workload) -> Played:
     """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
-    bound = binding(work, end, work.lag_ns)
-    start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
-    alone = np.full(len(work), NOWHERE, np.int32)
-    at_once = np.zeros(len(work.ranks), np.int64)
-    return Played(start, start, end, bound.node, bound.kind, alone, at_once)
+    held, kind, ended, _ = binding(work, end, work.lag_ns)
+    start = np.where(end != NOT_RUN, ended, NOT_RUN)
+    return Played(start, start, end, held, kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64))
 
 
 def _any_order(work: Workload) -> I64:
     """Return the same as ``longest_path`` where edges run both ways; ``NOT_RUN`` in and after a cycle."""
     first, source, lag, cost = (c.tolist() for c in (work.first, work.source, work.lags(), work.cost_ns))
     end = [NOT_RUN] * len(work)
-    for node in topological(Edges(work.first, work.source.astype(np.int64)), np.arange(len(work))).tolist():
+    for node in topological(work.source, work.target, np.arange(len(work))).tolist():
         edges = range(first[node], first[node + 1])
         end[node] = cost[node] + max([0, *(end[source[k]] + lag[k] for k in edges)])
     return np.array(end, np.int64)

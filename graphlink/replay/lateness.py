@@ -9,13 +9,14 @@ from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
+from graphlink.tables import spread
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     """Find where the drift (replayed start less recorded start) changes most from what held a node back to the node, largest first.
 
     Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
-    rank, replayed and recorded. Linear; nothing for files without times.
+    rank, replayed and recorded. n log n; nothing for files without times.
     """
     if not len(work) or not all(file.timed for file in work.files):
         return []
@@ -28,11 +29,8 @@ def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
     np.maximum.at(largest, held, size)
     roots = np.flatnonzero((held == NOWHERE) & (size > 0))  # each is its own place
     others = np.flatnonzero((held != NOWHERE) & (size > 0) & (size == largest[held]))
-    first = np.full(len(work), NOWHERE)
-    first[held[others[::-1]]] = others[::-1]
+    first = spread(len(work), held[others[::-1]], others[::-1])
     found = np.concatenate((roots, first[first != NOWHERE]))
-    if len(found) > most:
-        found = found[size[found] >= np.partition(size[found], -most)[-most]]
     top = found[np.lexsort((found, -size[found]))[:most]]
     return [
         Drift(
@@ -61,7 +59,8 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
-    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
+    _, _, ready, _ = binding(work, played.end_ns)
+    waited = played.start_ns[at] - ready[at]
     lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
     mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
     out = []
@@ -69,16 +68,17 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
         here = (mine == lane) & (slot == taken)
         others = np.bincount(behind[here], weights=waited[here], minlength=len(lanes))
         most = int(others.argmax())
-        entry = SlotWaitEntry(
-            rank=int(lanes[lane, 0]),
-            lane=_lane_name(lanes[lane]),
-            slot=Slot(taken).name.lower(),
-            nodes=int(here.sum()),
-            waited_ns=int(waited[here].sum()),
-            behind=_lane_name(lanes[most]),
-            behind_ns=int(others[most]),
+        out.append(
+            SlotWaitEntry(
+                rank=int(lanes[lane, 0]),
+                lane=_lane_name(lanes[lane]),
+                slot=Slot(taken).name.lower(),
+                nodes=int(here.sum()),
+                waited_ns=int(waited[here].sum()),
+                behind=_lane_name(lanes[most]),
+                behind_ns=int(others[most]),
+            )
         )
-        out.append(entry)
     return sorted(out, key=lambda w: -w.waited_ns)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
 from graphlink.model import I32, I64, NOWHERE, U8
 from graphlink.replay.workload import Workload
+from graphlink.tables import begins, spread
 
 PLAIN: Final = 0  # takes its cost, waits for nobody
 COLLECTIVE: Final = 1
@@ -91,14 +92,8 @@ def _turns(*keys: I64) -> I64:
     """Count the rows before each row that have the same keys."""
     n = len(keys[0])
     order = np.lexsort((np.arange(n), *keys))
-    new = np.ones(n, np.bool_)
-    for key in keys:
-        new[1:] &= key[order][1:] == key[order][:-1]
-    new[1:] = ~new[1:]
-    begin = np.maximum.accumulate(np.where(new, np.arange(n), 0))
-    out = np.empty(n, np.int64)
-    out[order] = np.arange(n) - begin
-    return out
+    begin = np.maximum.accumulate(np.where(begins(*(key[order] for key in keys)), np.arange(n), 0))
+    return spread(n, order, np.arange(n) - begin)
 
 
 def _collectives(work: Workload, members: Mapping[int, frozenset[int]], code: U8, partner: I32, notes: list[str]) -> I64:
@@ -174,6 +169,14 @@ def messages(work: Workload, meetings: Meetings) -> Messages:
     sent = recorded_ns(work, meetings.clock, "start_ns", send)
     both = np.maximum(sent, recorded_ns(work, meetings.clock, "start_ns", receive))
     return Messages(send, receive, sent, both, recorded_ns(work, meetings.clock, "end_ns", receive))
+
+
+def shortest_ns(meetings: Meetings, cost_ns: I64) -> I64:
+    """Return for each meeting the shortest time of a member: of the one that came last, which waited for nobody."""
+    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
+    nodes = np.flatnonzero(meetings.code == COLLECTIVE)
+    np.minimum.at(took, meetings.partner[nodes], cost_ns[nodes])
+    return took
 
 
 def recorded_ns(work: Workload, clock: RunClock, time: str, nodes: I64) -> I64:

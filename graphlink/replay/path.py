@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.graph.latency import lag_ns
-from graphlink.model import I32, I64, NOWHERE, U8
-from graphlink.replay.played import MEETING, MESSAGE, Binding, Played, binding
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.replay.played import MEETING, MESSAGE, Played, binding
 from graphlink.replay.records import FamilyEntry
 from graphlink.replay.workload import Slot, Work, Workload, delays
 
@@ -40,48 +40,41 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
 
     On machines without slots a launch holds a node back with its latency, which runs beside the stream (``graph.critical``).
     """
-    bound, fixed_ns = _bound(work, played)
-    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, bound.lag_ns)).tolist()
-    nodes: list[int] = []
-    kinds: list[int] = []
-    own: list[int] = []
-    fixed: list[int] = []
-    held, held_kind, joined = bound.node.tolist(), bound.kind.tolist(), played.joined.tolist()
-    start, begin, end = bound.ended_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
+    dependency, kind, started, lag, fixed_ns = _bound(work, played)
+    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, lag)).tolist()
+    steps: list[tuple[int, int, int, int]] = []
+    held, held_kind, joined = dependency.tolist(), kind.tolist(), played.joined.tolist()
+    start, begin, end = started.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
         joins = joined[at] != NOWHERE and until is None
         since = begin[at] if joins else start[at]
         took = (end[at] if until is None else until) - since
-        nodes.append(at)
-        own.append(took)
-        fixed.append(0 if joins else min(delay[at], took))
         if joins:
-            kinds.append(MESSAGE if work.slot[at] == Slot.NONE else MEETING)
+            steps.append((at, MESSAGE if work.slot[at] == Slot.NONE else MEETING, took, 0))
+            at, until = joined[at], since
         else:
-            kinds.append(held_kind[at])
-        at, until = (joined[at], since) if joins else (held[at], None)
-    return ReplayPath(
-        node=np.array(nodes[::-1], np.int32),
-        kind=np.array(kinds[::-1], np.uint8),
-        own_ns=np.array(own[::-1], np.int64),
-        fixed_ns=np.array(fixed[::-1], np.int64),
-    )
+            steps.append((at, held_kind[at], took, min(delay[at], took)))
+            at, until = held[at], None
+    node, sort, own_ns, start_delay_ns = np.array(steps[::-1], np.int64).reshape(-1, 4).T
+    return ReplayPath(node.astype(np.int32), sort.astype(np.uint8), own_ns, start_delay_ns)
 
 
-def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
-    """Return what held each node back, and the start delay of each that is left then: what the lag of the edge does not explain."""
+def _bound(work: Workload, played: Played) -> tuple[I32, U8, I64, I64, I64]:
+    """Return what held each node back, the kind of its edge, when the node was free to start, the lag of the edge, and the start delay that
+    is left then: what the lag does not explain.
+    """
     fixed_ns = np.where(work.work == Work.DELAY, 0, work.fixed_ns)
     if not played.has_lags:
-        return Binding(played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64)), fixed_ns
+        return played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64), fixed_ns
     lags = work.lag_ns
     if lags is None:
         split = delays(work, played.end_ns, played.start_ns)
         fixed_ns = np.maximum(fixed_ns - split.explained_ns, 0)
         lags = lag_ns(work.first, work.kind, split.launch_ns, split.stream_ns, np.zeros_like(fixed_ns))
-    bound = binding(work, played.end_ns, lags)
-    return replace(bound, ended_ns=np.where(bound.node == NOWHERE, played.start_ns, bound.ended_ns)), fixed_ns
+    held, kind, ended, lag = binding(work, played.end_ns, lags)
+    return held, kind, np.where(held == NOWHERE, played.start_ns, ended), lag, fixed_ns
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
@@ -102,7 +95,12 @@ def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:
 
 def by_work(work: Workload, path: ReplayPath) -> dict[str, int]:
     """Return the path's length by what it is spent on; start delays count as ``delay``."""
-    sort = work.work[path.node]
-    out = {w.name.lower(): int((path.own_ns - path.fixed_ns)[sort == w].sum()) for w in Work}
-    out[Work.DELAY.name.lower()] += int(path.fixed_ns.sum())
-    return out
+    return dict(zip((w.name.lower() for w in Work), spent_ns(path, work.work[path.node], len(Work), Work.DELAY), strict=True))
+
+
+def spent_ns(path: ReplayPath, sort: I64 | U8, sorts: int, idle: int, which: Bool | slice = slice(None)) -> list[int]:
+    """Return the time of the nodes ``which`` of the path by ``sort`` (of each node, below ``sorts``); start delays count as ``idle``."""
+    out = np.zeros(sorts, np.int64)
+    np.add.at(out, sort[which], (path.own_ns - path.fixed_ns)[which])
+    out[idle] += path.fixed_ns[which].sum()
+    return out.tolist()

@@ -62,26 +62,13 @@ class Played(Short):
         return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """For each node the dependency that held it back longest (``NOWHERE`` without any), the kind of its edge (or ``FREE``), when it ended,
+def binding(work: Workload, end_ns: I64, lag_ns: I64 | None = None) -> tuple[I32, U8, I64, I64]:
+    """Find the last of the dependencies that held a node back longest, of all nodes at once. Linear.
+
+    Returns (dependency, kind, ended_ns, lag_ns) of each node: ``NOWHERE`` without any, the kind of its edge (or ``FREE``), when it ended,
     and how much later the node may begin.
     """
-
-    node: I32
-    kind: U8
-    ended_ns: I64
-    lag_ns: I64
-
-
-def binding(work: Workload, end_ns: I64, lag_ns: I64 | None = None) -> Binding:
-    """Find the last of the dependencies that held a node back longest, of all nodes at once. Linear."""
     edge = held_by(work.first, work.source, end_ns, lag_ns)
-    some = np.flatnonzero(edge != NOWHERE)
-    node, kind = np.full(len(edge), NOWHERE, np.int32), np.full(len(edge), FREE, np.uint8)
-    ended, lag = np.zeros(len(edge), np.int64), np.zeros(len(edge), np.int64)
-    node[some], kind[some] = work.source[edge[some]], work.kind[edge[some]]
-    ended[some] = end_ns[node[some]]
-    if lag_ns is not None:
-        lag[some] = lag_ns[edge[some]]
-    return Binding(node, kind, ended, lag)
+    node, kind = np.append(work.source, np.int32(NOWHERE))[edge], np.append(work.kind, np.uint8(FREE))[edge]
+    lag = np.zeros(len(edge), np.int64) if lag_ns is None else np.append(lag_ns, 0)[edge]
+    return node, kind, np.append(end_ns, 0)[node], lag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -71,9 +71,10 @@ def _replay(
 
 
 def _run(work: Workload, joined: Meetings | None, played: Played) -> Run:
-    measured = _measured_ns(work, joined)
+    timed = all(map(has_times, work.files))
+    measured = joined.measured_ns if timed and joined else measured_ns(work.files[0]) if timed else None
     return Run(
-        ranks=_ranks(work, played, joined),
+        ranks=list(_ranks(work, played, joined)),
         total_ns=played.total_ns,
         measured_ns=measured,
         error_pct=error_pct(played.total_ns, measured) if measured is not None and played.ran.all() else None,
@@ -87,7 +88,7 @@ def _run(work: Workload, joined: Meetings | None, played: Played) -> Run:
 
 def _what_if(before: Played, changed: Changed, joined: Meetings | None, after: Played) -> WhatIf:
     return WhatIf(
-        ranks=_ranks(changed.work, after, joined),
+        ranks=list(_ranks(changed.work, after, joined)),
         before_ns=before.total_ns,
         after_ns=after.total_ns,
         gain_pct=_gain_pct(before, after),
@@ -174,21 +175,14 @@ def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], t
     return None, play_slots(work) if machine == ASTRA_SIM else play_ideal(work)
 
 
-def _measured_ns(work: Workload, joined: Meetings | None) -> int | None:
-    if not all(map(has_times, work.files)):
-        return None
-    return measured_ns(work.files[0]) if joined is None else joined.measured_ns
-
-
-def _ranks(work: Workload, played: Played, joined: Meetings | None) -> list[RankEntry]:
-    out = []
+def _ranks(work: Workload, played: Played, joined: Meetings | None) -> Iterator[RankEntry]:
     for i, (rank, file) in enumerate(zip(work.ranks, work.files, strict=True)):
         begin = int(joined.begin_ns[i]) if joined else 0
         end = int(played.end_ns[work.offset[i] : work.offset[i + 1]].max(initial=begin))
         measured = measured_ns(file) if has_times(file) else None
         ran = int(np.count_nonzero(played.ran[work.offset[i] : work.offset[i + 1]]))
         finished = ran == len(file.id)
-        entry = RankEntry(
+        yield RankEntry(
             rank=rank,
             nodes=len(file.id),
             ran=ran,
@@ -197,8 +191,6 @@ def _ranks(work: Workload, played: Played, joined: Meetings | None) -> list[Rank
             finished=finished,
             error_pct=error_pct(end - begin, measured) if finished and measured is not None else None,
         )
-        out.append(entry)
-    return out
 
 
 def _path(work: Workload, played: Played) -> PathEntry:

@@ -13,10 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages, shortest_ns
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding
-from graphlink.replay.workload import Slot, Workload, successors
+from graphlink.replay.workload import Slot, Workload
 
 ASTRA_SIM: Final = "astra-sim"
 RANKS: Final = "ranks"
@@ -39,13 +40,13 @@ def _play(work: Workload, meetings: Meetings | None) -> Played:
     run = _Run(work, meetings)
     run.simulate()
     start, begin, end = (np.array(c, np.int64) for c in (run.start, run.begin, run.end[: len(work)]))
-    bound = binding(work, end)
+    dependency, of_edge, ended, _ = binding(work, end)
     # a node that started later than its dependencies allowed waited for the one that had the slot before it
     begins = np.zeros(len(work.ranks), np.int64) if meetings is None else meetings.begin_ns
-    ready = np.maximum(bound.ended_ns, begins[work.member])
+    ready = np.maximum(ended, begins[work.member])
     waited = (start != NOT_RUN) & (start > ready)
-    held = np.where(waited, np.array(run.before, np.int64), bound.node).astype(np.int32)
-    kind = np.where(waited, SLOT, bound.kind).astype(np.uint8)
+    held = np.where(waited, np.array(run.before, np.int64), dependency).astype(np.int32)
+    kind = np.where(waited, SLOT, of_edge).astype(np.uint8)
     return Played(start, begin, end, held, kind, np.array(run.joined, np.int32), begins, has_lags=False)
 
 
@@ -56,9 +57,7 @@ def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:
     A meeting takes the shortest time of a member, since the one that came last waited for nobody.
     """
     node = work.micros_ns.copy()
-    took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
-    collectives = np.flatnonzero(meetings.code == COLLECTIVE)
-    np.minimum.at(took, meetings.partner[collectives], node[collectives])
+    took = shortest_ns(meetings, node)
     m = messages(work, meetings)
     sent, received = node[m.send], node[m.receive]
     # gloo's sends cost nothing (their rows end when somebody waits for them): the receive shows the transfer, from when both are there
@@ -82,7 +81,7 @@ class _Run:
         self._cost: list[int] = np.maximum(cost_ns, 1).tolist()
         left = np.diff(work.first)
         roots = np.flatnonzero(left == 0)
-        first, target = successors(work.first, work.source)
+        first, target = successors(work.source, work.target, n)
         ends = first[-1] + np.searchsorted(roots, work.offset[1:])
         self._left: list[int] = np.maximum(left, 1).tolist()
         self._first, self._target = [*first.tolist(), *ends.tolist()], [*target.tolist(), *roots.tolist()]
@@ -164,15 +163,11 @@ class _Run:
             if self.end[other] == NOT_RUN:
                 self._posted[other] = node
             else:
-                self.begin[node] = now
-                self._end_at(now + self._cost_after(node), node)
+                self._deliver(node, other, now)
 
     def _deliver(self, receive: int, send: int, now: int) -> None:
         self.begin[receive] = now
         if self.start[receive] < now:
             self.joined[receive] = send
-        self._end_at(now + self._cost_after(receive), receive)
-
-    def _cost_after(self, receive: int) -> int:
-        """Return what a receive takes once its send has ended; none of the 1 ns that ASTRA-sim adds."""
-        return self._cost[receive] if self._cost[receive] > 1 else 0
+        cost = self._cost[receive] if self._cost[receive] > 1 else 0  # once the send has ended, none of the 1 ns that ASTRA-sim adds
+        self._end_at(now + cost, receive)

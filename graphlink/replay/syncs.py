@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -133,17 +134,13 @@ def _answers(work: Workload, wait: SyncWait, what: str) -> bool:
 
 
 def _examples(waits: Sequence[SyncWait]) -> list[str]:
-    counts: dict[str, int] = {}
-    for w in waits:
-        for name in w.names:
-            counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for w in waits for name in w.names)
     return [name[:40] for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:4]]
 
 
 def _without(work: Workload, gone: Bool) -> Workload:
     target = work.target[~gone]
-    first = np.zeros(len(work) + 1, np.int64)
-    np.cumsum(np.bincount(target, minlength=len(work)), out=first[1:])
+    first = np.append(0, np.cumsum(np.bincount(target, minlength=len(work))))
     lag_ns = None if work.lag_ns is None else work.lag_ns[~gone]
     return replace(work, first=first, source=work.source[~gone], kind=work.kind[~gone], lag_ns=lag_ns)
 

@@ -160,28 +160,23 @@ def _times(ns: I64, factor: float) -> I64:
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:
     """Communication takes what its bytes take on the wire, but no less than the quickest of its rank was recorded to take."""
-    sized = unsized = 0
-    for (low, high), file in zip(work.bounds, work.files, strict=True):
-        at = work.position[low:high]
-        nodes = low + np.flatnonzero(
-            np.isin(file.type[at], (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot[low:high] != Slot.CPU)
-        )
-        p = work.position[nodes]
-        size = file.comm_size[p].astype(np.float64)
-        world = file.metadata.world_size or max(work.ranks) + 1
-        members = np.array([len(groups.get(g) or ()) or world for g in file.group[p].tolist()], np.float64)
-        wire = size * wire_share(np.where(file.type[p] == NodeType.COMM_COLL, file.comm_type[p], NOWHERE).astype(np.int64), members)
-        known, own = size > 0, (cost - work.fixed_ns)[nodes]
-        positive = own[own > 0]
-        floor = int(positive.min()) if len(positive) else 0
-        new = np.maximum(np.rint(wire / bytes_per_s * 1e9), floor).astype(np.int64) + work.fixed_ns[nodes]
-        # gloo's sends cost nothing: their receives do
-        changes = known & (own > 0)
-        cost[nodes[changes]] = new[changes]
-        sized += int(np.count_nonzero(changes))
-        unsized += int(np.count_nonzero(~known))
+    kind = work.column("type")
+    nodes = np.flatnonzero(np.isin(kind, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot != Slot.CPU))
+    member, own = work.member[nodes], (cost - work.fixed_ns)[nodes]
+    size = work.column("comm_size")[nodes]
+    worlds = [file.metadata.world_size or max(work.ranks) + 1 for file in work.files]
+    group = work.column("group")[nodes].tolist()
+    members = np.array([len(groups.get(g) or ()) or worlds[i] for g, i in zip(group, member.tolist(), strict=True)], np.float64)
+    wire = size * wire_share(np.where(kind == NodeType.COMM_COLL, work.column("comm_type"), NOWHERE)[nodes], members)
+    some = own > 0  # gloo's sends cost nothing: their receives do
+    quickest = np.full(len(work.files), MOST_NS)
+    np.minimum.at(quickest, member[some], own[some])
+    changes = some & (size > 0)
+    sized, unsized = int(np.count_nonzero(changes)), int(np.count_nonzero(size <= 0))
     if not sized:
         raise UsageError("--bandwidth: the graphs hold no communication of known size")
+    new = np.maximum(np.rint(wire / bytes_per_s * 1e9), quickest[member]).astype(np.int64) + work.fixed_ns[nodes]
+    cost[nodes[changes]] = new[changes]
     rest = f"; {unsized} of unknown size stay as recorded" if unsized else ""
     what = f"bandwidth {bytes_per_s / 1e9:g} GB/s: {sized:,} communication nodes at wire bytes / bandwidth"
     return f"{what}, waits for other ranks left out{rest}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -18,6 +18,7 @@ from graphlink.graph.latency import Delayed, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
 from graphlink.records import Short
+from graphlink.tables import begins, spread
 
 
 class Slot(IntEnum):
@@ -93,7 +94,8 @@ class Workload(Short):
 
     def column(self, name: str) -> I64:
         """Return the integer column ``name`` of ``ChakraFile``, one entry a node."""
-        return _chained((getattr(f, name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)), np.int64)
+        parts = [getattr(f, name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
+        return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
 
     def file_of(self, node: int) -> ChakraFile:
         return self.files[int(self.member[node])]
@@ -120,26 +122,16 @@ def workload(files: Mapping[int, ChakraFile]) -> Workload:
     """
     for file in files.values():
         _refuse_long(file)
-    parts = [_of_rank(rank, file) for rank, file in files.items()]
-    offset = np.cumsum([0, *map(len, parts)]).astype(np.int64)
-    edges = np.cumsum([0, *(len(p.source) for p in parts)])
-    times = {name: _chained((getattr(p, name) for p in parts), np.int64) for name in ("cost_ns", "micros_ns", "fixed_ns")}
-    codes = {name: _chained((getattr(p, name) for p in parts), np.uint8) for name in ("kind", "slot", "work")}
-    return Workload(
-        ranks=tuple(files),
-        files=tuple(files.values()),
-        offset=offset,
-        member=np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(offset)),
-        position=_chained((p.position for p in parts), np.int32),
-        first=_chained((*(p.first[:-1] + e for p, e in zip(parts, edges, strict=False)), edges[-1:]), np.int64),
-        source=_chained((p.source + o for p, o in zip(parts, offset, strict=False)), np.int32),
-        **times,
-        **codes,
-    )
-
-
-def _chained(parts: Iterable[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
-    return np.concatenate([np.zeros(0, kind), *parts], dtype=kind, casting="unsafe")
+    offset = np.cumsum([0, *(len(file.id) for file in files.values())]).astype(np.int64)
+    parts = [_columns(file) for file in files.values()]
+    edges = np.cumsum([0, *(len(part["source"]) for part in parts)]).astype(np.int64)
+    for part, nodes_before, edges_before in zip(parts, offset.tolist(), edges.tolist(), strict=False):
+        part["source"] += nodes_before
+        part["first"] += edges_before
+    joined: dict[str, Any] = {name: np.concatenate([np.zeros(0, np.uint8), *(part[name] for part in parts)]) for name in _COLUMNS}
+    joined["first"] = np.append(joined["first"], edges[-1])
+    member = np.repeat(np.arange(len(parts), dtype=np.int32), np.diff(offset))
+    return Workload(ranks=tuple(files), files=tuple(files.values()), offset=offset, member=member, **joined)
 
 
 def _refuse_long(file: ChakraFile) -> None:
@@ -186,12 +178,8 @@ def dependencies(file: ChakraFile) -> Deps:
     source = np.concatenate([data.source, ctrl.source])
     kind = np.concatenate([data.kind, ctrl.kind])
     order = np.lexsort((source, target))  # stable: an entry of data_deps, which may say its kind, comes first
-    source, target, kind = source[order], target[order], kind[order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
-    first = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(target[new], minlength=n), out=first[1:])
-    return Deps(first, source[new], kind[new])
+    order = order[begins(source[order], target[order])]
+    return Deps(np.append(0, np.cumsum(np.bincount(target[order], minlength=n))), source[order], kind[order])
 
 
 def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
@@ -217,46 +205,28 @@ def delays(work: Workload, end_ns: I64, begin_ns: I64) -> Delayed:
     return Delayed(*out)
 
 
-def successors(first: I64, source: I32) -> tuple[I64, I32]:
-    """Return the same edges as CSR by source: (first, target), targets ascending."""
-    n = len(first) - 1
-    target = np.repeat(np.arange(n, dtype=np.int32), np.diff(first))
-    order = np.argsort(source, kind="stable")
-    starts = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(source, minlength=n), out=starts[1:])
-    return starts, target[order]
+_COLUMNS: Final = ("position", "first", "source", "kind", "cost_ns", "micros_ns", "fixed_ns", "slot", "work")
 
 
-def _order(file: ChakraFile) -> I64:
-    if np.all(file.id[1:] >= file.id[:-1]):
-        return np.arange(len(file.id), dtype=np.int64)
-    return np.argsort(file.id, kind="stable").astype(np.int64)
-
-
-def _of_rank(rank: int, file: ChakraFile) -> Workload:
-    order = _order(file)
-    at = np.empty(len(order), np.int64)
-    at[order] = np.arange(len(order))
+def _columns(file: ChakraFile) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of ``Workload`` of one file, edges without the end of the last node."""
+    order = np.argsort(file.id, kind="stable")
+    at = spread(len(order), order, np.arange(len(order)))
     deps = dependencies(file)
     counts = np.diff(deps.first)[order]
-    first = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(counts, out=first[1:])
+    first = np.append(0, np.cumsum(counts))
     edge = np.repeat(deps.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
-    return Workload(
-        ranks=(rank,),
-        files=(file,),
-        offset=np.array([0, len(order)], np.int64),
-        member=np.zeros(len(order), np.int32),
-        position=order.astype(np.int32),
-        first=first,
-        source=at[deps.source[edge]].astype(np.int32),
-        kind=deps.kind[edge],
-        cost_ns=file.cost_ns[order],
-        micros_ns=file.duration_micros[order] * 1000,
-        fixed_ns=np.where(file.host, 0, file.start_delay_ns)[order],
-        slot=slots_of(file)[order],
-        work=works_of(file)[order],
-    )
+    return {
+        "position": order.astype(np.int32),
+        "first": first[:-1],
+        "source": at[deps.source[edge]].astype(np.int32),
+        "kind": deps.kind[edge],
+        "cost_ns": file.cost_ns[order],
+        "micros_ns": file.duration_micros[order] * 1000,
+        "fixed_ns": np.where(file.host, 0, file.start_delay_ns)[order],
+        "slot": slots_of(file)[order],
+        "work": works_of(file)[order],
+    }
 
 
 def slots_of(file: ChakraFile) -> U8:

@@ -164,16 +164,14 @@ def load(path: Path) -> Summary:
 def table(summary: Summary) -> list[str | Table]:
     """Return the summary for people: a block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
     ranks = summary.ranks
-    blocks = [_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]
-    if len(ranks) > 1 and any(rank.warnings for rank in ranks):
-        blocks.append(_rank_warnings(ranks))
-    if summary.run:
-        blocks.append(run_table(summary.run))
-    if summary.pipeline:
-        blocks.append(pipeline_table(summary.pipeline))
-    if summary.warnings:
-        blocks.append([f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)])
-    return joined(blocks)
+    blocks: list[list[str | Table]] = [
+        *([_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]),
+        _rank_warnings(ranks) if len(ranks) > 1 else [],
+        run_table(summary.run) if summary.run else [],
+        pipeline_table(summary.pipeline) if summary.pipeline else [],
+        [f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)],
+    ]
+    return joined(block for block in blocks if block)
 
 
 def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
@@ -189,46 +187,34 @@ def like_it(count: int) -> str:
 
 
 def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
-    replay, path = rank.replay, rank.critical_path
-    rows: list[tuple[str, str]] = [
+    replay, rejected = rank.replay, sum(rank.sync.rejected.values())
+    rows = [
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
         ("device ops", f"{rank.device.ops:,} = {rank.device.linked:,} linked + {sum(rank.device.orphans.values()):,} orphans"),
-    ]
-    if rank.device.orphans:
-        rows.append(("  orphans", _counts(rank.device.orphans)))
-    rows += [("device clock", _clock(one)) for one in rank.clock.devices]
-    rejected = sum(rank.sync.rejected.values())
-    rows.append(("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"))
-    if rank.sync.found:
-        rows.append(("  by source", _counts(rank.sync.by_source)))
-    if rejected:
-        rows.append(("  rejected", _counts(rank.sync.rejected)))
-    if rank.communication:
-        rows.append(("communication", _counts(rank.communication)))
-    if rank.replaced:
-        rows.append(("  replaced", _counts(rank.replaced)))
-    if rank.nccl is not UNSET:
-        rows += summary_nccl.rank_rows(rank.nccl)
-    rows += [
+        ("  orphans", _counts(rank.device.orphans)),
+        *(("device clock", _clock(one)) for one in rank.clock.devices),
+        ("sync", f"{rank.sync.found:,} found = {rank.sync.kept:,} kept + {rejected:,} rejected"),
+        ("  by source", _counts(rank.sync.by_source) if rank.sync.found else ""),
+        ("  rejected", _counts(rank.sync.rejected) if rejected else ""),
+        ("communication", _counts(rank.communication)),
+        ("  replaced", _counts(rank.replaced)),
+        *(summary_nccl.rank_rows(rank.nccl) if rank.nccl is not UNSET else ()),
         ("recorded", f"{ms(replay.measured_ns)} ms"),
         (
             "replayed",
             f"{ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
             f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
         ),
-        ("critical path", _path(path)),
+        ("critical path", _path(rank.critical_path)),
         ("stood still", _standstill(rank.standstill)),
+        ("left out", _counts(rank.left_out)),
+        ("  only in ET", _counts(rank.host.only_et, 3)),
+        ("  only in Kineto", _counts(rank.host.only_kineto, 3) if rank.inputs.et else ""),
+        *(("warning", text) for text in rank.warnings if alone),
     ]
-    if rank.left_out:
-        rows.append(("left out", _counts(rank.left_out)))
-    if rank.host.only_et:
-        rows.append(("  only in ET", _counts(rank.host.only_et, 3)))
-    if rank.host.only_kineto and rank.inputs.et:
-        rows.append(("  only in Kineto", _counts(rank.host.only_kineto, 3)))
-    rows += [("warning", text) for text in rank.warnings if alone]
-    return [f"rank {rank.rank} of {rank.world_size}", Table(rows)]
+    return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
 
 
 def _rank_lines(ranks: Sequence[Rank]) -> list[str | Table]:

@@ -18,21 +18,21 @@ from graphlink.graph.critical import CriticalPath, Share
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
-from graphlink.model import I32, I64, NOWHERE, Column, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, NOWHERE, Bool, Column, CommKind, CommOps, Communication, EdgeKind, Graph, Linked, NodeKind
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.tracks import channel_rows
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NOTHING_ACROSS, Across, Arg, Flows, Process, Texts, Track
+from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
 from graphlink.pipeline.records import Pipeline
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.group_ids import GroupIds
 from graphlink.ranks.records import Clock
 from graphlink.records import Short
 from graphlink.replay.ideal import Replay
+from graphlink.tables import concat
 
 NAME: Final = "timeline.perfetto-trace"
 PIPELINE_PART: Final = "timeline.pipeline.part"
@@ -59,7 +59,7 @@ class Joined(Short):
     unmatched: I32 | None = None
     size_bytes: Column = NO_COLUMN
     wait_ns: Column = NO_COLUMN
-    across: Across = NOTHING_ACROSS
+    across: Arrows = NO_ARROWS
     pipeline: RankPipeline | None = None
 
 
@@ -128,11 +128,10 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         _path_slices(shown, len(tracks) - 1, code),
     ]
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
-    texts = Texts()
     args = [
-        *_node_args(graph, linked, shown.comm, shown.joined.ids, texts),
-        *_wait_args(waits, linked, at[1], texts),
-        *_path_args(shown.found.path, at[2], texts),
+        *_node_args(graph, linked, shown.comm, shown.joined.ids),
+        *_wait_args(waits, linked, at[1]),
+        *_path_args(shown.found.path, at[2]),
     ]
     pid = "" if linked.trace.pid is None else f"pid {linked.trace.pid}"
     processes = [Process(f"rank {shown.rank}", pid)]
@@ -146,13 +145,13 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     count = sum(len(p.track) for p in parts)
     if shown.nccl is not None:
         ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
-        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks), texts)
+        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks))
         slices = channels.slices
         parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
         args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
         tracks += channels.tracks
         names = (*names, *channels.names)
-    slices = _on_run_clock(Slices.joined(parts), graph.epoch_ns, shown.joined.clock)
+    slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
     return perfetto.Trace(
@@ -161,11 +160,9 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         processes=tuple(processes),
         tracks=tuple(tracks),
         names=names,
-        texts=texts.all(),
         slices=slices,
         args=(Arg("node", has, node), *args),
-        flows=_flows(graph),
-        across=shown.joined.across,
+        arrows=concat(_arrows(graph, shown.rank), shown.joined.across),
     )
 
 
@@ -173,7 +170,7 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
     """Times since ``epoch_ns`` still, but as the run's clock has them. The order in which slices begin and end stays."""
     if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
         return slices
-    start_ns, end_ns = (onto_run(clock, column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
+    start_ns, end_ns = (clock.of(column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
     return replace(slices, start_ns=start_ns, end_ns=end_ns)
 
 
@@ -203,11 +200,11 @@ def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
     return flat(np.full(len(node), track, np.int32), end_ns - shown.found.path.cost_ns, end_ns, code[node])
 
 
-def _flows(graph: Graph) -> Flows:
+def _arrows(graph: Graph, rank: int) -> Arrows:
     """The dependencies that the order of a thread or stream does not show."""
     target = graph.target
     drawn = np.isin(graph.edge_kind, DRAWN)
-    return Flows(graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
+    return perfetto.arrows(rank, graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
 
 
 def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads: bool) -> tuple[list[Track], I32]:
@@ -245,7 +242,7 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     return tracks, track
 
 
-def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
+def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds) -> list[Arg]:
     """Return the arguments of nodes, whose slices have their ids: those of device ops and communication. O(nodes)."""
     device = linked.trace.device
     op = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
@@ -257,8 +254,7 @@ def _node_args(graph: Graph, linked: Linked, comm: Communication, ids: GroupIds,
         _where("start_delay_ns", every, graph.start_delay_ns),
         _where("overlap_ns", every, graph.overlap_ns),
     ]
-    found = comm_nodes(graph, comm)
-    return [*args, *_comm_args(np.array(list(found), np.int64), list(found.values()), comm, ids, texts)]
+    return [*args, *_comm_args(comm_nodes(graph, comm.ops), comm.ops, linked.trace.rank, ids)]
 
 
 def _where(name: str, slices: I64, value: I64) -> Arg:
@@ -267,39 +263,42 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
     return Arg(name, slices[there], value[there].astype(np.int64))
 
 
-def _comm_args(slices: I64, comms: list[CommNode], comm: Communication, ids: GroupIds, texts: Texts) -> list[Arg]:
-    def group(one: CommNode) -> int | None:
-        named = None if one.group is None else comm.groups[one.group]
-        return None if named is None or named.ranks is None else ids.get(named.key)
+def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list[Arg]:
+    """Return what is known of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
+    order = np.lexsort((node, ops.on_host))
+    order = order[node[order] != NOWHERE]
+    slices, kind, peer = node[order].astype(np.int64), ops.kind[order], ops.peer[order]
+    group = np.array([*(ids.get(key, NOWHERE) for key in ops.groups), NOWHERE], np.int64)[ops.group[order]]
+    message, sends, own = np.isin(kind, (CommKind.SEND, CommKind.RECV)), kind == CommKind.SEND, NOWHERE if rank is None else rank
+    src, dst = np.where(sends, own, peer), np.where(sends, peer, own)
 
-    def known(name: str, values: list[int | None]) -> Arg:
-        there = [i for i, value in enumerate(values) if value is not None]
-        return Arg(name, slices[there], np.array([v for v in values if v is not None], np.int64))
+    def known(name: str, value: I64, there: Bool) -> Arg:
+        return Arg(name, slices[there], value[there])
 
     return [
-        texts.arg("comm", slices, [c.recorded for c in comms], np.arange(len(comms))),
-        known("comm_size", [c.size_bytes for c in comms]),
-        known("group", [group(c) for c in comms]),
-        known("comm_src", [c.src for c in comms]),
-        known("comm_dst", [c.dst for c in comms]),
-        known("comm_tag", [c.tag for c in comms]),
+        Arg("comm", slices, np.arange(len(order)), [ops.names[k] for k in ops.name[order].tolist()]),
+        Arg("comm_size", slices, ops.bytes[order]),
+        known("group", group, group != NOWHERE),
+        known("comm_src", src, message & (src != NOWHERE)),
+        known("comm_dst", dst, message & (dst != NOWHERE)),
+        known("comm_tag", ops.tag[order], message),
     ]
 
 
-def _wait_args(waits: WaitSlices, linked: Linked, first: int, texts: Texts) -> list[Arg]:
+def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
     """Return the arguments of waits, whose slices begin at ``first``: the call that waited."""
     made = np.flatnonzero(waits.call != NOWHERE)
     codes, which = np.unique(linked.trace.calls.name[waits.call[made]], return_inverse=True)
-    return [texts.arg("call", first + made, [linked.trace.strings[code] for code in codes.tolist()], which.reshape(-1))]
+    return [Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()])]
 
 
-def _path_args(critical: CriticalPath, first: int, texts: Texts) -> list[Arg]:
+def _path_args(critical: CriticalPath, first: int) -> list[Arg]:
     """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)
     kinds = [k.name.lower() for k in EdgeKind]
     return [
-        texts.arg("held_by", slices[held], kinds, critical.edge[held]),
+        Arg("held_by", slices[held], critical.edge[held], kinds),
         Arg("held_from", slices[held], critical.node[held - 1].astype(np.int64)),
-        texts.arg("share", slices, [s.name.lower() for s in Share], critical.share),
+        Arg("share", slices, critical.share, [s.name.lower() for s in Share]),
     ]

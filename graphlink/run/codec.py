@@ -13,7 +13,7 @@ import os
 import struct
 import types
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -21,31 +21,24 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import CommTable, Communication, Graph, Linked
-from graphlink.nccl.records import Ops
+from graphlink.model import CommTable, Graph, Linked
 from graphlink.pipeline.records import Witness
 from graphlink.ranks.records import RankComms
 from graphlink.version import __version__
 
 _HEAD: Final = struct.Struct("<8sQ")
 _CRC: Final = struct.Struct("<I")
-_PLAIN, _ODD, _NONE, _SOME = b"msgpack", b"json", b"none", b"some"
+_PLAIN, _ODD = b"msgpack", b"json"
 _INDEX: Final = np.dtype(np.int32)
 # the columns of a record have one length, but for those of its other tables; what is no array is a column if it is named here
 _TABLE: Final[dict[type, dict[str, int]]] = {
     Graph: {"first": 1, "source": 2, "edge_kind": 2, "found_by": 2},
     Linked: {"call_op": 1, "device_call": 2},
     CommTable: {"comms": 0},
-    Communication: {"device_node": 0, "host_row": 1, "host_node": 1},
     RankComms: {"overhead_start_ns": 1, "overhead_end_ns": 1},
-    Ops: {"ranks": 0},
     Witness: {"words": 0},
 }
 _Record = TypeVar("_Record")
-
-
-class _Damaged(Exception):
-    """The file is not what ``dump`` writes."""
 
 
 def dump(record: object, write: Callable[[Any], object]) -> None:
@@ -63,19 +56,19 @@ def load(file: BinaryIO, kind: type[_Record], name: str | Path, todo: str) -> _R
         InputError: the file is damaged, cut off, of another version or record, or its columns are not of the declared dtypes and lengths.
     """
     try:
-        value: _Record = _whole(_Reader(file), kind)
-    except (_Damaged, OSError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        return _whole(_Reader(file), kind)
+    except (OSError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
         raise InputError(f"cannot be read, it is damaged or of another version: {problem}", path=name, todo=todo) from None
-    return value
 
 
-def _whole(file: _Reader, kind: Any) -> Any:
+def _whole(file: _Reader, kind: type[_Record]) -> _Record:
     first = _first_line(kind)
     if file.read(len(first)).tobytes() != first:
-        raise _Damaged("it does not begin as it should")
-    value, checked = _take(file, kind), file.crc
+        raise ValueError("it does not begin as it should")
+    value: _Record = _take(file, kind)
+    checked = file.crc
     if file.read(_CRC.size).tobytes() != _CRC.pack(checked) or file.left:
-        raise _Damaged("its checksum is another")
+        raise ValueError("its checksum is another")
     return value
 
 
@@ -104,20 +97,20 @@ class _Reader:
 
     def read(self, size: int) -> Any:
         if size > self.left:
-            raise _Damaged("it is cut off")
+            raise ValueError("it is cut off")
         data = np.empty(size, np.uint8)
         if self._file.readinto(data.data) != size:  # type: ignore[attr-defined]
-            raise _Damaged("it is cut off")
+            raise ValueError("it is cut off")
         self.left -= size
         self.crc = zlib.crc32(data.data, self.crc)
         return data
 
     def section(self, *sorts: bytes) -> tuple[bytes, Any]:
-        """The next one, which must be of one of these sorts."""
+        """Return the next one, which must be of one of these sorts."""
         told, size = _HEAD.unpack(self.read(_HEAD.size))
         sort = told.rstrip(b"\0")
         if sort not in sorts:
-            raise _Damaged(f"{sort.decode(errors='replace')!r} where {b' or '.join(sorts).decode()!r} belongs")
+            raise ValueError(f"{sort.decode(errors='replace')!r} where {b' or '.join(sorts).decode()!r} belongs")
         return sort, self.read(size)
 
 
@@ -126,9 +119,7 @@ def _put(out: _Writer, value: Any, kind: Any) -> None:
     if dtype is not None:
         out.section(dtype.str.encode(), _column(value, dtype))
     elif inner is not None and _has_columns(inner):
-        out.section(_NONE if value is None else _SOME)
-        if value is not None:
-            _put(out, value, inner)
+        _put(out, () if value is None else (value,), tuple[inner, ...])  # type: ignore[valid-type]
     elif item is not None and _has_columns(item):
         _put_plain(out, len(value), int)
         for one in value:
@@ -153,13 +144,13 @@ def _take(file: _Reader, kind: Any) -> Any:
     if dtype is not None:
         return _take_column(file, dtype)
     if inner is not None and _has_columns(inner):
-        return _take(file, inner) if file.section(_NONE, _SOME)[0] == _SOME else None
+        return next(iter(_take(file, tuple[inner, ...])), None)  # type: ignore[valid-type]
     if item is not None and _has_columns(item):
         return tuple(_take(file, item) for _ in range(_take_plain(file, int)))
     if item is not None and _repeats(item):
         index, values = _take_column(file, _INDEX), _take_plain(file, list[item])  # type: ignore[valid-type]
         if len(index) and not 0 <= index.min() <= index.max() < len(values):
-            raise _Damaged("a row points nowhere")
+            raise ValueError("a row points nowhere")
         return tuple(map(values.__getitem__, index.tolist()))
     if get_origin(kind) is dict:
         keys, values = (_take(file, tuple[of, ...]) for of in get_args(kind))  # type: ignore[valid-type]
@@ -167,18 +158,14 @@ def _take(file: _Reader, kind: Any) -> Any:
     if not _is_record(kind):
         return _take_plain(file, kind)
     if _take_plain(file, list[str]) != list(_fields(kind)):
-        raise _Damaged(f"a {kind.__name__} has other fields")
-    return kind(**dict(_take_fields(file, kind)))
-
-
-def _take_fields(file: _Reader, kind: Any) -> Iterator[tuple[str, Any]]:
+        raise ValueError(f"a {kind.__name__} has other fields")
+    values = {name: _take(file, of) for name, of in _fields(kind).items()}
     lengths: dict[int, int] = {}
-    for name, of in _fields(kind).items():
-        value = _take(file, of)
+    for name, value in values.items():
         table = _TABLE.get(kind, {}).get(name, 0 if isinstance(value, np.ndarray) else None)
         if table is not None and lengths.setdefault(table, len(value)) != len(value):
-            raise _Damaged(f"columns of a {kind.__name__} are not of one length")
-        yield name, value
+            raise ValueError(f"columns of a {kind.__name__} are not of one length")
+    return kind(**values)
 
 
 def _column(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -190,7 +177,7 @@ def _column(value: Any, dtype: np.dtype[Any]) -> Any:
 def _take_column(file: _Reader, dtype: np.dtype[Any]) -> Any:
     data = file.section(dtype.str.encode())[1]
     if len(data) % dtype.itemsize or (dtype == np.bool_ and len(data) and data.max() > 1):
-        raise _Damaged("a column does not hold what it should")
+        raise ValueError("a column does not hold what it should")
     return data.view(dtype)
 
 
@@ -210,7 +197,7 @@ def _take_plain(file: _Reader, kind: Any) -> Any:
 
 def _path(kind: Any, value: Any) -> Path:
     if kind is not Path or not isinstance(value, str):
-        raise _Damaged(f"{value!r} is no path")
+        raise ValueError(f"{value!r} is no path")
     return Path(value)
 
 

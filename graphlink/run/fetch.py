@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,15 +29,9 @@ def here(inputs: Inputs) -> Iterator[Inputs]:
         for number, (path, remote) in enumerate(inputs.remote):
             place = Path(folder) / str(number)  # the two may have one name
             place.mkdir()
-            copies[path] = files.fetch(remote.url, place)
+            copies[path] = files.fetch(remote.name, place)
         fetched = tuple((copies[path], remote) for path, remote in inputs.remote)
-
-        def told(text: str) -> str:
-            for copy, remote in fetched:
-                text = text.replace(str(copy), remote.url)
-            return text
-
-        with telling(told):
+        with naming_urls({str(copy): remote.name for copy, remote in fetched}):
             yield replace(
                 inputs,
                 kineto=copies.get(inputs.kineto, inputs.kineto),
@@ -49,19 +43,23 @@ def here(inputs: Inputs) -> Iterator[Inputs]:
 
 
 @contextlib.contextmanager
-def telling(told: Callable[[str], str]) -> Iterator[None]:
-    """Errors from inside with what ``told`` makes of their text."""
+def naming_urls(urls: Mapping[str, str]) -> Iterator[None]:
+    """Raise errors from inside with ``urls`` in place of local names."""
     try:
         yield
     except GraphlinkError as problem:
-        path, where, todo = (told(str(text)) if text is not None else None for text in (problem.path, problem.where, problem.todo))
-        raise type(problem)(told(problem.what), path=path, where=where, todo=todo) from problem
+        texts = (problem.what, problem.path, problem.where, problem.todo)
+        what, path, where, todo = (with_urls(str(text), urls) if text is not None else None for text in texts)
+        raise type(problem)(str(what), path=path, where=where, todo=todo) from problem
+
+
+def with_urls(text: str, urls: Mapping[str, str]) -> str:
+    for local, url in urls.items():
+        text = text.replace(local, url)
+    return text
 
 
 def unpacked_size(inputs: Inputs) -> int:
     """Bytes of the rank's files once unpacked, as far as that can be told without fetching them."""
-    total = 0
-    for path in inputs.files:
-        remote = inputs.remote_of(path)
-        total += unpacked_bytes(path, None if remote is None else remote.size_bytes)
-    return total
+    behind = [(path, inputs.remote_of(path)) for path in inputs.files]
+    return sum(unpacked_bytes(path, None if remote is None else remote.size_bytes) for path, remote in behind)

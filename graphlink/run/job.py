@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.depend.build import build
+from graphlink.depend.build import Built, build
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.gpu import file as idle_file
 from graphlink.gpu.time import GpuTime, gpu_time
@@ -35,7 +35,7 @@ from graphlink.link.communication import communication
 from graphlink.link.launch import link, rounding_ns
 from graphlink.link.match import match_hosts
 from graphlink.link.steps import cut, parse_steps
-from graphlink.model import I64, Built, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
+from graphlink.model import I64, Column, Communication, EdgeKind, Graph, HostTrace, Linked, NodeKind, Trace
 from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
@@ -48,7 +48,6 @@ from graphlink.pipeline.records import Pipeline
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clock
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
@@ -106,12 +105,21 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     pipeline = analyse([prepared.staged.run])
     joined = Joined(ids[prepared.rank], prepared.world_size, pipeline=rank_pipeline(pipeline, prepared.rank))
     entry, files = finish(prepared, joined, options, folder)
-    if prepared.plan.groups:
+    return RunResult((entry,), pipeline, (*files, *write_common(ids, pipeline, options, folder)))
+
+
+def write_common(ids: Mapping[int, groups.GroupIds], pipeline: Pipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
+    """Write what the ranks of a run have in common beside the summary: communicators, timeline, pipeline. Return the names of the files.
+
+    ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
+    """
+    files = []
+    if any(ids.values()):
         publish.write(folder / groups.NAME, groups.comm_group_json(ids))
-        files = (*files, groups.NAME)
+        files.append(groups.NAME)
     if options.timeline != "none":
-        files = (*files, timeline.join(folder, [prepared.rank], pipeline))
-    return RunResult((entry,), pipeline, (*files, *write_pipeline(pipeline, folder)))
+        files.append(timeline.join(folder, sorted(ids), pipeline))
+    return (*files, *write_pipeline(pipeline, folder))
 
 
 def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
@@ -140,7 +148,7 @@ class LinkedRank(Short):
 
     def world_size(self, rank: int) -> int:
         """Return the recorded number of ranks, at least what ``rank`` and the groups of the communication need."""
-        return max(self.trace.world_size or 1, rank + 1, *(r + 1 for g in self.comm.groups for r in g.ranks or ()))
+        return max(self.trace.world_size or 1, rank + 1, *(r + 1 for ranks, _ in self.comm.ops.groups for r in ranks))
 
 
 def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, lenient: bool = False) -> LinkedRank:
@@ -293,13 +301,7 @@ def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
     if clock is None:
         return 0, 0
     epoch = np.array([graph.epoch_ns], np.int64)
-    return int((onto_run(clock, epoch) - epoch)[0]), round(clock.drift * 1e9)
-
-
-def store(trace: Trace, path: Path) -> None:
-    """Leaves a trace for ``prepare`` of another process (``Inputs.stored``)."""
-    with publish.writing(path) as out:
-        codec.dump(trace, out.write)
+    return int((clock.of(epoch) - epoch)[0]), round(clock.drift * 1e9)
 
 
 def trace_of(inputs: Inputs) -> Trace:
@@ -317,9 +319,9 @@ def trace_of(inputs: Inputs) -> Trace:
             trace = codec.load(stored, Trace, inputs.stored, "run the command again")
     else:
         log.info("reading %s", inputs.recording)
-        report = read_report(inputs.recording)
-        trace = report.traces[inputs.place]
-        numbering = numbering or number([report.contents])[0]
+        contents, traces = read_report(inputs.recording)
+        trace = traces[inputs.place]
+        numbering = numbering or number([contents])[0]
     return trace if numbering is None else numbered(trace, numbering, inputs.place)
 
 
@@ -338,11 +340,6 @@ def rank_of(inputs: Inputs, recorded: int | None) -> int:
     return next((r for r in (inputs.rank, recorded, inputs.expected_rank) if r is not None), 0)
 
 
-def _device(trace: Trace) -> int | None:
-    """The one device of a rank of an nsys export."""
-    return int(trace.device.device[0]) if len(trace.device.device) else None
-
-
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
     """What ``--rank`` says overrules what the recording says of its run, too."""
     if world_size is not None and rank >= world_size and inputs.rank is None:
@@ -350,12 +347,8 @@ def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
 
 
 def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]:
-    if inputs.rank is None:
-        return []
-    for who, told in (("the recording", recorded), ("the name of the file", inputs.expected_rank)):
-        if told is not None and told != rank:
-            return [f"{who} says rank {told}; written as rank {rank}, as --rank says"]
-    return []
+    told = (("the recording", recorded), ("the name of the file", inputs.expected_rank)) if inputs.rank is not None else ()
+    return [f"{who} says rank {other}; written as rank {rank}, as --rank says" for who, other in told if other not in (None, rank)][:1]
 
 
 def _entry(
@@ -387,7 +380,7 @@ def _entry(
             et=prepared.inputs.name_of(prepared.inputs.et) if prepared.inputs.et else None,
             kineto=prepared.inputs.name_of(prepared.inputs.kineto) if prepared.inputs.kineto else None,
             nsys=str(prepared.inputs.nsys) if prepared.inputs.nsys else None,
-            device=_device(trace) if prepared.inputs.nsys else None,
+            device=int(trace.device.device[0]) if prepared.inputs.nsys and len(trace.device.device) else None,
             et_schema=et.schema if et else None,
             recorded_at=et.recorded_at if et else None,
             pid=trace.pid,

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, Column, CommKind
-from graphlink.perfetto.packets import NOTHING_ACROSS, Across
+from graphlink.model import I64, NOWHERE, Column, CommKind
+from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.peers import TOLERANCE_NS
 from graphlink.pipeline.records import Pipeline, StageRun
 from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks import summary
-from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.clocks import clocks
 from graphlink.ranks.figures import Figures, figures
 from graphlink.ranks.match import match
 from graphlink.ranks.records import Clock, Clocks, Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
@@ -27,7 +28,6 @@ from graphlink.run.job import Joined
 from graphlink.run.state import RankRows
 
 log: Final = logging.getLogger("graphlink")
-_NONE: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,12 @@ class Run:
     """
 
     ranks: dict[int, Joined]
-    ids: dict[int, groups.GroupIds]
     matching: Matching
     clocks: Clocks
     figures: Figures
     pipeline: Pipeline | None
     summary: summary.Run
     silent: tuple[int, ...]
-    nodes: int
     warnings: tuple[str, ...]
 
 
@@ -79,14 +77,12 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
         ranks[rank] = replace(one, ids=ids.setdefault(rank, {}), world_size=world_size, pipeline=rank_pipeline(pipeline, rank))
     return Run(
         ranks=ranks,
-        ids=ids,
         matching=matching,
         clocks=aligned,
         figures=measured,
         pipeline=pipeline,
         summary=_summary([row.comms for row in every], matching, aligned, measured, group_ids),
         silent=quiet,
-        nodes=sum(row.nodes for row in every),
         warnings=(*_silence(quiet), *aligned.warnings),
     )
 
@@ -97,14 +93,18 @@ def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, me
     members = _members(len(comms), meetings)
     largest, arrows = _largest(comms, meetings), _arrows(comms, meetings, members, aligned)
     waits = _by_op(meetings, members, measured.times.wait_ns)
+    lonely: dict[int, list[Any]] = defaultdict(list)  # ops that other recorded ranks lack; what is alone by right is none of them
+    for left in matching.unmatched:
+        lonely[left.rank].append(left.ops)
     ranks = {}
     for k, (one, clock, arrow) in enumerate(zip(comms, aligned.clocks, arrows, strict=True)):
-        alike = _uneven(one, meetings.of_op[k])
+        met = meetings.of_op[k] != NOWHERE
+        alike = np.flatnonzero(met & (one.kind == CommKind.COLLECTIVE) & one.uneven)  # whose sizes differ over ranks by right
         ranks[one.rank] = Joined(
             ids={},
             world_size=one.world_size,
             clock=clock if clock.known else None,
-            unmatched=one.node[np.union1d(_lonely(matching, one.rank), _with(quiet, one))],
+            unmatched=one.node[np.unique(np.concatenate([*lonely[one.rank], _with(quiet, one)]))],
             size_bytes=Column.of(one.node[alike], largest[meetings.of_op[k][alike]]),
             wait_ns=Column.of(one.node, waits[k], waits[k] > 0),
             across=arrow,
@@ -193,7 +193,7 @@ def _silence(ranks: Sequence[int]) -> list[str]:
 def _with(quiet: Sequence[int], comms: RankComms) -> I64:
     """Ops of a rank in which ranks take part whose own communication is not known."""
     if not quiet:
-        return _NONE
+        return np.zeros(0, np.int64)
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
     collective = comms.kind == CommKind.COLLECTIVE
     return np.flatnonzero((collective & np.isin(comms.group, among)) | (~collective & np.isin(comms.peer, quiet)))
@@ -219,18 +219,8 @@ def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) ->
     """A rank's part of a pipeline with the times and counts that all ranks share."""
     if row.staged is None:
         return None
-    exchanges = counted_alike(row.staged.exchanges, row.comms, matching.meetings, position)
-    return on_run_clock(replace(row.staged, exchanges=exchanges), aligned.clocks[position])
-
-
-def _lonely(matching: Matching, rank: int) -> I64:
-    """Ops of a rank that other recorded ranks lack; what is alone by right is none of them."""
-    return np.concatenate([_NONE, *(left.ops.astype(np.int64) for left in matching.unmatched if left.rank == rank)])
-
-
-def _uneven(comms: RankComms, meeting: I32) -> I64:
-    """Collectives whose sizes differ over ranks by right."""
-    return np.flatnonzero((meeting != NOWHERE) & (comms.kind == CommKind.COLLECTIVE) & comms.uneven)
+    ordinal = counted_alike(row.staged, row.comms, matching.meetings, position)
+    return on_run_clock(replace(row.staged, ordinal=ordinal), aligned.clocks[position])
 
 
 def _largest(comms: Sequence[RankComms], meetings: Meetings) -> I64:
@@ -256,16 +246,16 @@ def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
     return out
 
 
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Across]:
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Arrows]:
     """Return the arrows of each rank: from a node that waits to the one that came last.
 
     Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.
     """
     if not len(meetings.kind):
-        return [NOTHING_ACROSS for _ in comms]
+        return [NO_ARROWS for _ in comms]
     start = np.zeros(len(meetings.rank), np.int64)
     for one, clock, mine in zip(comms, aligned.clocks, members, strict=True):
-        start[mine] = onto_run(clock, one.start_ns)[meetings.op[mine]]
+        start[mine] = clock.of(one.start_ns)[meetings.op[mine]]
     meeting = np.repeat(np.arange(len(meetings.kind)), np.diff(meetings.first))
     last = np.lexsort((meetings.rank, start, meeting))[meetings.first[1:] - 1]
     begins = np.flatnonzero(last[meeting] != np.arange(len(meeting)))
@@ -274,4 +264,4 @@ def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I6
     order = np.argsort(meetings.rank[entry], kind="stable")
     parts = np.split(order, np.searchsorted(meetings.rank[entry][order], np.arange(1, len(comms))))
     nodes = (one.node[meetings.op[entry[part]]].astype(np.int64) for one, part in zip(comms, parts, strict=True))
-    return [Across(of_rank, number[part], ends[part]) for of_rank, part in zip(nodes, parts, strict=True)]
+    return [Arrows(of_rank, ACROSS * KIND_OF_FLOW + number[part], ends[part]) for of_rank, part in zip(nodes, parts, strict=True)]

@@ -27,7 +27,7 @@ from graphlink.replay.report import MACHINES, report
 from graphlink.replay.whatif import Changes, parse_scale
 from graphlink.report import summary
 from graphlink.run import tables
-from graphlink.run.link import Output, linked
+from graphlink.run.link import linked
 from graphlink.run.options import Options, Recordings
 
 if TYPE_CHECKING:
@@ -85,17 +85,15 @@ def link(
         )
     if len(recordings) == 1 and isinstance(recordings[0], Recordings):
         named = recordings[0]
+    elif any(isinstance(one, Recordings) for one in recordings):
+        raise UsageError("a Recordings stands alone: it names all files", todo="give one Recordings, or names only")
     else:
-        names = [one for one in recordings if not isinstance(one, Recordings)]
-        if len(names) < len(recordings):
-            raise UsageError("a Recordings stands alone: it names all files", todo="give one Recordings, or names only")
-        named = Recordings.of(names)
+        named = Recordings(folders=tuple(map(str, recordings)))
     folder = Path(tempfile.mkdtemp(prefix="graphlink-") if out is None else out)
     with contextlib.ExitStack() as left:
         if out is None:
             left.callback(shutil.rmtree, folder, ignore_errors=True)
-        output = Output(folder=str(folder), force=force, resume=resume, partial=partial)
-        with linked(named, options or Options(), output, runs_on or RunsOn()):
+        with linked(named, options or Options(), runs_on or RunsOn(), str(folder), force=force, resume=resume, partial=partial):
             pass
         run = Run(folder)
         left.pop_all()

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from graphlink import publish
-from graphlink.engine.engines import RunsOn, session
+from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.report import summary
@@ -23,32 +23,15 @@ from graphlink.run import job
 from graphlink.run.compare import compare
 from graphlink.run.discover.find import find
 from graphlink.run.discover.standins import Standins
-from graphlink.run.fetch import here
+from graphlink.run.fetch import here, naming_urls, with_urls
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
-from graphlink.run.ranks import Failed, Jobs, SomeRanksFailed, good, join_ranks, naming_limits, options_of, rank_jobs
-from graphlink.run.state import State, Stored
+from graphlink.run.ranks import good, join_ranks, options_of, rank_jobs
+from graphlink.run.state import Stored, all_found
 from graphlink.version import __version__
 
 log: Final = logging.getLogger("graphlink")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """Say where the files go, and what becomes of what an earlier run left there.
-
-    Attributes:
-        folder: The output folder, or its URL.
-        force: Replace the files that the summary of an earlier run lists, and no others.
-        resume: Go on with what an earlier run that failed or was killed left there.
-        partial: Publish the ranks that did not fail.
-    """
-
-    folder: str
-    force: bool = False
-    resume: bool = False
-    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +44,32 @@ class Made:
 
 
 @contextlib.contextmanager
-def linked(recordings: Recordings, options: job.Options, output: Output, runs_on: RunsOn) -> Iterator[Made]:
-    """Link the recordings of a run and publish its files. What is raised inside takes them back.
+def linked(
+    recordings: Recordings, options: job.Options, runs_on: RunsOn, folder: str, *, force: bool, resume: bool, partial: bool
+) -> Iterator[Made]:
+    """Link the recordings of a run and publish its files in ``folder``, or behind that URL. What is raised inside takes them back.
+
+    ``force``: replace the files that the summary of an earlier run lists, and no others; ``resume``: go on with what an earlier run that
+    failed or was killed left there; ``partial``: publish the ranks that did not fail.
 
     Raises:
         GraphlinkError: as the stages do; nothing is published then.
     """
-    state, out = State(output.folder), out_of(output.folder)
-    complete = _complete(recordings, out, options, runs_on) if output.resume else None
+    out = out_of(folder)
+    complete = _complete(recordings, out, options, runs_on) if resume else None
     if complete is not None:
         yield Made(complete, earlier=True)
-        state.clear()
+        out.clear()
         return
-    with out.publication(force=output.force) as publication, _saying_what_is_kept(state, out):
-        made = _write(recordings, options, output, runs_on, publication.beside)
+    with out.publication(force=force) as publication, _saying_what_is_kept(out):
+        made = _write(recordings, options, runs_on, out, publication.beside, resume=resume, partial=partial)
         publication.publish()
         yield made
-    state.clear()
+    out.clear()
 
 
 @contextlib.contextmanager
-def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: bool = False, same_run: bool = False) -> Iterator[Made]:
+def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool) -> Iterator[Made]:
     """Join the ranks whose jobs ``leave_jobs`` left, and publish their files. What is raised inside takes them back.
 
     Of ``joining`` only what joining looks at counts: all else is that of the jobs.
@@ -89,47 +77,46 @@ def joined(joining: job.Options, output: Output, runs_on: RunsOn, *, strict: boo
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
     """
-    state, out = State(output.folder), out_of(output.folder)
-    stored = state.all()
+    out = out_of(folder)
+    stored = all_found(out)
     if not stored:
         raise InputError(
             "holds no jobs of ranks to join", path=out.name, todo="run graphlink link --rank-job --out DIR for every rank first"
         )
     options = options_of(stored, joining)
-    with out.publication(force=output.force) as publication:
+    with out.publication(force=force) as publication:
         with session(runs_on):
             missing = _missing(stored, strict=strict)
-            result = join_ranks(stored, options, output.folder, publication.beside, runs_on, same_run=same_run)
+            result = join_ranks(stored, options, folder, publication.beside, runs_on, same_run=same_run)
             whole = _summarised(result, options, missing, publication.beside)
             publication.publish()
         yield Made(whole)
-    state.clear()
+    out.clear()
 
 
 @contextlib.contextmanager
-def _saying_what_is_kept(state: State, out: Out) -> Iterator[None]:
+def _saying_what_is_kept(out: Out) -> Iterator[None]:
     """Errors say that what is done of several ranks stays."""
     try:
         yield
     except (InputError, OutputError) as problem:
-        if not state.exists():
+        if not out.exists():
             raise
         kept = f"what is done of the ranks is kept in {out.hidden} for --resume"
         todo = f"{problem.todo}; {kept}" if problem.todo else kept
         raise type(problem)(problem.what, path=problem.path, where=problem.where, todo=todo) from problem
 
 
-def leave_jobs(recordings: Recordings, options: job.Options, output: Output, runs_on: RunsOn) -> list[int]:
-    """Do the work on the ranks that are named, and leave it for ``joined``. Returns the ranks.
+def leave_jobs(recordings: Recordings, options: job.Options, runs_on: RunsOn, folder: str, *, resume: bool) -> list[int]:
+    """Do the work on the ranks that are named, and leave it in ``folder`` for ``joined``. Return the ranks.
 
     Raises:
         GraphlinkError: as the stages do; ``SomeRanksFailed`` if some did.
     """
-    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        inputs = find(recordings, Path(folder), runs_on, linked=options.linked, one=True).ranks
-        jobs = rank_jobs(inputs, options, output.folder, runs_on, resume=output.resume)
-    good([*jobs.done, *map(Failed, jobs.failed)], len(inputs))
-    return [stored.manifest.rank for stored in jobs.done]
+    with tempfile.TemporaryDirectory(prefix="graphlink-") as scratch:
+        inputs = find(recordings, Path(scratch), runs_on, linked=options.linked, one=True).ranks
+        outcomes = rank_jobs(inputs, options, folder, runs_on, resume=resume)
+    return [stored.manifest.rank for stored in good(outcomes)]
 
 
 def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
@@ -179,8 +166,8 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
     return (text,)
 
 
-def _write(recordings: Recordings, options: job.Options, output: Output, runs_on: RunsOn, folder: Path) -> Made:
-    """All files of the job into ``folder``; what their summary says, and the exit status."""
+def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: Out, folder: Path, *, resume: bool, partial: bool) -> Made:
+    """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
     if recordings.paddle_logs is not None:
         result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
         return Made(_summarised(result, options, (), folder))
@@ -195,32 +182,24 @@ def _write(recordings: Recordings, options: job.Options, output: Output, runs_on
                 "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
             )
         return Made(_summarised(result, options, warnings, folder))
-    out = output.folder
     with session(runs_on):
-        jobs = rank_jobs(inputs, options, out, runs_on, resume=output.resume)
-        if jobs.failed and not (jobs.done and output.partial):
-            raise _failed(jobs, len(inputs), out_of(out))
-        result = join_ranks(jobs.done, options, out, folder, runs_on, same_run=recordings.same_run)
-    warnings = (*warnings, *(f"left out, since its job failed: {text.splitlines()[0]}" for text in jobs.failed))
+        outcomes = rank_jobs(inputs, options, out.name, runs_on, resume=resume)
+        stored = good(outcomes, partial=partial, kept=out.hidden)
+        result = join_ranks(stored, options, out.name, folder, runs_on, same_run=recordings.same_run)
+    failed = [one.text().splitlines()[0] for one in outcomes if isinstance(one, GraphlinkError)]
+    warnings = (*warnings, *(f"left out, since its job failed: {text}" for text in failed))
     standins = Standins(folder / "graphs")
-    with standins.telling():
-        beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out)])  # not with outputs of our own
+    with naming_urls(standins.urls):
+        beside = standins.graphs([name for name in recordings.folders if not _same_folder(name, out.name)])  # not with outputs of our own
     compared, others = compare(beside, {rank.rank: folder / f"{options.name}.{rank.rank}.et" for rank in result.ranks})
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
-    whole = _summarised(result, options, (*warnings, *map(standins.told, others)), folder)
-    return Made(whole, SOME_RANKS_FAILED if jobs.failed else 0)
+    whole = _summarised(result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder)
+    return Made(whole, SOME_RANKS_FAILED if failed else 0)
 
 
 def _same_folder(name: str, other: str) -> bool:
     return name == other or Path(name).resolve() == Path(other).resolve()
-
-
-def _failed(jobs: Jobs, count: int, out: Out) -> GraphlinkError:
-    text = f"{len(jobs.failed)} of {count} ranks failed, nothing was published; the first: {jobs.failed[0]}"
-    if not jobs.done:
-        return InputError(text)
-    return SomeRanksFailed(text, todo=f"{len(jobs.done)} are kept in {out.hidden}: go on with --resume, or publish them with --partial")
 
 
 def _summarised(result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path) -> summary.Summary:

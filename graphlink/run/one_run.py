@@ -6,32 +6,27 @@ Several hosts are no reason against it, nor are starts some seconds apart: ranks
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.ranks.clocks import onto_run
 from graphlink.ranks.records import Clocks, RankComms
 from graphlink.run.state import Manifest
 
 APART_NS: Final = 600 * 10**9
+_Recording = TypeVar("_Recording")
 
 
 def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> InputError | None:
     """Return what to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own clocks."""
-    for what, labels in (
-        ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else "" for one in jobs]),
+    labels = (
+        ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
         ("the job", [one.job for one in jobs]),
-    ):
-        sets: dict[str, list[Manifest]] = defaultdict(list)
-        for one, label in zip(jobs, labels, strict=True):
-            if label:
-                sets[label].append(one)
-        if len(sets) > 1:
-            (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
-            return _error(ones[0], others[0], f"they differ by {what}, {label} and {other}")
+    )
+    for how, ones, others in differences(jobs, labels):
+        return _error(ones[0], others[0], how)
     there = [k for k, rank in enumerate(ranks) if rank.ended_ns > rank.began_ns]
     first, last = (end(there, key=lambda k: ranks[k].began_ns, default=0) for end in (min, max))
     apart_ns = ranks[last].began_ns - ranks[first].began_ns
@@ -40,13 +35,30 @@ def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> Input
     return None
 
 
+def differences(
+    recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]
+) -> Iterator[tuple[str, list[_Recording], list[_Recording]]]:
+    """Yield how recordings differ in what is the same in all of a run, and those that have each of the two commonest labels.
+
+    ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known.
+    """
+    for what, of_each in labels:
+        sets: dict[str, list[_Recording]] = defaultdict(list)
+        for one, label in zip(recordings, of_each, strict=True):
+            if label:
+                sets[label].append(one)
+        if len(sets) > 1:
+            (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
+            yield f"they differ by {what}, {label} and {other}", ones, others
+
+
 def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: Clocks) -> InputError | None:
     """Return what to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
     clock_of = {clock.rank: clock for clock in clocks.clocks}
     times = np.array([(rank.began_ns, rank.ended_ns) for rank in ranks], np.int64)
     for at, rank in zip(times, ranks, strict=True):
         if rank.rank in clock_of:
-            at[:] = onto_run(clock_of[rank.rank], at)
+            at[:] = clock_of[rank.rank].of(at)
     order = [k for k in np.argsort(times[:, 0], kind="stable").tolist() if times[k, 1] > times[k, 0]]
     if not order:
         return None
@@ -61,4 +73,4 @@ def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks:
 
 def _error(one: Manifest, other: Manifest, why: str) -> InputError:
     todo = "give the recordings of one run, or insist with --same-run"
-    return InputError(f"is of another run than {one.recordings[0].path}: {why}", path=other.recordings[0].path, todo=todo)
+    return InputError(f"is of another run than {one.recordings[0].name}: {why}", path=other.recordings[0].name, todo=todo)

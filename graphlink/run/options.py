@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from graphlink.depend.build import BuildOptions
-from graphlink.engine.files import Remote
+from graphlink.engine.files import FileState
 from graphlink.errors import InputError, UsageError, bad_value
 from graphlink.link.steps import parse_steps
 from graphlink.pipeline.rules import user_rules
@@ -24,6 +24,7 @@ _WORDS: Final = {
 }
 
 
+_NAME: Final = re.compile(r"[^./\\\0][^/\\\0]*")
 _BESIDE: Final = {  # by what says where recordings are: what else may be given
     "folders": ("nccl", "rank", "strict", "same_run"),
     "kineto": ("et", "nccl", "rank", "strict", "same_run"),
@@ -81,15 +82,6 @@ class Recordings(Short):
         if self.rank is not None and self.rank < 0:
             raise bad_value("rank", self.rank, "a number from 0")
 
-    @classmethod
-    def of(cls, names: Sequence[str | Path]) -> Recordings:
-        """Take folders and files, which are told by content when they are looked for.
-
-        Raises:
-            UsageError: nothing is named.
-        """
-        return cls(folders=tuple(map(str, names)))
-
     @property
     def several(self) -> bool:
         """Whether more than one pair may be meant."""
@@ -130,7 +122,7 @@ class Inputs(Short):
     nccl: tuple[Path, ...] = ()
     found: frozenset[Path] = frozenset()
     members: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    remote: tuple[tuple[Path, Remote], ...] = ()
+    remote: tuple[tuple[Path, FileState], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kineto is None and self.nsys is None:
@@ -157,9 +149,9 @@ class Inputs(Short):
 
     def name_of(self, path: Path) -> str:
         found = self.remote_of(path)
-        return str(path) if found is None else found.url
+        return str(path) if found is None else found.name
 
-    def remote_of(self, path: Path) -> Remote | None:
+    def remote_of(self, path: Path) -> FileState | None:
         return next((remote for local, remote in self.remote if local == path), None)
 
 
@@ -201,21 +193,19 @@ class Options(Short):
     range_rules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.step, str):
-            raise bad_value("step", self.step, "'all', a number ('3') or a range ('2-5')")
+        name, rules = self.name, self.range_rules
+        for field_name, fits, allowed in (
+            ("step", isinstance(self.step, str), "'all', a number ('3') or a range ('2-5')"),
+            *((field, getattr(self, field) in words, f"one of {', '.join(words)}") for field, words in _WORDS.items()),
+            *((field, isinstance(getattr(self, field), bool), "True or False") for field in ("linked", "keep_unmatched")),
+            ("name", isinstance(name, str) and _NAME.fullmatch(name), "the beginning of a file name"),
+            ("range_rules", isinstance(rules, tuple) and all(isinstance(rule, str) for rule in rules), "a tuple of regular expressions"),
+        ):
+            if not fits:
+                raise bad_value(field_name, getattr(self, field_name), allowed)
         parse_steps(self.step)
         self.build  # noqa: B018 - refuses what it must
-        for field_name, words in _WORDS.items():
-            if getattr(self, field_name) not in words:
-                raise bad_value(field_name, getattr(self, field_name), f"one of {', '.join(words)}")
-        for field_name in ("linked", "keep_unmatched"):
-            if not isinstance(getattr(self, field_name), bool):
-                raise bad_value(field_name, getattr(self, field_name), "True or False")
-        if not isinstance(self.name, str) or not self.name or self.name.startswith(".") or any(c in self.name for c in "/\\\0"):
-            raise bad_value("name", self.name, "the beginning of a file name")
-        if not isinstance(self.range_rules, tuple) or not all(isinstance(rule, str) for rule in self.range_rules):
-            raise bad_value("range_rules", self.range_rules, "a tuple of regular expressions")
-        user_rules(self.range_rules)
+        user_rules(rules)
 
     @property
     def build(self) -> BuildOptions:

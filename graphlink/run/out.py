@@ -9,8 +9,7 @@ import contextlib
 import errno
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -19,7 +18,6 @@ import msgspec
 
 from graphlink import publish
 from graphlink.engine import files
-from graphlink.engine.files import is_url
 from graphlink.errors import GraphlinkError
 from graphlink.read.heads import at_once
 from graphlink.report import summary
@@ -27,19 +25,36 @@ from graphlink.report import summary
 _TRIES: Final = 4
 
 
-class LocalStore:
-    """Folders of files, a folder a rank, each of which counts only when it is whole: here it appears by being renamed.
+class LocalOut:
+    """An output folder of this machine, and the work on single ranks in it until all are joined.
 
-    Names are relative, with "/". ``last`` is the file that says that all others of a folder are there.
+    Of that each rank has a folder, which counts only when it is whole: here it appears by being renamed. Names of such folders and files
+    are relative, with "/". ``last`` is the file that says that all others of a folder are there.
+
+    Attributes:
+        name: The output folder, as the user knows it.
+        hidden: Where the work on single ranks is kept.
 
     Raises:
-        OutputError: it would lie behind a link.
+        OutputError: that would lie behind a link.
     """
 
     def __init__(self, out: Path) -> None:
+        self.name, self.hidden = str(out), str(out / publish.HIDDEN)
         self.folder = out / publish.HIDDEN / "ranks"
         for folder in (self.folder.parent, self.folder):
             publish.refuse_links(folder)
+
+    def publication(self, *, force: bool) -> publish.Publication:
+        return publish.Publication(Path(self.name), force=force)
+
+    def published(self) -> summary.Summary | None:
+        """Return the summary of an earlier run all of whose files are there."""
+        out = Path(self.name)
+        if not (out / summary.NAME).is_file():
+            return None
+        whole = summary.load(out / summary.NAME)
+        return whole if all(publish.is_own(name) and (out / name).is_file() for name in whole.files) else None
 
     def exists(self) -> bool:
         """Return whether there are folders, whole or not."""
@@ -65,15 +80,15 @@ class LocalStore:
         with (self.folder / name).open("rb") as file:
             yield file
 
-    def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
-        """Have ``write`` fill a folder, and put it in place of an older one."""
-        folder = self.folder / name
+    @contextlib.contextmanager
+    def place(self, name: str, last: str) -> Iterator[Path]:
+        """Give a folder to fill, and put it in place of an older one."""
         with publish.naming(self.folder):
             beside = self._beside()
         try:
-            write(beside)
+            yield beside
             with publish.naming(self.folder):
-                self._put(beside, folder)
+                self._put(beside, self.folder / name)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -137,11 +152,22 @@ class LocalStore:
             self.folder.rmdir()
 
 
-class RemoteStore:
-    """``out.LocalStore`` behind a URL. A folder counts once its ``last`` file is there."""
+class RemoteOut:
+    """``LocalOut`` behind a URL. A folder counts once its ``last`` file is there."""
 
     def __init__(self, out: str) -> None:
-        self.url = f"{out}/{publish.HIDDEN}/ranks"
+        self.name, self.hidden = out, f"{out}/{publish.HIDDEN}"
+        self.url = f"{self.hidden}/ranks"
+
+    def publication(self, *, force: bool) -> RemotePublication:
+        return RemotePublication(self.name, force=force)
+
+    def published(self) -> summary.Summary | None:
+        if summary.NAME not in (there := _names(self.name)):
+            return None
+        with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
+            whole = summary.load(files.fetch(f"{self.name}/{summary.NAME}", Path(folder)))
+        return whole if set(whole.files) <= set(there) else None
 
     def exists(self) -> bool:
         return files.is_folder(self.url)
@@ -153,16 +179,17 @@ class RemoteStore:
         return f"{self.url}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        return _read(f"{self.url}/{name}")
+        return files.read(f"{self.url}/{name}")
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder, files.fetch(f"{self.url}/{name}", Path(folder)).open("rb") as file:
             yield file
 
-    def place(self, name: str, last: str, write: Callable[[Path], None]) -> None:
+    @contextlib.contextmanager
+    def place(self, name: str, last: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-            write(Path(folder))
+            yield Path(folder)
             self.drop(name, last)
             for path in sorted(Path(folder).iterdir(), key=lambda p: (p.name == last, p.name)):
                 files.put_file(path, f"{self.url}/{name}/{path.name}")
@@ -180,19 +207,10 @@ class RemoteStore:
                 files.fetch(f"{self.url}/{name}/{one}", to)
 
     def clear(self) -> None:
-        files.remove_folder(self.url.rpartition("/")[0])
+        files.remove_folder(self.hidden)
 
     def clear_unfinished(self) -> None:
         """What a killed job left does not count, and the next job of that rank removes it."""
-
-
-def _published(url: str) -> summary.Summary | None:
-    """Return the summary of an earlier run all of whose files are there."""
-    if summary.NAME not in (there := _names(url)):
-        return None
-    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        whole = summary.load(files.fetch(f"{url}/{summary.NAME}", Path(folder)))
-    return whole if set(whole.files) <= set(there) else None
 
 
 class RemotePublication:
@@ -213,23 +231,17 @@ class RemotePublication:
         self._put: list[str] = []
 
     def __enter__(self) -> RemotePublication:
-        told = _read(f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
+        told = files.read(f"{self.url}/{publish.HIDDEN}/{publish.JOURNAL}")
         if told is not None:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._cut = list(filter(publish.is_own, msgspec.json.decode(told, type=list[str])))
-        listed = _read(f"{self.url}/{summary.NAME}")
+        listed = files.read(f"{self.url}/{summary.NAME}")
         self._old = list(self._cut)
         if listed is not None:
-            self._old += publish.listed(listed, f"{self.url}/{summary.NAME}")
-            if not self.force:
-                raise publish.taken(self.url)
+            self._old += publish.replaced_by_force(listed, f"{self.url}/{summary.NAME}", self.url, force=self.force)
+        self._note(self._cut)
         self._beside = tempfile.TemporaryDirectory(prefix="graphlink-")
         self.beside = Path(self._beside.name)
-        try:
-            self._note(self._cut)
-        except BaseException:
-            self._beside.cleanup()
-            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
@@ -246,15 +258,13 @@ class RemotePublication:
     def publish(self) -> None:
         """Put every file from beside; files of earlier runs are overwritten or removed."""
         names = sorted(p.name for p in self.beside.iterdir() if p.is_file())
-        there, old = set(_names(self.url)), set(self._old)
-        foreign = [name for name in names if name in there and name not in old]
-        if foreign:
-            raise publish.foreign(foreign[0], self.url)
+        there = set(_names(self.url))
+        publish.refuse_foreign([name for name in names if name in there], self._old, self.url)
         self._note([*self._old, *names])
         self._put = names
         files.remove([f"{self.url}/{summary.NAME}"])
         at_once(lambda name: files.put_file(self.beside / name, f"{self.url}/{name}"), [name for name in names if name != summary.NAME])
-        files.remove(f"{self.url}/{name}" for name in sorted(old.difference(names)))
+        files.remove(f"{self.url}/{name}" for name in sorted(set(self._old).difference(names)))
         files.put_file(self.beside / summary.NAME, f"{self.url}/{summary.NAME}")
 
     def _note(self, names: Sequence[str]) -> None:
@@ -268,45 +278,8 @@ def _names(url: str) -> list[str]:
     return [inner.rpartition("/")[2] for inner in files.listing(url)] if files.is_folder(url) else []
 
 
-def _read(url: str) -> bytes | None:
-    """None where there is no such file."""
-    if not files.is_file(url):
-        return None
-    with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
-        return files.fetch(url, Path(folder)).read_bytes()
-
-
-Store = LocalStore | RemoteStore
-
-
-@dataclass(frozen=True, slots=True)
-class Out:
-    """An output folder of this machine, or behind a URL. ``name``: as the user knows it."""
-
-    name: str
-
-    @property
-    def hidden(self) -> str:
-        """Where jobs are kept until all are joined."""
-        return f"{self.name}/{publish.HIDDEN}" if is_url(self.name) else str(Path(self.name) / publish.HIDDEN)
-
-    def store(self) -> Store:
-        return RemoteStore(self.name) if is_url(self.name) else LocalStore(Path(self.name))
-
-    def publication(self, *, force: bool) -> publish.Publication | RemotePublication:
-        if is_url(self.name):
-            return RemotePublication(self.name, force=force)
-        return publish.Publication(Path(self.name), force=force)
-
-    def published(self) -> summary.Summary | None:
-        """Return the summary of an earlier run all of whose files are there."""
-        if is_url(self.name):
-            return _published(self.name)
-        if not (Path(self.name) / summary.NAME).is_file():
-            return None
-        whole = summary.load(Path(self.name) / summary.NAME)
-        return whole if all(publish.is_own(name) and (Path(self.name) / name).is_file() for name in whole.files) else None
+Out = LocalOut | RemoteOut
 
 
 def out_of(name: str) -> Out:
-    return Out(name.rstrip("/") if is_url(name) else str(Path(name)))
+    return RemoteOut(name.rstrip("/")) if files.is_url(name) else LocalOut(Path(name))

@@ -36,9 +36,9 @@ def pipeline_of(logs: Path, step: str = "all") -> Pipeline:
     log.info("reading %s", logs)
     read = read_paddle(logs)
     log.info("looking for stages in %d jobs of %d workers", sum(len(one.start_ns) for one in read), len(read))
-    found = stage_runs(read, steps)
+    runs, warnings = stage_runs(read, steps)
     log.info("looking for bubbles")
-    pipeline = analyse(found.runs)
+    pipeline = analyse(runs)
     if pipeline is None:
         raise InputError("its workers have no step in common", path=logs, todo="keep the logs of one run, whole, in the folder")
-    return replace(pipeline, warnings=(*found.warnings, *pipeline.warnings))
+    return replace(pipeline, warnings=(*warnings, *pipeline.warnings))

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from graphlink import publish
-from graphlink.errors import InputError
+from graphlink.engine.files import FileState
+from graphlink.errors import GraphlinkError, InputError
 from graphlink.pipeline.records import StageRun
 from graphlink.ranks.records import GroupKey, RankComms
 from graphlink.read.heads import at_once
@@ -25,40 +25,27 @@ from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs, Options, Prepared
-from graphlink.run.out import out_of
+from graphlink.run.out import Out
 from graphlink.version import __version__
 
-FORMAT: Final = 2
 MANIFEST: Final = "rank.json"
-ROWS: Final = "rows.columns"
-PREPARED: Final = "prepared.columns"
 AGAIN: Final = "run the job of this rank again"
 FINISHED: Final = "finished"  # a folder: the rank's files and RESULT
 RESULT: Final = "result.json"
-
-
-class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that a rank was made of, as it was then. Behind a URL ``version`` tells it, as ``engine.files.Remote`` has it."""
-
-    path: str
-    size_bytes: int
-    mtime_ns: int
-    version: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a finished job of one rank says of itself."""
 
     graphlink: str = __version__
-    format: int = FORMAT
     rank: int
     world_size: int
     recorded_world_size: int | None = None
     job: str = ""  # "" where the recording tells none
     unpacked_bytes: int  # of the recordings
-    recordings: Annotated[list[Recording], msgspec.Meta(min_length=1)]
-    options: dict[str, Any]
-    members: list[tuple[str, list[int]]] = []  # of communicators, as the side files of all ranks told
+    recordings: Annotated[list[FileState], msgspec.Meta(min_length=1)]
+    options: Options
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks told
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,169 +74,116 @@ class Stored:
     manifest: Manifest
     earlier: bool = True
 
+    @property
+    def name(self) -> str:
+        """Of its recording."""
+        return self.manifest.recordings[0].name
 
+
+_FILES: Final[dict[type, str]] = {Prepared: "prepared.columns", RankRows: "rows.columns"}
 _Told = TypeVar("_Told", Manifest, Result)
 _Record = TypeVar("_Record", Prepared, RankRows)
 
 
-class State:
-    """The jobs that are done for an output folder."""
+def key(inputs: Inputs) -> str:
+    """Return 16 hexadecimal digits of the names of the recordings and which rank is wanted of them."""
+    named = [_name(inputs, p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]
+    named += [_name(inputs, p) for p in inputs.nccl]
+    return hashlib.sha256(repr((named, inputs.place, inputs.rank, inputs.numbering)).encode()).hexdigest()[:16]
 
-    def __init__(self, out: str) -> None:
-        self._store = out_of(out).store()
 
-    def exists(self) -> bool:
-        return self._store.exists()
+def found(out: Out, inputs: Inputs, options: Options) -> Stored | None:
+    """Return what an earlier job made of the same recordings with the same options, by the same version."""
+    stored = _stored(out, key(inputs))
+    if stored is None:
+        return None
+    told = stored.manifest
+    try:
+        same = told.options == options and told.recordings == recordings(inputs) and told.members == inputs.members
+    except OSError:  # a recording is gone: the job says so
+        return None
+    return stored if same else None
 
-    def key(self, inputs: Inputs) -> str:
-        """Of the names of the recordings and which rank is wanted of them: 16 hexadecimal digits."""
-        named = [_name(inputs, p) if p else "" for p in (inputs.kineto, inputs.et, inputs.nsys)]
-        named += [_name(inputs, p) for p in inputs.nccl]
-        return hashlib.sha256(repr((named, inputs.place, inputs.rank, inputs.numbering)).encode()).hexdigest()[:16]
 
-    def found(self, inputs: Inputs, options: Options) -> Stored | None:
-        """What an earlier job made of the same recordings with the same options, by the same version."""
-        stored = self._stored(self.key(inputs))
+def all_found(out: Out) -> list[Stored]:
+    """Return every rank whose job is done, by key.
+
+    Raises:
+        InputError: one was made by another version of graphlink.
+    """
+    done = []
+    names = out.names(MANIFEST)
+    for name, stored in zip(names, at_once(lambda one: _stored(out, one), names), strict=True):
         if stored is None:
-            return None
-        told = stored.manifest
-        try:
-            same = (
-                told.graphlink == __version__
-                and told.options == plain(options)
-                and told.recordings == recordings(inputs)
-                and told.members == _members(inputs)
-            )
-        except OSError:  # a recording is gone: the job says so
-            return None
-        return stored if same else None
-
-    def all(self) -> list[Stored]:
-        """Every rank whose job is done, by key.
-
-        Raises:
-            InputError: one was made by another version of graphlink.
-        """
-        names = self._store.names(MANIFEST)
-        out = []
-        for name, stored in zip(names, at_once(self._stored, names), strict=True):
-            if stored is None or stored.manifest.graphlink != __version__:
-                raise InputError(
-                    "was not made by this version of graphlink",
-                    path=self._store.where(name),
-                    todo="run the jobs of all ranks with one version",
-                )
-            out.append(stored)
-        return out
-
-    def save(self, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
-        """Keep the work on a rank, in place of what an earlier job left of it.
-
-        Raises:
-            OutputError: there is no room, or no leave to write.
-        """
-        manifest = Manifest(
-            rank=prepared.rank,
-            world_size=prepared.world_size,
-            recorded_world_size=prepared.linked.trace.world_size,
-            job=prepared.linked.trace.job,
-            unpacked_bytes=unpacked_size(inputs),
-            recordings=recordings(inputs),
-            options=plain(options),
-            members=_members(inputs),
-        )
-
-        def write(folder: Path) -> None:
-            for name, record in ((PREPARED, prepared), (ROWS, rows)):
-                with publish.writing(folder / name) as out:
-                    codec.dump(record, out.write)
-            publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
-
-        key = self.key(inputs)
-        self._store.place(key, MANIFEST, write)
-        return Stored(key, manifest, earlier=False)
-
-    def where(self, key: str) -> str | Path:
-        """For messages."""
-        return self._store.where(key)
-
-    def forget(self, inputs: Inputs) -> None:
-        """Remove what an earlier job of these recordings left."""
-        self._store.drop(self.key(inputs), MANIFEST)
-
-    def rows(self, keys: Sequence[str]) -> list[RankRows]:
-        return at_once(lambda key: self._load(f"{key}/{ROWS}", RankRows), keys)
-
-    def prepared(self, key: str) -> Prepared:
-        return self._load(f"{key}/{PREPARED}", Prepared)
-
-    def finish(self, key: str, joined: str, write: Callable[[Path], Result]) -> Result:
-        """The rank's files: those that are there if they were written with the same ``joined``, else ``write`` makes them."""
-        folder = f"{key}/{FINISHED}"
-        there = self.result(key)
-        if there is not None and there.joined == joined and self._store.holds(folder, there.files):
-            return there
-        made: list[Result] = []
-
-        def write_all(beside: Path) -> None:
-            made.append(write(beside))
-            publish.write(beside / RESULT, msgspec.json.encode(made[0]))
-
-        self._store.place(folder, RESULT, write_all)
-        return made[0]
-
-    def result(self, key: str) -> Result | None:
-        return _decoded(self._store.read(f"{key}/{FINISHED}/{RESULT}"), Result)
-
-    def take_files(self, keys: Sequence[str], to: Path) -> None:
-        """Bring the ranks' files into a folder of this machine, on the file system of the jobs if they are on one of it."""
-        at_once(lambda key: self._store.take(f"{key}/{FINISHED}", RESULT, to), keys)
-
-    def clear(self) -> None:
-        """Forget all jobs."""
-        self._store.clear()
-
-    def clear_unfinished(self) -> None:
-        self._store.clear_unfinished()
-
-    def _stored(self, key: str) -> Stored | None:
-        manifest = _decoded(self._store.read(f"{key}/{MANIFEST}"), Manifest)
-        return Stored(key, manifest) if manifest is not None and manifest.format == FORMAT else None
-
-    def _load(self, name: str, kind: type[_Record]) -> _Record:
-        try:
-            with self._store.opened(name) as stored:
-                return codec.load(stored, kind, self._store.where(name), AGAIN)
-        except OSError as problem:
-            raise InputError(f"cannot be read: {problem.strerror or problem}", path=self._store.where(name), todo=AGAIN) from None
+            what, todo = "was not made by this version of graphlink", "run the jobs of all ranks with one version"
+            raise InputError(what, path=out.where(name), todo=todo)
+        done.append(stored)
+    return done
 
 
-def recordings(inputs: Inputs) -> list[Recording]:
+def save(out: Out, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
+    """Keep the work on a rank, in place of what an earlier job left of it.
+
+    Raises:
+        OutputError: there is no room, or no leave to write.
+    """
+    manifest = Manifest(
+        rank=prepared.rank,
+        world_size=prepared.world_size,
+        recorded_world_size=prepared.linked.trace.world_size,
+        job=prepared.linked.trace.job,
+        unpacked_bytes=unpacked_size(inputs),
+        recordings=recordings(inputs),
+        options=options,
+        members=inputs.members,
+    )
+    with out.place(key(inputs), MANIFEST) as folder:
+        for record in (prepared, rows):
+            with publish.writing(folder / _FILES[type(record)]) as file:
+                codec.dump(record, file.write)
+        publish.write(folder / MANIFEST, msgspec.json.encode(manifest))
+    return Stored(key(inputs), manifest, earlier=False)
+
+
+def load(out: Out, of: str, kind: type[_Record]) -> _Record:
+    """Read a record that the job with the key ``of`` left.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    name = f"{of}/{_FILES[kind]}"
+    try:
+        with out.opened(name) as stored:
+            return codec.load(stored, kind, out.where(name), AGAIN)
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror or problem}", path=out.where(name), todo=AGAIN) from None
+
+
+def finished(out: Out, of: str, joined: str) -> Result | None:
+    """Return the files of a rank that are there, if they were written with the same ``joined``."""
+    there = _decoded(out.read(f"{of}/{FINISHED}/{RESULT}"), Result)
+    return there if there is not None and there.joined == joined and out.holds(f"{of}/{FINISHED}", there.files) else None
+
+
+def _stored(out: Out, of: str) -> Stored | None:
+    manifest = _decoded(out.read(f"{of}/{MANIFEST}"), Manifest)
+    return Stored(of, manifest) if manifest is not None and manifest.graphlink == __version__ else None
+
+
+def recordings(inputs: Inputs) -> list[FileState]:
     out = []
     for path in inputs.files:
-        remote = inputs.remote_of(path)
-        if remote is not None:
-            out.append(Recording(remote.url, remote.size_bytes, 0, remote.version))
-        else:
+        state = inputs.remote_of(path)
+        if state is None:
             told = path.stat()
-            out.append(Recording(_name(inputs, path), told.st_size, told.st_mtime_ns))
+            state = FileState(_name(inputs, path), told.st_size, str(told.st_mtime_ns))
+        out.append(state)
     return out
-
-
-def _members(inputs: Inputs) -> list[tuple[str, list[int]]]:
-    return [(key, list(ranks)) for key, ranks in inputs.members]
 
 
 def _name(inputs: Inputs, path: Path) -> str:
     remote = inputs.remote_of(path)
-    return os.path.abspath(path) if remote is None else remote.url  # noqa: PTH100  (links stay)
-
-
-def plain(options: Options) -> dict[str, Any]:
-    """Options as JSON gives them back."""
-    given: Mapping[str, Any] = asdict(options)
-    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(given))
-    return decoded
+    return os.path.abspath(path) if remote is None else remote.name  # noqa: PTH100  (links stay)
 
 
 def digest(*records: object) -> str:
@@ -263,5 +197,5 @@ def digest(*records: object) -> str:
 def _decoded(data: bytes | None, kind: type[_Told]) -> _Told | None:
     try:
         return msgspec.json.decode(data, type=kind) if data is not None else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, GraphlinkError):  # the last: no options of ours
         return None

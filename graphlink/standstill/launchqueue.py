@@ -34,8 +34,7 @@ def held_launches(linked: Linked) -> tuple[I64, I64]:
         return _told(trace)
     calls, device = trace.calls, trace.device
     role = roles(calls, trace.strings)
-    launched_ns = np.full(len(call), np.iinfo(np.int64).min)
-    launched_ns[call != NOWHERE] = calls.start_ns[call[call != NOWHERE]]
+    launched_ns = np.append(calls.start_ns, np.iinfo(np.int64).min)[call]
     order = np.lexsort((launched_ns, device.stream, device.device))
     moves = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
     found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]

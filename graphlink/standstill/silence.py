@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Axis, behind_rows
+from graphlink.depend.timeline import Axis, Neighbours, behind_rows, covered_before
 from graphlink.graph.durations import CHAINED
 from graphlink.link.call_roles import Role, roles
-from graphlink.model import I64, NOWHERE, Bool, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, Graph, Linked
+from graphlink.tables import begins
 
 MEASURED: Final = 10  # of anything, from which what it usually takes is measured
 
@@ -23,7 +25,6 @@ class Timeline:
     axis: Axis
     from_ns: I64
     until_ns: I64
-    total_ns: I64  # before each stretch, and of all
 
     @staticmethod
     def of(tid: I64, from_ns: I64, until_ns: I64) -> Timeline:
@@ -34,22 +35,16 @@ class Timeline:
         start, end = start[order], np.maximum.accumulate(end[order])
         opens = np.append(True, start[1:] > end[:-1])[: len(start)]
         start, end = start[opens], end[np.append(opens[1:], True)[: len(opens)]]
-        return Timeline(axis, start, end, np.append(0, np.cumsum(end - start)))
+        return Timeline(axis, start, end)
 
     def at(self, tid: I64, time_ns: I64) -> I64:
         """Return the positions of times on threads, clipped to what there is; -1 of an unknown thread."""
         return np.where(self.axis.has(tid), self.axis.clipped(tid, time_ns), -1)
 
-    def before(self, at: I64) -> I64:
-        """Return what lies before each position, in ns."""
-        k = np.searchsorted(self.from_ns, at, side="right")
-        over = np.where(k > 0, np.maximum(np.append(self.until_ns, 0)[np.maximum(k, 1) - 1] - at, 0), 0)
-        out: I64 = self.total_ns[k] - over
-        return out
-
     def between(self, tid: I64, from_ns: I64, until_ns: I64) -> I64:
         """Return what lies inside each [from, until) of a thread, in ns."""
-        return self.before(self.at(tid, until_ns)) - self.before(self.at(tid, from_ns))
+        before, until = (covered_before(self.from_ns, self.until_ns, self.at(tid, ns)) for ns in (from_ns, until_ns))
+        return until - before
 
     def since(self, tid: I64, time_ns: I64) -> I64:
         """Return for how long a stretch has lasted at each time of a thread, up to and with its end; 0 where there is none."""
@@ -63,19 +58,29 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Silences:
-    """One entry a silence; times since the graph's epoch. ``next_row``: the host row that ends it, NOWHERE where none begins there.
+class Stretches:
+    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
+
+    of: I64
+    ns: I64
+    explained_ns: I64
+    start_ns: I64
+
+    @property
+    def unexplained_ns(self) -> I64:
+        return self.ns - self.explained_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Silences(Stretches):
+    """One entry a silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
 
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running. ``start_ns``:
     where it begins.
     """
 
     tid: I64
-    start_ns: I64
-    ns: I64
-    explained_ns: I64
     python_ns: I64
-    next_row: I64
 
 
 def silences(graph: Graph, linked: Linked) -> Silences:
@@ -83,7 +88,8 @@ def silences(graph: Graph, linked: Linked) -> Silences:
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
     all that is known of it. What of a silence is in no node was sleep or a wait, so an
-    edge explains it, and what the thread then took to wake up with it (``_usual_ns``). Of the rest it is standstill where
+    edge explains it, and what the thread then took to wake up with it: at most twice its median (no less than 100 us), 2 ms where it was
+    released less than ``MEASURED`` times. Of the rest it is standstill where
     another thread did anything until it ended, or up to 2 ms before (a call that waits is only its begin and end); after the last that
     another did, the thread ran by itself; and it ran where frames of its stack began or ended less than 100 us apart.
     One without ops and calls did no work that a wait could be taken for: what ended its silence then came from outside the process.
@@ -101,7 +107,7 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     worked_ns = work.between(tid, start_ns, end_ns)
     released = worked_ns < length_ns
     waking_ns = np.minimum(work.since(tid, end_ns), length_ns)
-    waking_ns = np.minimum(waking_ns, _usual_ns(tid, waking_ns, released))
+    waking_ns = np.minimum(waking_ns, usual_ns(tid, waking_ns, released, WAKING_NS, _at_most_ns))
     explained_ns = np.where(released, length_ns - worked_ns + waking_ns, 0)
     last_ns = _last_of_others(_active(graph, linked, marks, waits), start_ns, end_ns)
     alone = (last_ns <= start_ns) | (end_ns - last_ns > WAKING_NS)
@@ -109,19 +115,22 @@ def silences(graph: Graph, linked: Linked) -> Silences:
     since_ns = np.where(alone, since_ns, end_ns)
     ran_ns = work.between(tid, since_ns, end_ns) + _running(graph, linked, active).between(tid, start_ns, since_ns)
     python_ns = np.minimum(ran_ns, length_ns - explained_ns)
-    return Silences(tid, start_ns, length_ns - python_ns, explained_ns, python_ns, _next_row(graph, linked, tid, end_ns))
+    return Silences(_next_row(graph, linked, tid, end_ns), length_ns - python_ns, explained_ns, start_ns, tid, python_ns)
 
 
-def _usual_ns(tid: I64, waking_ns: I64, released: Bool) -> I64:
-    """What each thread takes at most to wake up: twice its median, no less than 100 us, where it was released 10 times; else 2 ms."""
-    out = np.full(len(tid), WAKING_NS)
-    at = np.flatnonzero(released)
-    at = at[np.argsort(tid[at], kind="stable")]
-    used, first = np.unique(tid[at], return_index=True)
-    bounds = np.append(first, len(at)).tolist()
-    for k, thread in enumerate(used.tolist()):
-        if bounds[k + 1] - bounds[k] >= MEASURED:
-            out[tid == thread] = max(2 * int(np.median(waking_ns[at[bounds[k] : bounds[k + 1]]])), ASLEEP_NS)
+def _at_most_ns(waking_ns: I64) -> int:
+    return max(2 * int(np.median(waking_ns)), ASLEEP_NS)
+
+
+def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Callable[[I64], float]) -> I64:
+    """Return for each entry what is ``usual`` of its group's times in ``sample``; the default where they are fewer than ``MEASURED``."""
+    out = np.full(len(group), default_ns, np.int64)
+    at = np.flatnonzero(sample)
+    at = at[np.argsort(group[at], kind="stable")]
+    used, first = np.unique(group[at], return_index=True)
+    for which, mine in zip(used.tolist(), np.split(at, first[1:]), strict=False):
+        if len(mine) >= MEASURED:
+            out[group == which] = int(usual(ns[mine]))
     return out
 
 
@@ -174,8 +183,7 @@ def _between(active: Timeline) -> tuple[I64, I64, I64]:
     thread = active.axis.thread(active.from_ns)
     zero = thread * active.axis.span_ns - active.axis.origin_ns
     before = np.append(0, active.until_ns[:-1])[: len(thread)]
-    first = np.append(True, thread[1:] != thread[:-1])[: len(thread)]
-    before = np.where(first, zero, before)
+    before = np.where(begins(thread), zero, before)
     long = active.from_ns - before >= ASLEEP_NS
     zero, before, until, thread = zero[long], before[long], active.from_ns[long], thread[long]
     return active.axis.tids[thread], before - zero, until - zero
@@ -190,19 +198,11 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
     running = np.searchsorted(from_ns, end_ns, side="left") > np.searchsorted(until_ns, end_ns, side="left")
     k = np.searchsorted(until_ns, end_ns, side="left") - 1
     ended = np.where(k >= 0, until_ns[np.maximum(k, 0)], start_ns) if len(until_ns) else start_ns
-    out: I64 = np.where(running, end_ns, ended)
-    return out
+    return np.where(running, end_ns, ended)
 
 
 def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:
     """The outermost host row of the thread that begins where each silence ends."""
     rows = linked.trace.host
-    order = np.lexsort((np.arange(len(rows.tid)), rows.start_ns, rows.tid))
-    out = np.full(len(tid), NOWHERE, np.int64)
-    if len(order):
-        axis = Axis.over(rows.tid, rows.start_ns, end_ns + graph.epoch_ns)
-        begins, asked = axis.of(rows.tid[order], rows.start_ns[order]), axis.of(tid, end_ns + graph.epoch_ns)
-        at = np.minimum(np.searchsorted(begins, asked, side="left"), len(begins) - 1)
-        hit = begins[at] == asked
-        out[hit] = order[at[hit]]
-    return out
+    row = Neighbours.of(rows.tid, rows.start_ns).since(tid, end_ns + graph.epoch_ns)
+    return np.where(np.append(rows.start_ns, NOWHERE)[row] == end_ns + graph.epoch_ns, row, NOWHERE)

@@ -7,19 +7,22 @@ shows to have stood still, whether the graph knows why or not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
 from graphlink.graph.critical import CriticalPath
 from graphlink.link.call_roles import Role, role_of, roles
-from graphlink.model import I64, NOWHERE, Bool, Built, EdgeKind, Graph, Linked, NodeKind, SyncKind
+from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
 from graphlink.standstill.launchqueue import held_launches
-from graphlink.standstill.silence import MEASURED, Timeline, silences
+from graphlink.standstill.silence import Stretches, Timeline, silences, usual_ns
+from graphlink.tables import marked, spread
 
 LARGEST: Final = 10
 FREE_NS: Final = 20_000  # else what a call takes that has nothing to wait for (2 to 14 us in most recordings)
@@ -92,22 +95,8 @@ class StoodStill:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
-    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
-
-    of: I64
-    ns: I64
-    explained_ns: I64
-    start_ns: I64
-
-    @property
-    def unexplained_ns(self) -> I64:
-        return self.ns - self.explained_ns
-
-    @property
-    def stood(self) -> Stood:
-        return Stood(ns=int(self.ns.sum()), explained_ns=int(self.explained_ns.sum()))
+def _stood(part: Stretches) -> Stood:
+    return Stood(ns=int(part.ns.sum()), explained_ns=int(part.explained_ns.sum()))
 
 
 def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
@@ -116,24 +105,23 @@ def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
     began, ended = _device_times(graph, len(linked.device_call))
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
     calls, streams = _calls(graph, linked, pending, _copying_from(linked, began, ended)), _streams(graph)
-    found = silences(graph, linked)
-    threads = _Stretches(found.next_row, found.ns, found.explained_ns, found.start_ns)
+    threads = silences(graph, linked)
     exact, (launch, held_ns) = _exact(built, linked), held_launches(linked)
-    queued = _Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
+    queued = Stretches(launch, held_ns, np.zeros_like(held_ns), linked.trace.calls.end_ns[launch] - held_ns - graph.epoch_ns)
     pinned_ns = path.gap_ns + _delays_on_path(graph, path, streams) + _within_path(graph, linked, path, calls)
     standstill = Standstill(
-        calls=calls.stood,
-        threads=threads.stood,
-        python_ns=int(found.python_ns.sum()),
-        streams=streams.stood,
+        calls=_stood(calls),
+        threads=_stood(threads),
+        python_ns=int(threads.python_ns.sum()),
+        streams=_stood(streams),
         path=PathStood(ns=path.length_ns, pinned_ns=pinned_ns),
-        largest=_largest(graph, linked, (calls, threads, streams, queued), found.tid, exact, pending),
+        largest=_largest(graph, linked, (calls, threads, streams, queued), threads.tid, exact, pending),
     )
     told = (*_rejected(built, linked, calls, streams, exact), *_beside(built, queued))
-    return StoodStill(standstill, queued.stood.ns + built.untold.spins_ns, told)
+    return StoodStill(standstill, int(held_ns.sum()) + built.untold.spins_ns, told)
 
 
-def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stretches:
+def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretches:
     """Every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last row, are none.
 
     With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to return, what is
@@ -151,46 +139,40 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> _Stret
     last_ns = np.minimum(last_ns, until_ns)
     awaited = blocking & (last_ns > calls.start_ns)
     took_ns = until_ns - calls.start_ns
-    free_ns = _by_name(linked, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS)
+    free_ns = usual_ns(calls.name, took_ns, blocking & ~pending & (took_ns <= ASLEEP_NS), FREE_NS, partial(np.quantile, q=FREE_QUANTILE))
     unlikely = np.where(copies, ~_pageable(linked), ~pending)
     free_ns[unlikely & (took_ns < ASLEEP_NS)] = ASLEEP_NS
-    return_ns = np.maximum(2 * _by_name(linked, until_ns - last_ns, awaited, RETURN_NS // 2, quantile=0.5), RETURN_NS)
+    return_ns = np.maximum(2 * usual_ns(calls.name, until_ns - last_ns, awaited, RETURN_NS // 2, partial(np.quantile, q=0.5)), RETURN_NS)
     explained_ns = np.where(awaited, last_ns - calls.start_ns, 0)
     rest_ns = np.where(awaited, until_ns - last_ns - return_ns, np.where(copies & ~pending, 0, took_ns - free_ns))
     ns = explained_ns + np.maximum(np.where(blocking, rest_ns, 0), 0)
     at = np.flatnonzero(ns > 0)
     start_ns = (until_ns - ns + explained_ns)[at] - graph.epoch_ns
-    return _Stretches(at, ns[at], explained_ns[at], start_ns)
+    return Stretches(at, ns[at], explained_ns[at], start_ns)
 
 
 def _pageable(linked: Linked) -> Bool:
     """Calls that copied from or to pageable host memory, as far as the names of copies tell."""
     trace, op = linked.trace, np.flatnonzero(linked.device_call != NOWHERE)
     named = np.fromiter(("Pageable" in s for s in trace.strings), np.bool_, len(trace.strings))
-    out = np.zeros(len(trace.calls.start_ns), np.bool_)
-    out[linked.device_call[op[named[trace.device.name[op]]]]] = True
-    return out
+    return marked(len(trace.calls.start_ns), linked.device_call[op[named[trace.device.name[op]]]])
 
 
 def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
     """(start, end) of every device row on the clock that the graph has them on, since the epoch of the recording."""
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
-    start_ns, end_ns = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    start_ns[graph.row[node]] = graph.start_ns[node] + graph.epoch_ns
-    end_ns[graph.row[node]] = graph.end_ns[node] + graph.epoch_ns
-    return start_ns, end_ns
+    start_ns, end_ns = graph.start_ns[node] + graph.epoch_ns, graph.end_ns[node] + graph.epoch_ns
+    return spread(rows, graph.row[node], start_ns, 0), spread(rows, graph.row[node], end_ns, 0)
 
 
 def _pending_until(linked: Linked, ended: I64) -> I64:
     """For each call, when the last device op has ended that an earlier call launched; ops without a call came before all."""
     calls, launch = linked.trace.calls, linked.device_call
     least = np.iinfo(np.int64).min
-    launched_ns = np.full(len(launch), least)
-    launched_ns[launch != NOWHERE] = calls.start_ns[launch[launch != NOWHERE]]
+    launched_ns = np.append(calls.start_ns, least)[launch]
     order = np.argsort(launched_ns, kind="stable")
     until = np.concatenate([[least], np.maximum.accumulate(ended[order])])
-    out: I64 = until[np.searchsorted(launched_ns[order], calls.start_ns, side="left")]
-    return out
+    return until[np.searchsorted(launched_ns[order], calls.start_ns, side="left")]
 
 
 def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
@@ -211,21 +193,7 @@ def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
     return out
 
 
-def _by_name(linked: Linked, ns: I64, sample: Bool, default_ns: int, quantile: float = FREE_QUANTILE) -> I64:
-    """For each call the quantile of ``ns`` over the calls of its name in ``sample``; the default where they are fewer than ``MEASURED``."""
-    name = linked.trace.calls.name
-    out = np.full(len(name), default_ns, np.int64)
-    at = np.flatnonzero(sample)
-    at = at[np.argsort(name[at], kind="stable")]
-    used, first = np.unique(name[at], return_index=True)
-    bounds = np.append(first, len(at)).tolist()
-    for k, code in enumerate(used.tolist()):
-        if bounds[k + 1] - bounds[k] >= MEASURED:
-            out[name == code] = int(np.quantile(ns[at[bounds[k] : bounds[k + 1]]], quantile))
-    return out
-
-
-def _streams(graph: Graph) -> _Stretches:
+def _streams(graph: Graph) -> Stretches:
     """Every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
     target = graph.target
     device = (graph.kind[target] == NodeKind.DEVICE_OP) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
@@ -245,10 +213,10 @@ def _streams(graph: Graph) -> _Stretches:
     ns = np.maximum(start_ns - np.maximum(ready_ns, 0), 0)
     explained_ns = np.clip(np.minimum(event_ns[op], start_ns) - ready_ns, 0, ns)
     late = ns > 0
-    return _Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
+    return Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
 
 
-def _delays_on_path(graph: Graph, path: CriticalPath, streams: _Stretches) -> int:
+def _delays_on_path(graph: Graph, path: CriticalPath, streams: Stretches) -> int:
     """Device delays on the path, and of start delays what is not the latency of launches."""
     rest_ns = np.zeros(len(graph.kind), np.int64)
     rest_ns[streams.of] = streams.unexplained_ns
@@ -256,7 +224,7 @@ def _delays_on_path(graph: Graph, path: CriticalPath, streams: _Stretches) -> in
     return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
 
 
-def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: _Stretches) -> int:
+def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: Stretches) -> int:
     """Of unexplained blocking, how much is in the time of host nodes on the path (gaps, which count whole, are none)."""
     node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
@@ -276,13 +244,12 @@ class _Exact:
 def _exact(built: Built, linked: Linked) -> _Exact:
     calls, syncs, pairs = linked.trace.calls, linked.trace.syncs, built.rejected
     names = (syncs.kind == SyncKind.STREAM) | (syncs.kind == SyncKind.DEVICE) | ((syncs.kind == SyncKind.EVENT) & syncs.record_known)
-    call, row = np.zeros(len(calls.start_ns), np.bool_), np.zeros(len(linked.device_call), np.bool_)
-    call[pairs.call[pairs.call != NOWHERE]] = True
-    row[pairs.device_op[pairs.device_op != NOWHERE]] = True
+    call = marked(len(calls.start_ns), pairs.call[pairs.call != NOWHERE])
+    row = marked(len(linked.device_call), pairs.device_op[pairs.device_op != NOWHERE])
     return _Exact(np.isin(calls.correlation, syncs.correlation[names & (syncs.correlation > 0)]), call & ~behind_rows(linked), row)
 
 
-def _rejected(built: Built, linked: Linked, calls: _Stretches, streams: _Stretches, exact: _Exact) -> list[str]:
+def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches, exact: _Exact) -> list[str]:
     """Warnings of waits that rows name and the graph has not, by reason."""
     unknown = exact.named[calls.of] & ~exact.rejected_call[calls.of] & (calls.explained_ns == 0)
     told = (
@@ -305,11 +272,11 @@ def _rejected(built: Built, linked: Linked, calls: _Stretches, streams: _Stretch
     return [f"{n:,} {what}: {ns.sum() / 1e6:,.3f} ms count as not explained" for what, n, ns in told if n]
 
 
-def _beside(built: Built, queued: _Stretches) -> list[str]:
+def _beside(built: Built, queued: Stretches) -> list[str]:
     """Warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
     silences, ns = built.untold.spins, built.untold.spins_ns
     queue = (
-        f"{len(queued.of):,} launches were held up {queued.stood.ns / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
+        f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
         "ops and does not shrink with the device's"
     )
     spins = (
@@ -320,7 +287,7 @@ def _beside(built: Built, queued: _Stretches) -> list[str]:
 
 
 def _largest(
-    graph: Graph, linked: Linked, parts: tuple[_Stretches, _Stretches, _Stretches, _Stretches], tid: I64, exact: _Exact, pending: Bool
+    graph: Graph, linked: Linked, parts: tuple[Stretches, Stretches, Stretches, Stretches], tid: I64, exact: _Exact, pending: Bool
 ) -> list[Piece]:
     """The longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
     trace = linked.trace

@@ -12,6 +12,7 @@ from graphlink.testing.cluster_program import DESCRIPTIONS, ROW_ELEMS, Op
 from graphlink.testing.cluster_records import ALL_GATHER, COLLECTIVE, NOWHERE, REDUCE_SCATTER, SEND
 from graphlink.testing.cluster_rows import WAIT, CallRow, HostRow, KernelRow, OverheadRow, RankRows, SyncRow, names_of
 from graphlink.testing.dialects import BASE_NS, DIALECTS, Clock, Dialect, ExternalId
+from graphlink.testing.kineto import CBID, group_config
 
 if TYPE_CHECKING:
     from graphlink.testing.cluster import ClusterRun
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 Row = HostRow | CallRow | KernelRow | SyncRow | OverheadRow
 
 DTYPES = {2: "BFloat16", 4: "Float", 8: "Long"}
-_CBID = {
-    "cudaLaunchKernel": 211,
-    "cudaLaunchKernelExC": 430,
-    "cudaEventRecord": 135,
-    "cudaStreamWaitEvent": 147,
-    "cudaDeviceSynchronize": 165,
-}
 WAIT_ARGS = {
     "Collective name": "wait", "dtype": "Byte", "In msg nelems": 0, "Out msg nelems": 0, "Group size": 1, "In split size": "[]",
     "Out split size": "[]", "Process Group Ranks": "[]",
@@ -83,12 +77,7 @@ def head(run: ClusterRun, rank: int) -> dict[str, Any]:
     """What stands in a file beside its rows."""
     training = run.training
     keys = [(run.groups[index].sort, key) for index, key in zip(run.own_groups[rank], run.ranks[rank].groups, strict=True)]
-    config = [
-        {
-            "pg_name": name, "pg_desc": DESCRIPTIONS[sort], "backend_config": "cuda:nccl", "pg_size": len(members), "ranks": list(members),
-        }
-        for sort, (members, name) in keys
-    ]  # fmt: skip
+    config = [group_config(name, DESCRIPTIONS[sort], members) for sort, (members, name) in keys]
     info = {"backend": "nccl", "rank": rank, "world_size": training.world, "pg_count": len(run.groups), "pg_config": config}
     device = {"id": rank % training.ranks_per_host, "name": "NVIDIA H100 80GB HBM3"}
     return {"schemaVersion": 1, "deviceProperties": [device], "host_name": run.ranks[rank].host, "distributedInfo": info}
@@ -170,7 +159,7 @@ class _Writer:
         for row, times in zip(self.rows.calls, self.times(self.rows.calls, by_ends=False), strict=True):
             yield (
                 f'{{"ph":"X","cat":"cuda_runtime","name":"{row.name}","pid":{pid},"tid":{pid},{times},'
-                f'"args":{{{self.external(row.op, row.correlation)}"cbid":{_CBID[row.name]},"correlation":{row.correlation}}}}}'
+                f'"args":{{{self.external(row.op, row.correlation)}"cbid":{CBID[row.name]},"correlation":{row.correlation}}}}}'
             )
 
     def syncs(self) -> Iterator[str]:

@@ -166,6 +166,9 @@ class RankColumns:
         return {name: getattr(self, name) for name in same} | {
             "resolution_ns": 1,
             "node": np.arange(count, dtype=np.int32),
+            "row": np.arange(count, dtype=np.int32),
+            "name": np.zeros(count, np.int32),
+            "names": ("",),
             "seq": self.seq if seq else np.full(count, NOWHERE, np.int64),
             "on_host": np.zeros(count, np.bool_),
         }

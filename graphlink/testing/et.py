@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from graphlink.testing.machine import Execution, HostOp
 from graphlink.testing.program import CommArgs
 
 Node = dict[str, Any]
+Value = tuple[Any, Any, str]  # value, shape and type of an input or output
 
 
 class Layout(Enum):
@@ -31,12 +34,85 @@ _TYPES = {
     "in_msg_nelems": "uint64", "out_msg_nelems": "uint64", "global_rank_start": "uint64",
     "global_rank_stride": "uint64", "pg_size": "uint64",
 }  # fmt: skip
+DEFAULTS: Node = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}
 _SCHEMA = {
     "aten::mm": "aten::mm(Tensor self, Tensor mat2) -> Tensor",
     "aten::relu": "aten::relu(Tensor self) -> Tensor",
     "aten::copy_": "aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)",
     "aten::item": "aten::item(Tensor self) -> Scalar",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class EtComm:
+    """A communication as ``record_param_comms`` has it. ``tensor`` None: a wait; ``group``: its name and description, None without one.
+
+    ``span``: the first rank of the group, its stride and its size; ``pointer``: of the group, in layouts that have no names.
+    """
+
+    name: str
+    dtype: str
+    elements: tuple[int, int]
+    seq: int
+    rank: int
+    tensor: tuple[list[Any], str] | None = None
+    group: tuple[str, str] | None = None
+    span: tuple[int, int, int] = (-1, -1, 1)
+    splits: tuple[Sequence[int], Sequence[int]] = ((), ())
+    pointer: int = 0
+
+    def inputs(self, layout: Layout) -> list[Value]:
+        inputs: list[Value] = []
+        if self.tensor is not None:
+            tensor, type_ = self.tensor
+            inputs.append(([tensor], [[self.elements[0]]], f"GenericList[{type_}]"))
+        inputs.append((self.seq, [], "Int"))
+        pointer = layout in (Layout.V1_0_1, Layout.V1_0_2)
+        if pointer:
+            inputs.append((self.pointer, [], "Int"))
+        else:
+            inputs.append(([*(self.group or ("", ""))], [[], []], "Tuple[String,String]"))
+        inputs += [(self.rank, [], "Int"), (self.name, [], "String")]
+        inputs += [([*side], [[]] * len(side), f"GenericList[{','.join(['Int'] * len(side))}]") for side in self.splits]
+        if layout is Layout.V1_0_2:
+            inputs.append((self.span[2], [], "Int"))
+        elif not pointer:
+            inputs += [(value, [], "Int") for value in self.span]
+        return inputs
+
+    def attrs(self) -> Node:
+        attrs: Node = {
+            "collective_name": self.name, "dtype": self.dtype, "in_msg_nelems": self.elements[0], "out_msg_nelems": self.elements[1],
+            "in_split_size": str([*self.splits[0]]), "out_split_size": str([*self.splits[1]]),
+        }  # fmt: skip
+        if self.group is None:
+            return attrs | {"pg_size": 1}
+        attrs |= {"global_rank_start": self.span[0], "global_rank_stride": self.span[1]}
+        return attrs | {"pg_name": self.group[0], "pg_desc": self.group[1], "pg_size": self.span[2]}
+
+
+def et_node(
+    layout: Layout, node_id: int, name: str, parent: int, attrs: Node, inputs: Sequence[Value] = (), outputs: Sequence[Value] = ()
+) -> Node:
+    """A node with ``attrs`` in their order, those that are left out of the first six with their defaults."""
+    full = DEFAULTS | attrs
+    if layout is Layout.V1_0_1:
+        flat: Node = {"name": name, "id": node_id, "rf_id": full.pop("rf_id"), "parent": parent} | full
+        for side, values in (("input", inputs), ("output", outputs)):
+            flat |= {f"{side}s": [v for v, _, _ in values], f"{side}_shapes": [s for _, s, _ in values]}
+            flat[f"{side}_types"] = [t for _, _, t in values]
+        return flat
+    listed = [{"name": k, "type": _TYPES.get(k, "string"), "value": v} for k, v in full.items()]
+    node: Node = {"id": node_id, "name": name, "ctrl_deps": parent}
+    return node | {"inputs": _values(layout, inputs), "outputs": _values(layout, outputs), "attrs": listed}
+
+
+def _values(layout: Layout, values: Sequence[Value]) -> Node:
+    node: Node = {"values": [v for v, _, _ in values], "shapes": [s for _, s, _ in values]}
+    node["types"] = [t for _, _, t in values]
+    if layout is Layout.V1_1_1:
+        node["strides"] = [[64, 1] if t.startswith("Tensor") else [] for _, _, t in values]
+    return node
 
 
 class _Writer:
@@ -66,7 +142,7 @@ class _Writer:
 
     def root(self, what: str, node_id: int, parent: int, tid: int) -> Node:
         name = f"[pytorch|profiler|execution_{self.word}|{what}]"
-        return self.node(node_id, name, parent, {"rf_id": 0, "scope": 7, "tid": tid}, [], [], None)
+        return self.node(node_id, name, parent, {"rf_id": 0, "scope": 7, "tid": tid})
 
     def process_groups(self) -> Node:
         world = self.execution.program.world_size
@@ -81,7 +157,7 @@ class _Writer:
         thread = self.execution.host[0].thread if self.execution.host else 0
         root = self.ids.et_thread_root[thread]
         attrs = {"rf_id": 1, "scope": 7, "tid": thread + 1}
-        return self.node(root + 1, "## process_group:init ##", root, attrs, [(json.dumps(groups), [], "String")], [], None)
+        return self.node(root + 1, "## process_group:init ##", root, attrs, [(json.dumps(groups), [], "String")])
 
     def op(self, i: int, op: HostOp) -> Node:
         ids = self.ids
@@ -92,10 +168,11 @@ class _Writer:
         if op.backward and op.fwd_thread is not None:
             attrs |= {"scope": 1, "fw_tid": op.fwd_thread + 1, "fw_parent": self.open_on(op.fwd_thread, i)}
         tensor = ([ids.et_id[i] + 1, ids.et_id[i] + 2, 0, 4096, 4, "cuda:0"], [64, 64], "Tensor(float)")
-        inputs, outputs = ([], []) if op.annotation or op.comm else ([tensor], [tensor])
         if op.comm is not None:
-            inputs = self.comm_inputs(op.comm, ids.et_id[i])
-        return self.node(ids.et_id[i], op.name, parent, attrs, inputs, outputs, op.comm)
+            comm = self.comm(op.comm, ids.et_id[i])
+            return self.node(ids.et_id[i], op.name, parent, attrs, comm.inputs(self.layout), [], comm)
+        inputs = [] if op.annotation else [tensor]
+        return self.node(ids.et_id[i], op.name, parent, attrs, inputs, inputs, None)
 
     def open_on(self, thread: int, i: int) -> int:
         """ET id of the innermost op open on a thread when op ``i`` began: what fw_parent names."""
@@ -106,28 +183,20 @@ class _Writer:
             found = host[found].parent
         return self.ids.et_thread_root[thread] if found is None else self.ids.et_id[found]
 
-    def comm_inputs(self, comm: CommArgs, node_id: int) -> list[tuple[Any, Any, str]]:
+    def comm(self, comm: CommArgs, node_id: int) -> EtComm:
         group = next((g for g in self.execution.program.groups if g.name == comm.group), None)
-        size = len(group.ranks) if group else 1
         tensor = [node_id + 1, node_id + 2, 0, comm.in_nelems, comm.elem_bytes, "cuda:0"]
-        inputs: list[tuple[Any, Any, str]] = []
-        if comm.name != "wait":
-            inputs.append(([tensor], [[comm.in_nelems]], f"GenericList[Tensor({comm.dtype.lower()})]"))
-        inputs.append((comm.seq, [], "Int"))
-        pointer = self.layout in (Layout.V1_0_1, Layout.V1_0_2)
-        if pointer:
-            inputs.append((94_000_000 + int(group.name or 0) * 64 if group else 0, [], "Int"))
-        else:
-            named = [group.name, group.desc] if group else ["", ""]
-            inputs.append((named, [[], []], "Tuple[String,String]"))
-        inputs += [(self.execution.program.rank or 0, [], "Int"), (comm.name, [], "String")]
-        inputs += [([], [], "GenericList[]"), ([], [], "GenericList[]")]
-        if self.layout is Layout.V1_0_2:
-            inputs.append((size, [], "Int"))
-        elif not pointer:
-            tail = (min(group.ranks), 1, size) if group else (-1, -1, 1)
-            inputs += [(value, [], "Int") for value in tail]
-        return inputs
+        return EtComm(
+            name=comm.name,
+            dtype=comm.dtype,
+            elements=(comm.in_nelems, comm.out_nelems),
+            seq=comm.seq,
+            rank=self.execution.program.rank or 0,
+            tensor=None if comm.name == "wait" else (tensor, f"Tensor({comm.dtype.lower()})"),
+            group=(group.name, group.desc) if group else None,
+            span=(min(group.ranks), 1, len(group.ranks)) if group else (-1, -1, 1),
+            pointer=94_000_000 + int(group.name or 0) * 64 if group else 0,
+        )
 
     def node(
         self,
@@ -135,45 +204,18 @@ class _Writer:
         name: str,
         parent: int,
         attrs: Node,
-        inputs: list[tuple[Any, Any, str]],
-        outputs: list[tuple[Any, Any, str]],
-        comm: CommArgs | None,
+        inputs: Sequence[Value] = (),
+        outputs: Sequence[Value] = (),
+        comm: EtComm | None = None,
     ) -> Node:
-        full: Node = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}
-        full |= attrs | {"op_schema": _SCHEMA.get(name, "")}
-        if self.layout is Layout.V1_0_1:
-            flat: Node = {"name": name, "id": node_id, "rf_id": full.pop("rf_id"), "parent": parent} | full
-            for side, values in (("input", inputs), ("output", outputs)):
-                flat |= {f"{side}s": [v for v, _, _ in values], f"{side}_shapes": [s for _, s, _ in values]}
-                flat[f"{side}_types"] = [t for _, _, t in values]
-            return flat
+        full = DEFAULTS | attrs | {"op_schema": _SCHEMA.get(name, "")}
         if self.layout in (Layout.V1_1_0, Layout.V1_1_1):
             full |= {"kernel_backend": "", "kernel_file": ""}
             if comm is not None:
-                full |= self.comm_attrs(comm)
+                full |= comm.attrs()
         if self.layout is Layout.V1_1_1:
             full["tensor_range"] = ""
-        listed = [{"name": k, "type": _TYPES.get(k, "string"), "value": v} for k, v in full.items()]
-        node: Node = {"id": node_id, "name": name, "ctrl_deps": parent}
-        return node | {"inputs": self.values(inputs), "outputs": self.values(outputs), "attrs": listed}
-
-    def values(self, values: list[tuple[Any, Any, str]]) -> Node:
-        node: Node = {"values": [v for v, _, _ in values], "shapes": [s for _, s, _ in values]}
-        node["types"] = [t for _, _, t in values]
-        if self.layout is Layout.V1_1_1:
-            node["strides"] = [[64, 1] if t.startswith("Tensor") else [] for _, _, t in values]
-        return node
-
-    def comm_attrs(self, comm: CommArgs) -> Node:
-        group = next((g for g in self.execution.program.groups if g.name == comm.group), None)
-        attrs: Node = {
-            "collective_name": comm.name, "dtype": comm.dtype, "in_msg_nelems": comm.in_nelems,
-            "out_msg_nelems": comm.out_nelems, "in_split_size": "[]", "out_split_size": "[]",
-        }  # fmt: skip
-        if group is None:
-            return attrs | {"pg_size": 1}
-        attrs |= {"global_rank_start": min(group.ranks), "global_rank_stride": 1}
-        return attrs | {"pg_name": group.name, "pg_desc": group.desc, "pg_size": len(group.ranks)}
+        return et_node(self.layout, node_id, name, parent, full, inputs, outputs)
 
 
 def et_document(execution: Execution, *, layout: str = "1.1.0-chakra.0.0.4") -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from graphlink.testing.program import Api, CommArgs, thread_tids
 
 Row = dict[str, Any]
 
-_CBID = {
+CBID = {
     "cudaLaunchKernel": 211, "cudaLaunchKernelExC": 430, "cuLaunchKernel": 307, "cuLaunchKernelEx": 652,
     "cudaLaunchCooperativeKernel": 269, "cudaGraphLaunch": 311, "cudaMemcpy": 31, "cudaMemcpyAsync": 41,
     "cudaMemsetAsync": 51, "cudaEventRecord": 135, "cudaStreamWaitEvent": 147, "cudaStreamSynchronize": 131,
@@ -209,7 +210,7 @@ class _Writer:
                     args |= {"src": "0x55674ecd4180", "dst": "0x7fda0e810200", "kind": "1"}
                     args["size"] = str(row.call.work[0].size_bytes)
             else:
-                args |= {"cbid": _CBID.get(name, 409), "correlation": correlation}
+                args |= {"cbid": CBID.get(name, 409), "correlation": correlation}
             category = "cuda_driver" if row.call.name.startswith("cu") and row.call.name[2].isupper() else "cuda_runtime"
             if self.dialect.hip:
                 category = "cuda_runtime"
@@ -393,18 +394,17 @@ class _Writer:
         if program.rank is not None:
             info: Row = {"backend": "nccl", "rank": program.rank, "world_size": program.world_size}
             if dialect.comm_args:
-                groups = [
-                    {
-                        "pg_name": group.name, "pg_desc": group.desc, "backend_config": "cuda:nccl",
-                        "pg_size": len(group.ranks), "ranks": list(group.ranks),
-                    }
-                    for group in program.groups
-                ]  # fmt: skip
+                groups = [group_config(group.name, group.desc, group.ranks) for group in program.groups]
                 info |= {"pg_count": len(groups), "pg_config": groups}
             head["distributedInfo"] = info
         if dialect.clock is Clock.RELATIVE_US:
             head |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
         return head
+
+
+def group_config(name: str, desc: str, ranks: Sequence[int]) -> Row:
+    """A process group as the head of a file lists it."""
+    return {"pg_name": name, "pg_desc": desc, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": list(ranks)}
 
 
 def kineto_document(execution: Execution, *, dialect: str = "2024", cuda_sync: bool = True, vary: Variation | None = None) -> Row:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch, as of the extra dev"
 def test_this_pytorch_records_the_pair() -> None:
     found = support({})
     assert all(found.has(name) for name in ("torch", "kineto", "execution_trace", "process_groups"))
-    assert json.loads(json.dumps(found.as_dict()))["versions"]["torch"] == torch.__version__
+    assert json.loads(json.dumps(asdict(found)))["versions"]["torch"] == torch.__version__
 
 
 def test_what_is_missing_says_why_and_what_is_there_asks_for_nothing() -> None:

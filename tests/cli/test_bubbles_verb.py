@@ -17,7 +17,7 @@ from graphlink.cli.bubbles import what_if
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.records import Cause, Phase, Pipeline, Rates
+from graphlink.pipeline.records import Cause, Other, Phase, Pipeline, Rates
 from tests.cli.conftest import Ran
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def folder(path: Path, given: Pipeline) -> Path:
     path.mkdir(exist_ok=True)
-    (path / bubbles.NAME).write_bytes(bubbles.encode(given))
+    (path / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(given)))
     return path
 
 
@@ -136,24 +136,24 @@ def offer() -> Any:
     timed = SimpleNamespace(
         start_ns=tuple(np.array([b.start_ns for b in mine]) for mine in by_rank),
         end_ns=tuple(np.array([b.end_ns for b in mine]) for mine in by_rank),
-        makespan_ns=15_000_000,
     )
-    return SimpleNamespace(
-        orders=orders,
-        timed=timed,
+    given = Other(
         schedule="ZB-H1",
         stages=2,
         microbatches=4,
         chunks=1,
-        rates=Rates(0.1, 0.05),
+        makespan_ns=15_000_000,
+        bubble_rate_makespan=0.1,
+        bubble_rate_zb=0.05,
         activations=(2.0, 1.5),
         assumed=("weights\x1b take a third",),
     )
+    return given, orders, timed
 
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
     file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
-    lines = what_if(file, offer())
+    lines = what_if(file, offer()[0])
     assert lines[0] == "what if: ZB-H1, 2 stages, 4 microbatches, 1 chunk, on the measured times of a step"
     assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
     assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"

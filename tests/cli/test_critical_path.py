@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from graphlink.graph.chakra import read_chakra
 from graphlink.graph.critical import ShareNs
 from graphlink.graph.fold import NAMES
 from graphlink.graph.path_file import load
+from graphlink.records import shortened
 from tests.cli.conftest import Ran
 
 Run = Callable[..., Ran]
@@ -135,3 +137,17 @@ def test_a_folded_graph_says_what_its_names_stand_for(graphlink: Run, out: Path,
     for change, told in (("host:^aten=0.5", True), ("host=0.5", False), ("kernel:.=0.5", False)):
         texts = [graphlink("replay", d, "--scale", change).out for d in (out, folded)]
         assert [NAMES in t[t.index("not answered") :] for t in texts] == [False, told], change
+
+
+def test_a_stretch_is_named_after_a_node_of_its_own(out: Path) -> None:
+    """Also where none of its nodes takes time."""
+    file = load(out / "critical_path.1.json")
+    nodes = file.nodes
+    free = msgspec.structs.replace(file, nodes=msgspec.structs.replace(nodes, cost_ns=[0] * len(nodes.id)))
+    lines = rendered(report(free, 1)).split("longest stretches")[1].splitlines()[1:]
+    assert lines
+    for line in lines:
+        found = re.search(r"nodes? (\d+)(?: to (\d+) \(.*?\))?, most (.*) 0\.000$", line)
+        assert found is not None
+        low, high = nodes.id.index(int(found[1])), nodes.id.index(int(found[2] or found[1]))
+        assert found[3] in {shortened(file.names[code]) for code in nodes.name[low : high + 1]}

@@ -44,7 +44,7 @@ def ready(graphlink_once: Run, traces: Path, tmp_path_factory: pytest.TempPathFa
         pair = ["--et", traces / f"et_{rank}.json", "--kineto", traces / f"kineto_{rank}.json"]
         assert graphlink_once("link", "--rank-job", *pair, "--out", base / "jobs", "-q").status == 0
     (base / "pipeline").mkdir()
-    (base / "pipeline" / bubbles.NAME).write_bytes(bubbles.encode(simple(2, 8)))
+    (base / "pipeline" / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(simple(2, 8))))
     return {"traces": traces, "out": base / "out", "jobs": base / "jobs", "pipeline": base / "pipeline"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graphlink.errors import InputError
-from graphlink.nccl.read.read import DumpHead, Member
+from graphlink.nccl.read.read import DumpHead
 from graphlink.nccl.read.records import Communicator
 from graphlink.read.nccl_kinds import DumpKind
 from graphlink.run.discover.inputs import of_folders
@@ -41,7 +41,7 @@ def head(
     host: str = "",
     sizes: dict[str, int] | None = None,
 ) -> DumpHead:
-    communicators = tuple(Member(Communicator(key, size=(sizes or {}).get(key)), own) for key, own in members)
+    communicators = tuple((Communicator(key, size=(sizes or {}).get(key)), own) for key, own in members)
     return DumpHead(Path(name), DumpKind.PLUGIN, rank, pid, host, communicators)
 
 

@@ -19,8 +19,10 @@ import pytest
 
 import graphlink as graphlink_library
 from graphlink.ranks.comms import rank_comms
+from graphlink.run import state
 from graphlink.run.job import Inputs, Options, prepare
-from graphlink.run.state import RankRows, State
+from graphlink.run.out import out_of
+from graphlink.run.state import RankRows
 from graphlink.testing.et import write_et
 from graphlink.testing.kineto import write_kineto
 from graphlink.testing.machine import run
@@ -237,16 +239,16 @@ def test_jobs_with_other_side_files_or_other_members_are_done_again(four: Path, 
     dump = tmp_path / "d_rank_0.json"
     dump.write_text("[]")
     inputs = Inputs(kineto=four / "kineto_0.json", nccl=(dump,), members=(("7", (0, 1)),))
-    state, options = State(str(tmp_path / "out")), Options(timeline="none")
+    out, options = out_of(str(tmp_path / "out")), Options(timeline="none")
     bare = replace(inputs, nccl=(), members=())
     prepared = prepare(bare, options)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, 0, 4)
-    state.save(inputs, options, prepared, RankRows(comms, (), None, 1))
-    assert state.found(inputs, options) is not None
-    assert state.found(replace(inputs, members=(("7", (0, 2)),)), options) is None
-    assert state.found(bare, options) is None
+    state.save(out, inputs, options, prepared, RankRows(comms, (), None, 1))
+    assert state.found(out, inputs, options) is not None
+    assert state.found(out, replace(inputs, members=(("7", (0, 2)),)), options) is None
+    assert state.found(out, bare, options) is None
     dump.write_text("[ ]")
-    assert state.found(inputs, options) is None
+    assert state.found(out, inputs, options) is None
 
 
 CUT = "tmp-{}-999999999-x"  # of a process that does not live

@@ -18,6 +18,7 @@ from graphlink.engine import files
 from graphlink.engine.memory import USUAL_PACKING
 from graphlink.errors import InputError, OutputError
 from graphlink.run.discover import standins
+from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import unpacked_size
 from graphlink.run.job import Inputs
@@ -191,7 +192,8 @@ def test_memory_is_reckoned_with_whole_files(three: Path, tmp_path: Path) -> Non
     (tmp_path / "in" / "packed.json.gz").write_bytes(gzip.compress(text) + bytes(range(256)) * (1 << 15))
     stand = Standins(tmp_path / "stand")
     packed, plain = stand._add(files.found(f"file://{tmp_path}/in"))
-    sizes = [unpacked_size(Inputs(kineto=path, remote=stand._behind(path))) for path in (packed, plain)]
+    found = Discovered(tuple(Inputs(kineto=path) for path in (packed, plain)))
+    sizes = [unpacked_size(one) for one in stand.stood_for(found).ranks]
     assert sizes == [(tmp_path / "in" / "packed.json.gz").stat().st_size * USUAL_PACKING, len(text) + (8 << 20)]
 
 
@@ -242,13 +244,14 @@ def test_graphs_beside_recordings_are_compared_with(graphlink: Run, three: Path,
 
 
 def test_a_job_that_is_killed_while_it_puts_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    store = out_of(f"memory://{uuid.uuid4().hex}").store()
+    store = out_of(f"memory://{uuid.uuid4().hex}")
 
-    def write(folder: Path) -> None:
-        for name in ("a", "last", "z"):
-            (folder / name).write_text(name)
+    def place(name: str) -> None:
+        with store.place(name, "last") as folder:
+            for inner in ("a", "last", "z"):
+                (folder / inner).write_text(inner)
 
-    store.place("one", "last", write)
+    place("one")
     assert store.names("last") == ["one"]
     real = files.put_file
 
@@ -261,9 +264,9 @@ def test_a_job_that_is_killed_while_it_puts_leaves_nothing_that_counts(monkeypat
         patch.setattr(files, "put_file", killed)
         for name in ("one", "two"):
             with pytest.raises(KeyboardInterrupt):
-                store.place(name, "last", write)
+                place(name)
     assert store.names("last") == [] and store.read("one/last") is None
-    store.place("two", "last", write)
+    place("two")
     assert store.names("last") == ["two"]
     store.clear()
     assert not store.exists()

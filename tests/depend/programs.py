@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 
 from graphlink.depend import build as stage
+from graphlink.depend.build import Built
 from graphlink.depend.device import DeviceSide, device_side
 from graphlink.depend.host import HostSide, host_side
 from graphlink.depend.merge import Dependencies
@@ -18,7 +19,7 @@ from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import Built, Linked, Trace
+from graphlink.model import Linked, Trace
 from graphlink.read import read_kineto
 from graphlink.testing import DeviceClock, Execution, Program, RowIds, Shape, Variation, random_program, run, write_kineto
 
@@ -53,9 +54,8 @@ class Case:
         return set(zip(self.dependencies.device.source.tolist(), self.dependencies.device.device_op.tolist(), strict=True))
 
     def inferred_events(self) -> Pairs:
-        n = self.device.inferred_events
         pairs = list(zip(self.device.events.source.tolist(), self.device.events.device_op.tolist(), strict=True))
-        return set(pairs[len(pairs) - n :])
+        return set(pairs[len(self.dependencies.device.source) :])
 
     def blocked(self) -> set[int]:
         """Synchronisation calls that had to wait for more than 3 us."""

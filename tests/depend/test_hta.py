@@ -20,8 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import graphlink.depend.hta as adapter
-from graphlink.depend.hta import HtaResult, hta_waits
-from graphlink.model import NOWHERE, FoundBy, SyncKind, Trace
+from graphlink.depend.hta import hta_waits
+from graphlink.depend.hta_feed import windows
+from graphlink.model import NOWHERE, FoundBy, SyncKind, Trace, Waits
 from graphlink.read import read_kineto
 from tests.build import Call, Device, Event, Sync, build_trace
 from tests.depend.hta_rows import device_calls, edges, plain_hta, programs, repeated
@@ -31,14 +32,13 @@ STREAM, DEVICE, EVENT, WAIT = SyncKind.STREAM, SyncKind.DEVICE, SyncKind.EVENT, 
 
 
 def found(trace: Trace) -> set[tuple[str, str]]:
-    result = hta_waits(trace, device_calls(trace))
-    assert (result.failed_windows, result.skipped_windows) == (0, 0), result.warnings
-    assert (result.waits.found_by == FoundBy.HTA).all()
-    return edges(trace, result.waits)
+    waits, said = hta_waits(trace, device_calls(trace))
+    assert not any("HTA skipped" in text or " windows, first: " in text for text in said), said
+    assert (waits.found_by == FoundBy.HTA).all()
+    return edges(trace, waits)
 
 
-def rows_of(result: HtaResult) -> set[tuple[int, int, bool]]:
-    w = result.waits
+def rows_of(w: Waits) -> set[tuple[int, int, bool]]:
     target = np.where(w.call == NOWHERE, w.device_op, w.call)
     return set(zip(w.source.tolist(), target.tolist(), (w.call == NOWHERE).tolist(), strict=True))
 
@@ -50,14 +50,14 @@ def test_real_traces_give_all_the_edges_of_hta(name: str, kinds: list[int]) -> N
         pytest.skip(f"no {path}")
     trace = read_kineto(path)
     calls = device_calls(trace)
-    result = hta_waits(trace, calls)
-    assert result.warnings == ()
-    call = result.waits.call[result.waits.call != NOWHERE]
+    waits, said = hta_waits(trace, calls)
+    assert not said
+    call = waits.call[waits.call != NOWHERE]
     kind = dict(zip(trace.syncs.correlation.tolist(), trace.syncs.kind.tolist(), strict=True))
     counts = np.bincount([kind[c] for c in trace.calls.correlation[call].tolist()], minlength=4)
-    counts[WAIT] = (result.waits.device_op != NOWHERE).sum()
+    counts[WAIT] = (waits.device_op != NOWHERE).sum()
     assert counts.tolist() == kinds
-    assert rows_of(result) == plain_hta(trace, calls, 0)
+    assert rows_of(waits) == plain_hta(trace, calls, 0)
 
 
 def stream_sync(end: float = 125.0) -> dict[str, list[Call] | list[Device] | list[Sync]]:
@@ -117,9 +117,9 @@ def test_sync_row_without_its_call_is_left_out_and_counted(kind: SyncKind) -> No
         device=rows["device"],
         syncs=[*rows["syncs"], Sync(kind, 50, 130, 99, stream=7, record=3, record_stream=7)],
     )
-    result = hta_waits(trace, device_calls(trace))
-    assert edges(trace, result.waits) == {("kA", "cudaStreamSynchronize@30")}
-    assert result.left_out == {"cuda_sync row without its call": 1}
+    waits, said = hta_waits(trace, device_calls(trace))
+    assert edges(trace, waits) == {("kA", "cudaStreamSynchronize@30")}
+    assert said == ["HTA was not given 1 rows: cuda_sync row without its call"]
 
 
 def test_rows_of_unknown_streams_are_left_out_and_counted() -> None:
@@ -130,9 +130,10 @@ def test_rows_of_unknown_streams_are_left_out_and_counted() -> None:
         device=[*rows["device"], Device("orphan", 1, 2, 77)],
         syncs=[*rows["syncs"], Sync(STREAM, 140, 150, 8), Sync(WAIT, 160, 162, 9)],
     )
-    result = hta_waits(trace, device_calls(trace))
-    assert edges(trace, result.waits) == {("kA", "cudaStreamSynchronize@30")}
-    assert result.left_out == {"cuda_sync row of an unknown stream": 2, "device row without its call": 1}
+    waits, said = hta_waits(trace, device_calls(trace))
+    assert edges(trace, waits) == {("kA", "cudaStreamSynchronize@30")}
+    left_out = {"cuda_sync row of an unknown stream": 2, "device row without its call": 1}
+    assert said == [f"HTA was not given {n} rows: {reason}" for reason, n in left_out.items()]
 
 
 def test_equal_stream_ids_of_two_devices_stay_apart() -> None:
@@ -197,7 +198,7 @@ SLOW = settings(max_examples=settings().max_examples // 10, deadline=None, suppr
 @given(programs())
 def test_the_feed_gives_what_hta_gives_on_all_rows(trace: Trace) -> None:
     calls = device_calls(trace)
-    joint = rows_of(hta_waits(trace, calls))
+    joint = rows_of(hta_waits(trace, calls)[0])
     plain: set[tuple[int, int, bool]] = set()
     for device in (0, 1):
         ops, syncs = (trace.device.device == device).any(), (trace.syncs.device == device).any()
@@ -209,9 +210,9 @@ def test_the_feed_gives_what_hta_gives_on_all_rows(trace: Trace) -> None:
 @given(programs())
 def test_windows_give_the_edges_of_the_whole(trace: Trace) -> None:
     calls = device_calls(trace)
-    whole, cut = hta_waits(trace, calls), hta_waits(trace, calls, window_rows=20)
+    (whole, said), (cut, said_of_cut) = hta_waits(trace, calls), hta_waits(trace, calls, window_rows=20)
     assert rows_of(cut) == rows_of(whole)
-    assert cut.failed_windows == whole.failed_windows == 0
+    assert not any(" windows, first: " in text for text in said + said_of_cut)
 
 
 def sparse_step(shift: float, first_id: int) -> tuple[list[Call], list[Device], list[Sync]]:
@@ -230,39 +231,39 @@ def sparse_step(shift: float, first_id: int) -> tuple[list[Call], list[Device], 
 
 def test_edges_across_marks_are_found_once() -> None:
     trace = repeated(sparse_step, times=6, step_us=100)
-    result = hta_waits(trace, device_calls(trace), window_rows=5)
-    assert result.windows >= 5
+    assert len(windows(trace, 5)) >= 5
+    waits, _ = hta_waits(trace, device_calls(trace), window_rows=5)
     waits_of_host = {("k0", f"cudaStreamSynchronize@{100 * i + 50}") for i in range(6)}
-    assert edges(trace, result.waits) == waits_of_host | {("k0", f"k{1000 * i}") for i in range(1, 6)}
+    assert edges(trace, waits) == waits_of_host | {("k0", f"k{1000 * i}") for i in range(1, 6)}
 
 
 def test_window_above_the_limit_is_skipped_with_a_warning() -> None:
     trace = repeated(sparse_step, times=3, step_us=100)
-    result = hta_waits(trace, device_calls(trace), limit_events=4)
-    assert (result.windows, result.skipped_windows) == (3, 1)
-    assert "--hta-limit" in result.warnings[0]
-    assert "1 of 3 windows" in result.warnings[0]
-    assert ("k0", "cudaStreamSynchronize@150") in edges(trace, result.waits)
-    assert ("k0", "cudaStreamSynchronize@50") not in edges(trace, result.waits)
+    waits, said = hta_waits(trace, device_calls(trace), limit_events=4)
+    assert "--hta-limit" in said[0]
+    assert "skipped in 1 of 3 windows" in said[0]
+    assert ("k0", "cudaStreamSynchronize@150") in edges(trace, waits)
+    assert ("k0", "cudaStreamSynchronize@50") not in edges(trace, waits)
 
 
 def test_trace_without_marks_is_one_window() -> None:
     trace = build_trace(**stream_sync())
-    result = hta_waits(trace, device_calls(trace), limit_events=2)
-    assert (result.windows, result.skipped_windows, len(result.waits.source)) == (1, 1, 0)
+    waits, said = hta_waits(trace, device_calls(trace), limit_events=2)
+    assert not len(waits.source)
+    assert "skipped in 1 of 1 windows" in said[0]
 
 
 def test_no_sync_rows_is_said_without_running_hta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "_sync_pairs", lambda feed: pytest.fail("HTA ran"))
+    monkeypatch.setattr(adapter, "_sync_pairs", lambda *frame: pytest.fail("HTA ran"))
     trace = build_trace(calls=stream_sync()["calls"], device=stream_sync()["device"])
-    result = hta_waits(trace, device_calls(trace))
-    assert len(result.waits.source) == 0
-    assert "from cuda_sync rows only, and the trace has none" in result.warnings[0]
+    waits, said = hta_waits(trace, device_calls(trace))
+    assert len(waits.source) == 0
+    assert "from cuda_sync rows only, and the trace has none" in said[0]
 
 
 def test_empty_trace() -> None:
     trace = build_trace()
-    assert len(hta_waits(trace, device_calls(trace)).waits.source) == 0
+    assert len(hta_waits(trace, device_calls(trace))[0].source) == 0
 
 
 def test_exception_none_and_empty_are_three_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +284,13 @@ def test_exception_none_and_empty_are_three_warnings(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cpa.CPGraph, "_add_gpu_cpu_sync_edge", lambda *args: None)
     empty = hta_waits(trace, calls)
 
-    assert "HTA failed with KeyError" in raised.warnings[0]
-    assert "first line" in raised.warnings[0]
-    assert "None" in returned_none.warnings[0]
-    assert "no synchronisation edges" in empty.warnings[0]
-    assert [len(r.warnings) for r in (raised, returned_none, empty)] == [1, 1, 1]
-    assert [r.failed_windows for r in (raised, returned_none, empty)] == [1, 1, 0]
-    assert not any(len(r.waits.source) for r in (raised, returned_none, empty))
+    (_, [of_raised]), (_, [of_none]), (_, [of_empty]) = raised, returned_none, empty
+    assert "HTA failed with KeyError" in of_raised
+    assert "first line" in of_raised
+    assert "None" in of_none
+    assert "no synchronisation edges" in of_empty
+    assert ["in 1 of 1 windows" in text for text in (of_raised, of_none, of_empty)] == [True, True, False]
+    assert not any(len(waits.source) for waits, _ in (raised, returned_none, empty))
 
 
 def test_hta_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +298,7 @@ def test_hta_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setitem(sys.modules, "hta.analyzers.critical_path_analysis", None)
     trace = build_trace(**stream_sync())
-    assert "ModuleNotFoundError" in hta_waits(trace, device_calls(trace)).warnings[0]
+    assert "ModuleNotFoundError" in hta_waits(trace, device_calls(trace))[1][0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -313,7 +314,8 @@ def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch, fails: bool) ->
         monkeypatch.setattr(cpa.CPGraph, "_create_event_nodes", lambda graph: 1 // 0)
     before = state()
     trace = build_trace(**stream_sync())
-    assert hta_waits(trace, device_calls(trace)).failed_windows == int(fails)
+    _, said = hta_waits(trace, device_calls(trace))
+    assert ["HTA failed with ZeroDivisionError" in text for text in said] == [True] * fails
     assert state() == before
 
 
@@ -328,7 +330,7 @@ def test_graphs_do_not_outlive_their_window(monkeypatch: pytest.MonkeyPatch) -> 
     trace = build_trace(**stream_sync())
     gc.disable()
     try:
-        assert len(hta_waits(trace, device_calls(trace)).waits.source) == 1
+        assert len(hta_waits(trace, device_calls(trace))[0].source) == 1
         assert [graph() for graph in made] == [None]
     finally:
         gc.enable()

@@ -307,7 +307,7 @@ def test_a_kind_of_few_calls_takes_the_mode_of_all_calls() -> None:
         device += [Device("k", at + 10, at + 1_000 - lag, n), Device("other", at + 5, at + 20, n + 1, stream=9)]
     trace = build_trace(host=[Host("op", 0, at + 2_000)], calls=calls, device=device)
     found = find(link(trace, None, match_hosts(trace, None)), BuildOptions(sync="cuda"))
-    assert (len(found.dependencies.host.call), found.unexplained_calls) == (13, 0)
+    assert (len(found.dependencies.host.call), found.untold.calls) == (13, 0)
 
 
 @pytest.mark.parametrize(("lag", "found"), [(400.0, True), (401.0, False), (100.0, False)])

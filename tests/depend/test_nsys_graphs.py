@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphlink.depend.build import BuildOptions, build, find
+from graphlink.depend.build import BuildOptions, Built, build, find
 from graphlink.depend.cuda import cuda_waits
 from graphlink.graph.durations import cost_ns
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import Built, EdgeKind, Graph, Linked, SyncCalls, Trace
+from graphlink.model import EdgeKind, Graph, Linked, SyncCalls, Trace
 from graphlink.read import read_kineto, read_nsys
 from graphlink.replay.ideal import replay
 from graphlink.testing import (

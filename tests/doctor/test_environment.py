@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> dict[str, str]:
 
 
 def names(given: Support, environ: dict[str, str]) -> set[str]:
-    return {finding.kind.name for finding in environment_lacking(given, environ)}
+    return {finding.kind for finding in environment_lacking(given, environ)}
 
 
 def test_nothing_is_missing_where_all_is_there(path: dict[str, str]) -> None:

@@ -5,22 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.doctor import comm, environment, et, kineto, nccl, nsys, ranks, waits
-from graphlink.doctor.records import Finding, Kind, Level, merged
+from graphlink.doctor.kinds import _ALL, KINDS, Kind
+from graphlink.doctor.records import Finding, merged
 
-MODULES = (kineto, waits, comm, et, ranks, nsys, nccl, environment)
-KINDS: dict[str, Kind] = {kind.name: kind for module in MODULES for kind in module.KINDS}
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `([a-z-]+)` \| (lost|inferred|note) \| .* \| (.*) \|$", re.MULTILINE)
 
 
 def test_names_are_used_once() -> None:
-    assert len(KINDS) == sum(len(module.KINDS) for module in MODULES)
+    assert len(KINDS) == len(_ALL)
+
+
+def test_each_finding_is_found_somewhere_and_nothing_else_is() -> None:
+    modules = [path.read_text() for path in (ROOT / "graphlink" / "doctor").glob("*.py") if path.name != "kinds.py"]
+    assert set(KINDS) == {name for name in KINDS if any(f'"{name}"' in text for text in modules)}
+    found = {name for text in modules for name in re.findall(r'(?:Finding|if_any)\(\s*"([^"]+)"', text)}
+    assert found <= set(KINDS)
 
 
 def test_docs_and_code_list_the_same_findings() -> None:
     rows = ROW.findall((ROOT / "docs" / "doctor.md").read_text())
-    assert {name: level for name, level, _ in rows} == {name: kind.level.name.lower() for name, kind in KINDS.items()}
+    assert {name: level for name, level, _ in rows} == {name: kind.level for name, kind in KINDS.items()}
     assert len(rows) == len(KINDS)
     for name, _, record in rows:
         assert record.endswith("(capture)") == KINDS[name].by_capture, name
@@ -45,22 +50,29 @@ def test_texts_are_whole(kind: Kind) -> None:
     assert not kind.lacks.endswith(".")
 
 
-def finding(kind: Kind, share: float = 1.0, **figures: int) -> Finding:
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three more findings, a, b and c."""
+    for kind in (
+        Kind("a", "note", "{n} rows", "{n} of {m}; {t_ms} ms of them", "x"),
+        Kind("b", "lost", "b", "b", "y"),
+        Kind("c", "lost", "c", "c", "y"),
+    ):
+        monkeypatch.setitem(KINDS, kind.name, kind)
+
+
+def finding(kind: str, share: float = 1.0, **figures: int) -> Finding:
     return Finding(kind, share, figures)
 
 
-A = Kind("a", Level.NOTE, "{n} rows", "{n} of {m}; {t_ms} ms of them", "x")
-B = Kind("b", Level.LOST, "b", "b", "y")
-C = Kind("c", Level.LOST, "c", "c", "y")
-
-
+@pytest.mark.usefixtures("listed")
 def test_findings_of_ranks_add_up_and_the_worst_comes_first() -> None:
     found = merged(
         [
-            Finding(A, 0.2, {"n": 1_000, "m": 5, "t_ns": 1_500_000}, {"x": 1}, ("said",), (1,), ("f1",)),
-            finding(C, 0.5),
-            Finding(A, 0.1, {"n": 2_000, "m": 5, "t_ns": 500_000}, {"y": 3, "x": 1}, ("said", "more"), (0,), ("f0",)),
-            finding(B, 0.9),
+            Finding("a", 0.2, {"n": 1_000, "m": 5, "t_ns": 1_500_000}, {"x": 1}, ("said",), (1,), ("f1",)),
+            finding("c", 0.5),
+            Finding("a", 0.1, {"n": 2_000, "m": 5, "t_ns": 500_000}, {"y": 3, "x": 1}, ("said", "more"), (0,), ("f0",)),
+            finding("b", 0.9),
         ]
     )
     assert [f.name for f in found] == ["b", "c", "a"]
@@ -69,6 +81,7 @@ def test_findings_of_ranks_add_up_and_the_worst_comes_first() -> None:
     assert (last.parts, last.told, last.ranks, last.files, last.share) == ({"y": 3, "x": 2}, ["said", "more"], [0, 1], ["f1", "f0"], 0.2)
 
 
+@pytest.mark.usefixtures("listed")
 def test_what_is_zero_costs_nothing() -> None:
-    assert merged([finding(A, n=0, m=5, t_ns=2_000_000)])[0].costs == "2.000 ms of them"
-    assert merged([finding(A, n=0, m=5, t_ns=0)])[0].costs == "nothing in this recording"
+    assert merged([finding("a", n=0, m=5, t_ns=2_000_000)])[0].costs == "2.000 ms of them"
+    assert merged([finding("a", n=0, m=5, t_ns=0)])[0].costs == "nothing in this recording"

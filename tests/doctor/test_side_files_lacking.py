@@ -52,7 +52,7 @@ def plugin(folder: Path, *calls: list[Event], cut: bool = False) -> Path:
 
 
 def found_in(path: Path) -> dict[str, Finding]:
-    return {f.kind.name: f for f in dump_lacking(read_dump(path))}
+    return {f.kind: f for f in dump_lacking(read_dump(path))}
 
 
 @pytest.mark.parametrize(

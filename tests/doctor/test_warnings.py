@@ -57,6 +57,6 @@ def test_what_readers_of_side_files_warn_of_is_told(tmp_path: Path) -> None:
     warned = [dump for dump in (read_dump(file.path) for file in files) if dump.warnings]
     assert warned
     for dump in warned:
-        (finding,) = [f for f in dump_lacking(dump) if f.kind.name == "nccl-broken-rows"]
+        (finding,) = [f for f in dump_lacking(dump) if f.kind == "nccl-broken-rows"]
         assert finding.told == dump.warnings
         assert untold(dump.warnings, {"nccl-broken-rows"}) == []

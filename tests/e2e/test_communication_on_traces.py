@@ -50,7 +50,7 @@ def recording(name: str) -> Path:
 
 
 def traces_of(path: Path) -> tuple[Trace, ...]:
-    return read_report(path).traces if path.suffix == ".sqlite" else (read_kineto(path),)
+    return read_report(path)[1] if path.suffix == ".sqlite" else (read_kineto(path),)
 
 
 @pytest.mark.parametrize("name", TIMES)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphlink.depend.build import BuildOptions, build
+from graphlink.depend.build import BuildOptions, Built, build
 from graphlink.link.communication import communication
-from graphlink.model import Built, EdgeKind, Linked, NodeKind
+from graphlink.model import EdgeKind, Linked, NodeKind
 from tests.depend.programs import linked_of
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

@@ -7,17 +7,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import engine_tasks
 import pytest
 from engine_tasks import Task, attempts, in_time_order, processes
 
-from graphlink.engine.pool import Lost, _Worker, run_all
+from graphlink.engine.pool import Lost, _Worker
+from graphlink.engine.pool import run_all as run_in_processes
 
 KILLED = Lost("its process was killed by signal 9, most likely for want of memory")
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
+
+
+def run_all(work: Callable[[Task], int], tasks: list[Task], at_once: int, done: Callable[[int], None] = lambda _: None) -> list[int | Lost]:
+    return run_in_processes(work, tasks, at_once, done)
 
 
 def some(folder: Path, count: int, **tries: int) -> list[Task]:
@@ -117,7 +123,7 @@ if __name__ == "__main__":
         raise SystemExit(143)
     signal.signal(signal.SIGTERM, stop)
     try:
-        run_all(engine_tasks.sleep_long, [engine_tasks.Task(n, Path(sys.argv[1])) for n in range(4)], 2)
+        run_all(engine_tasks.sleep_long, [engine_tasks.Task(n, Path(sys.argv[1])) for n in range(4)], 2, lambda _: None)
     except KeyboardInterrupt:
         sys.exit(130)
 """

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import engine_tasks
 import pytest
@@ -18,13 +19,24 @@ from engine_tasks import Task, attempts, in_time_order, processes
 
 from graphlink.cli import main
 from graphlink.engine import pool
+from graphlink.engine import ray as on_ray
 from graphlink.engine.pool import Lost
-from graphlink.engine.ray import RETRIES, run_all_on_ray
+from graphlink.engine.ray import RETRIES
 from graphlink.errors import InputError, UsageError
 from graphlink.testing import Training, run, training_program, write_kineto
 
 HERE = Path(__file__).parent
 PATH = f"{HERE.parents[1]}{os.pathsep}{HERE}"  # where nodes find this tree and the work of these tests
+
+
+def run_all_on_ray(
+    work: Callable[[Any], Any],
+    tasks: Sequence[Any],
+    at_once: int | None = None,
+    done: Callable[[int], None] = lambda _: None,
+    estimates_bytes: Sequence[int] | None = None,
+) -> list[Any]:
+    return on_ray.run_all_on_ray(work, tasks, at_once, done, [1] * len(tasks) if estimates_bytes is None else estimates_bytes)
 
 
 def some(folder: Path, count: int, **tries: int) -> list[Task]:
@@ -58,7 +70,7 @@ def test_results_come_in_order_and_are_those_of_processes(cluster: str, tmp_path
     tasks = some(tmp_path, 6)
     got = run_all_on_ray(engine_tasks.slow_square, tasks, at_once, told.append)
     assert os.getpid() not in processes(tmp_path)
-    assert got == pool.run_all(engine_tasks.slow_square, tasks, 2) == [0, 1, 4, 9, 16, 25]
+    assert got == pool.run_all(engine_tasks.slow_square, tasks, 2, lambda _: None) == [0, 1, 4, 9, 16, 25]
     assert told == [1, 2, 3, 4, 5, 6]
     assert run_all_on_ray(engine_tasks.square, []) == []
 
@@ -137,7 +149,8 @@ def stop(number, frame):
 signal.signal(signal.SIGTERM, stop)
 tasks = [engine_tasks.Task(n, Path(sys.argv[2]), n == 1) for n in range(3)]
 try:
-    print(run_all_on_ray(getattr(engine_tasks, sys.argv[1]), tasks), signal.getsignal(signal.SIGTERM) is stop)
+    done = run_all_on_ray(getattr(engine_tasks, sys.argv[1]), tasks, None, lambda _: None, [1] * len(tasks))
+    print(done, signal.getsignal(signal.SIGTERM) is stop)
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -227,7 +240,7 @@ def test_a_running_cluster_is_joined_and_left_running(cluster: str, tmp_path: Pa
 def test_an_address_where_nothing_answers_is_told_at_once() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' in a clone of graphlink")
     environment = {**os.environ, "PYTHONPATH": PATH, "RAY_ADDRESS": "127.0.0.1:1"}
-    code = "from graphlink.engine.ray import run_all_on_ray; run_all_on_ray(abs, [1, 2])"
+    code = "from graphlink.engine.ray import run_all_on_ray; run_all_on_ray(abs, [1, 2], None, print, [1, 1])"
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert "InputError: no Ray cluster answers at 127.0.0.1:1 (" in ran.stderr
 

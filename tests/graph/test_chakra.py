@@ -4,7 +4,6 @@ import io
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
@@ -14,9 +13,10 @@ from hypothesis import strategies as st
 from graphlink.graph import attributes
 from graphlink.graph import write_et as chakra
 from graphlink.graph.durations import cost_ns, lanes, micros, on_host
-from graphlink.graph.target import plan, written_all
-from graphlink.model import NOWHERE, CommKind, CommNode, Communication, EdgeKind, Graph, Linked, NodeKind, ProcessGroup
+from graphlink.graph.target import plan
+from graphlink.model import NOWHERE, CommKind, Communication, EdgeKind, Graph, Linked, NodeKind
 from graphlink.ranks import group_ids as groups
+from tests.comm_ops import Op
 from tests.pipeline.hand import ALL_REDUCE, EPOCH_NS, N, communication, every_kind, graph, records
 
 
@@ -176,7 +176,7 @@ def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_integer_columns_equal_plain_messages(rows: list[tuple[int, int, bool]]) -> None:
     big, small = (np.array([r[i] for r in rows], np.int64) for i in (0, 1))
     where = np.array([r[2] for r in rows], np.bool_)
-    blobs = attributes.int_blobs([attributes.IntColumn("a", big), attributes.IntColumn("start_ns", small, where)], len(rows))
+    blobs = attributes.int_blobs([("a", big, None), ("start_ns", small, where)], len(rows))
     plain = [
         pb.Node(
             attr=[pb.AttributeProto(name="a", int64_val=a)] + ([pb.AttributeProto(name="start_ns", int64_val=b)] if there else [])
@@ -215,31 +215,28 @@ def test_whole_micros_are_exact_along_every_lane_at_every_node(rows: list[tuple[
         assert abs(sums[lane][1] * 1000 - sums[lane][0]) <= 500
 
 
-OF_ONE = ProcessGroup("self", ranks=(0,))
-
-
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
         (ALL_REDUCE, (pb.COMM_COLL_NODE, 0, None)),
-        (CommNode(CommKind.COLLECTIVE, "REDUCE", comm_type=pb.REDUCE, size_bytes=8, group=0), (pb.COMM_COLL_NODE, pb.ALL_REDUCE, "REDUCE")),
-        (CommNode(CommKind.COLLECTIVE, "GATHER", comm_type=pb.GATHER, size_bytes=8, group=0), (pb.COMM_COLL_NODE, pb.ALL_GATHER, "GATHER")),
+        (Op(CommKind.COLLECTIVE, "REDUCE", type=pb.REDUCE, bytes=8, group=0), (pb.COMM_COLL_NODE, pb.ALL_REDUCE, "REDUCE")),
+        (Op(CommKind.COLLECTIVE, "GATHER", type=pb.GATHER, bytes=8, group=0), (pb.COMM_COLL_NODE, pb.ALL_GATHER, "GATHER")),
         (
-            CommNode(CommKind.COLLECTIVE, "SCATTER", comm_type=pb.SCATTER, size_bytes=8, group=0),
+            Op(CommKind.COLLECTIVE, "SCATTER", type=pb.SCATTER, bytes=8, group=0),
             (pb.COMM_COLL_NODE, pb.BROADCAST, "SCATTER"),
         ),
         (
-            CommNode(CommKind.COLLECTIVE, "REDUCE_SCATTER_BLOCK", comm_type=pb.REDUCE_SCATTER_BLOCK, size_bytes=8, group=0),
+            Op(CommKind.COLLECTIVE, "REDUCE_SCATTER_BLOCK", type=pb.REDUCE_SCATTER_BLOCK, bytes=8, group=0),
             (pb.COMM_COLL_NODE, pb.REDUCE_SCATTER, "REDUCE_SCATTER_BLOCK"),
         ),
-        (CommNode(CommKind.COLLECTIVE, "BARRIER", comm_type=pb.BARRIER, size_bytes=8, group=0), (pb.COMP_NODE, None, "BARRIER")),
-        (CommNode(CommKind.COLLECTIVE, "ALL_GATHER", comm_type=pb.ALL_GATHER, group=0), (pb.COMP_NODE, None, "ALL_GATHER")),
-        (CommNode(CommKind.COLLECTIVE, "ALL_REDUCE", comm_type=0, size_bytes=8, group=1), (pb.COMP_NODE, None, "ALL_REDUCE")),
-        (CommNode(CommKind.UNKNOWN, "ncclKernel_X"), (pb.COMP_NODE, None, "ncclKernel_X")),
-        (CommNode(CommKind.SEND, "SEND", size_bytes=8, group=0), (pb.COMP_NODE, None, "SEND")),
+        (Op(CommKind.COLLECTIVE, "BARRIER", type=pb.BARRIER, bytes=8, group=0), (pb.COMP_NODE, None, "BARRIER")),
+        (Op(CommKind.COLLECTIVE, "ALL_GATHER", type=pb.ALL_GATHER, group=0), (pb.COMP_NODE, None, "ALL_GATHER")),
+        (Op(CommKind.COLLECTIVE, "ALL_REDUCE", type=0, bytes=8, group=1), (pb.COMP_NODE, None, "ALL_REDUCE")),
+        (Op(CommKind.UNKNOWN, "ncclKernel_X"), (pb.COMP_NODE, None, "ncclKernel_X")),
+        (Op(CommKind.SEND, "SEND", bytes=8, group=0, peer=0), (pb.COMP_NODE, None, "SEND")),
     ],
 )
-def test_what_astra_sim_cannot_run_is_replaced_and_said(node: CommNode, expected: tuple[int, int | None, str | None]) -> None:
+def test_what_astra_sim_cannot_run_is_replaced_and_said(node: Op, expected: tuple[int, int | None, str | None]) -> None:
     _, nodes, _ = written(every_kind(), records(), communication(node))
     values = attrs(nodes[9])
     got = nodes[9].type, values.get("comm_type", (0, None))[1], values.get("comm_type_recorded", (0, None))[1]
@@ -249,7 +246,7 @@ def test_what_astra_sim_cannot_run_is_replaced_and_said(node: CommNode, expected
 
 
 def test_target_chakra_writes_what_was_recorded() -> None:
-    node = CommNode(CommKind.COLLECTIVE, "REDUCE", comm_type=pb.REDUCE, size_bytes=8, group=1)
+    node = Op(CommKind.COLLECTIVE, "REDUCE", type=pb.REDUCE, bytes=8, group=1)
     _, nodes, _ = written(every_kind(), records(), communication(node), target="chakra")
     values = attrs(nodes[9])
     assert (nodes[9].type, values["comm_type"][1], values["pg_desc"][1]) == (pb.COMM_COLL_NODE, pb.REDUCE, "self")
@@ -258,7 +255,7 @@ def test_target_chakra_writes_what_was_recorded() -> None:
 
 @pytest.mark.parametrize(("kind", "type_"), [(CommKind.SEND, pb.COMM_SEND_NODE), (CommKind.RECV, pb.COMM_RECV_NODE)])
 def test_messages_name_both_ends_and_a_tag(kind: CommKind, type_: int) -> None:
-    node = CommNode(kind, kind.name, size_bytes=64, group=0, src=0 if kind == CommKind.SEND else 1, dst=1 if kind == CommKind.SEND else 0)
+    node = Op(kind, kind.name, bytes=64, group=0, peer=1)
     _, nodes, _ = written(every_kind(), records(), communication(node))
     values = attrs(nodes[9])
     ends = ("int32_val", 0), ("int32_val", 1)
@@ -315,6 +312,6 @@ def test_a_node_with_very_many_dependencies() -> None:
 
 
 def test_nodes_that_differ_only_in_what_is_not_written_share_how_they_are() -> None:
-    nodes = (ALL_REDUCE, msgspec.structs.replace(ALL_REDUCE, seq=1), msgspec.structs.replace(ALL_REDUCE, uneven=True))
-    one, other, third = written_all(nodes, communication(ALL_REDUCE), 0, "astra-sim")
+    comm = communication(ALL_REDUCE, ALL_REDUCE._replace(seq=1), host=(ALL_REDUCE._replace(uneven=True),))
+    one, other, third = plan(every_kind(), comm, 0, "astra-sim").by_node.values()
     assert one is other is third

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,18 +14,26 @@ from hypothesis import strategies as st
 
 from graphlink.graph import gains, latency, order, relief
 from graphlink.graph import slack as slack_module
-from graphlink.graph.critical import SHARES, Share, ShareNs, critical_path
+from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs, critical_path
 from graphlink.graph.durations import cost_ns
-from graphlink.graph.gains import Gains, Replayed, top_gains
+from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import Costs, costs
 from graphlink.graph.names import Names
-from graphlink.graph.slack import NEVER, crossing, least_over, slack
+from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
-from graphlink.model import NOWHERE, EdgeKind, Graph, NodeKind
+from graphlink.model import NOWHERE, U8, EdgeKind, Graph, NodeKind
 from graphlink.replay.ideal import longest_path, replay
 from tests.pipeline.hand import N, graph, records
 
 K, E = NodeKind, EdgeKind
+
+
+class Replayed(NamedTuple):
+    graph: Graph
+    slack: Slack
+    path: CriticalPath
+    share: U8
+    names: Names
 
 
 def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
@@ -39,7 +48,7 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
 
 
 def gains_of(r: Replayed, top: int = 100) -> Gains:
-    return top_gains(r, records(), top)
+    return top_gains(r.graph, records(), *r[1:], top)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -247,10 +256,10 @@ def waiting() -> Graph:
 
 def test_a_sync_point_is_all_edges_of_its_call() -> None:
     g = waiting()
-    first, second = sync_points(g)
-    assert (first, second) == (SyncPoint(2, (2, 3)), SyncPoint(4, (5,)))
-    found = sync_gains(g, (first, second), (r := replayed(g)).slack, r.path)
-    assert [(s.point, s.source, s.gain_ns) for s in found] == [(first, 1, 13)]
+    points = [first, _] = sync_points(g)
+    assert points == [SyncPoint(2, (2, 3)), SyncPoint(4, (5,))]
+    found = sync_gains(g, points, (r := replayed(g)).slack, r.path)
+    assert found == [(first, 1, 13)]
     assert total(g) - total(g, without=first.edge) == 13  # the second call waits for the kernel then, and 3 + 10 are done by it
 
 
@@ -259,7 +268,7 @@ def test_a_sync_point_is_all_edges_of_its_call() -> None:
 def test_gains_of_sync_points(g: Graph) -> None:
     points = sync_points(g)
     r = replayed(g)
-    found = {s.point: s.gain_ns for s in sync_gains(g, points, r.slack, r.path)}
+    found = {point: gain_ns for point, _, gain_ns in sync_gains(g, points, r.slack, r.path)}
     assert sorted(e for p in points for e in p.edge) == np.flatnonzero(g.edge_kind == E.SYNC).tolist()
     for point in points:
         assert found.get(point, 0) == total(g) - total(g, without=point.edge)
@@ -269,7 +278,7 @@ def test_an_empty_graph() -> None:
     r = replayed(graph([]))
     found = gains_of(r)
     assert (found.ops, found.families, found.shares) == ([], [], ShareNs(**dict.fromkeys(SHARES, 0)))
-    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.path) == ()
+    assert sync_gains(r.graph, sync_points(r.graph), r.slack, r.path) == []
 
 
 _ZERO = ("start_ns", "end_ns", "self_ns", "wait_ns", "start_delay_ns", "launch_latency_ns", "overlap_ns", "tid", "device", "stream")

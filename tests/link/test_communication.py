@@ -11,6 +11,7 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Comm, CommKind, Communication, DeviceKind, HostTrace, ProcessGroup, Trace
 from tests.build import Call, Device, Host, Node, build_et, build_trace
+from tests.comm_ops import listed
 
 PAIR = ProcessGroup("13", "tp", size=2, ranks=(4, 6))
 REDUCE = Comm("allreduce", "BFloat16", 512, 512, pg_name="13", ranks=(4, 6), group_size=2)
@@ -115,9 +116,9 @@ def test_the_tensor_tells_the_element_size_of_a_type_that_is_not_known() -> None
 
 def test_a_kernel_takes_type_size_and_group_from_the_op_that_launched_it() -> None:
     got = launched(REDUCE)
-    (node,) = got.device_node
-    assert (node.kind, node.recorded, node.comm_type, node.size_bytes) == (CommKind.COLLECTIVE, "ALL_REDUCE", 0, 1024)
-    assert (got.groups[0].name, got.groups[0].ranks) == ("13", (4, 6))
+    (node,) = listed(got.ops)
+    assert (node.kind, node.name, node.type, node.bytes) == (CommKind.COLLECTIVE, "ALL_REDUCE", 0, 1024)
+    assert got.ops.groups[0] == ((4, 6), "13")
     assert got.warnings == ()
 
 
@@ -126,8 +127,8 @@ def test_what_only_the_et_says_is_taken_from_it() -> None:
     trace = build_trace(rows, [Call("cudaLaunchKernel", 2, 3, 1)], [Device("ncclKernel_SendRecv", 10, 20, 1)], world_size=2)
     call = Comm("all_to_allv", "", 96, 96, (48, 48), (48, 48), pg_name="94594108284448", elem_bytes=8)
     got = typed(trace, build_et([Node("record_param_comms", 1, comm=call), Node("x", 2)]))
-    assert [(n.recorded, n.size_bytes) for n in got.device_node] == [("ALL_TO_ALL", 768)]
-    assert got.groups[0].ranks == (0, 1)
+    assert [(n.name, n.bytes) for n in listed(got.ops)] == [("ALL_TO_ALL", 768)]
+    assert got.ops.groups[0][0] == (0, 1)
 
 
 def test_kineto_holds_where_the_et_has_another_group() -> None:
@@ -135,7 +136,7 @@ def test_kineto_holds_where_the_et_has_another_group() -> None:
     trace = build_trace(rows, [Call("cudaLaunchKernel", 2, 3, 1)], [Device("nccl", 10, 20, 1)])
     other = Comm("allreduce", "BFloat16", 512, 512, pg_name="13", ranks=(4,), group_size=1)
     got = typed(trace, build_et([Node("record_param_comms", 1, comm=other), Node("x", 2)]))
-    assert got.groups[0].ranks == (4, 6)
+    assert got.ops.groups[0][0] == (4, 6)
     assert any("13 has ranks [4] in the ET, [4, 6] in Kineto (1 calls)" in w for w in got.warnings)
 
 
@@ -154,20 +155,20 @@ def test_copies_and_computation_in_a_call_are_no_communication() -> None:
 
 def test_the_bytes_of_a_call_with_two_kernels_count_once() -> None:
     got = launched(REDUCE, [Device("ncclDevKernel_X", 10, 20, 1), Device("ncclDevKernel_X", 20, 30, 1)])
-    assert [n.size_bytes for n in got.device_node] == [1024, 0]
-    assert got.device_node[1].kind is CommKind.UNKNOWN
+    assert [n.bytes for n in listed(got.ops)] == [1024, 0]
+    assert listed(got.ops)[1].kind is CommKind.UNKNOWN
 
 
 def test_an_orphan_kernel_with_its_own_arguments_is_typed() -> None:
     got = typed(build_trace([], [], [Device("ncclDevKernel_X", 10, 20, 1, comm=REDUCE)]))
-    assert got.device_node[0].recorded == "ALL_REDUCE"
+    assert listed(got.ops)[0].name == "ALL_REDUCE"
 
 
 def test_a_kernel_without_parameters_is_unknown_under_the_name_of_its_range() -> None:
     rows = [Host("record_param_comms", 0, 9), Host("nccl:all_to_all", 1, 8, annotation=True)]
     kernels = [Device("ncclKernel_SendRecv_RING(ncclDevComm*)", 10, 20, c) for c in (1, 2)]
     got = typed(build_trace(rows, [Call("cudaLaunchKernel", 2, 3, 1)], kernels))
-    assert [(n.kind, n.recorded) for n in got.device_node] == [
+    assert [(n.kind, n.name) for n in listed(got.ops)] == [
         (CommKind.UNKNOWN, "ALL_TO_ALL"),
         (CommKind.UNKNOWN, "ncclKernel_SendRecv_RING"),
     ]
@@ -177,7 +178,7 @@ def test_a_kernel_without_parameters_is_unknown_under_the_name_of_its_range() ->
 @pytest.mark.parametrize("elems", [1 << 62, -5])
 def test_bytes_that_make_no_int64_are_unknown(elems: int) -> None:
     got = launched(msgspec.structs.replace(REDUCE, in_nelems=elems))
-    assert got.device_node[0].kind is CommKind.UNKNOWN
+    assert listed(got.ops)[0].kind is CommKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -196,17 +197,17 @@ def test_which_calls_may_differ_in_size(call: Comm, uneven: bool) -> None:
 
 
 def test_a_node_has_the_number_of_its_call() -> None:
-    (node,) = launched(msgspec.structs.replace(REDUCE, seq=17)).device_node
+    (node,) = listed(launched(msgspec.structs.replace(REDUCE, seq=17)).ops)
     assert (node.seq, node.uneven) == (17, False)
 
 
 def test_peers_are_global_ranks() -> None:
     send = Comm("send", "Float", 10, 10, pg_name="13", ranks=(4, 6), group_size=2, dst_rank=1)
-    (node,) = launched(send).device_node
-    assert (node.kind, node.src, node.dst, node.tag, node.size_bytes) == (CommKind.SEND, 4, 6, 0, 40)
+    (node,) = listed(launched(send).ops)
+    assert (node.kind, node.peer, node.tag, node.bytes) == (CommKind.SEND, 6, 0, 40)
     recv = Comm("recv", "Float", 10, 10, pg_name="13", ranks=(4, 6), group_size=2, rank=1)  # before "Src Rank"
-    (node,) = launched(recv).device_node
-    assert (node.kind, node.src, node.dst) == (CommKind.RECV, 6, 4)
+    (node,) = listed(launched(recv).ops)
+    assert (node.kind, node.peer) == (CommKind.RECV, 6)
 
 
 @pytest.mark.parametrize(
@@ -221,13 +222,13 @@ def test_peers_are_global_ranks() -> None:
 )
 def test_where_the_ranks_of_a_group_come_from(about: dict[str, object], expected: tuple[int, ...] | None) -> None:
     got = launched(Comm("allreduce", "Float", 1, 1, pg_name="13", group_size=2), **about)
-    assert (got.groups[0].ranks if got.groups else None) == expected
-    assert (got.device_node[0].kind is CommKind.UNKNOWN) == (expected is None)
+    assert (got.ops.groups[0][0] if got.ops.groups else None) == expected
+    assert (listed(got.ops)[0].kind is CommKind.UNKNOWN) == (expected is None)
 
 
 def test_the_only_group_of_unknown_size_is_taken_as_the_world_with_a_warning() -> None:
     got = launched(Comm("allreduce", "Float", 1, 1, pg_name="9459"), world_size=8)
-    assert got.groups[0].ranks == tuple(range(8))
+    assert got.ops.groups[0][0] == tuple(range(8))
     assert any("taken as all ranks" in w for w in got.warnings)
 
 
@@ -242,11 +243,11 @@ def test_gloo_ranges_take_peer_and_tag_from_the_op_in_which_they_began() -> None
     world = ProcessGroup("0", "default_pg", size=4, ranks=(0, 1, 2, 3))
     got = typed(build_trace(rows, rank=1, world_size=4, process_groups=(world,)))
     assert got.host_row.tolist() == [1, 3, 4]
-    assert [(n.kind, n.src, n.dst, n.tag, n.size_bytes) for n in got.host_node[:2]] == [
-        (CommKind.SEND, 1, 2, 3, 16384),
-        (CommKind.RECV, 0, 1, 0, 16384),
+    assert [(n.kind, n.peer, n.tag, n.bytes) for n in listed(got.ops)[:2]] == [
+        (CommKind.SEND, 2, 3, 16384),
+        (CommKind.RECV, 0, 0, 16384),
     ]
-    assert got.host_node[2].kind is CommKind.UNKNOWN
+    assert listed(got.ops)[2].kind is CommKind.UNKNOWN
 
 
 def coalesced(*comms: Comm) -> Communication:
@@ -259,24 +260,24 @@ def coalesced(*comms: Comm) -> Communication:
 
 
 def test_a_kernel_that_follows_one_coalesced_call_is_that_call() -> None:
-    (node,) = coalesced(Comm("send", "Float", 10, 10, pg_name="13", dst_rank=1)).device_node
-    assert (node.kind, node.dst, node.size_bytes) == (CommKind.SEND, 6, 40)
+    (node,) = listed(coalesced(Comm("send", "Float", 10, 10, pg_name="13", dst_rank=1)).ops)
+    assert (node.kind, node.peer, node.bytes) == (CommKind.SEND, 6, 40)
 
 
 def test_coalesced_collectives_of_one_type_add_up() -> None:
-    (node,) = coalesced(REDUCE, REDUCE).device_node
-    assert (node.recorded, node.size_bytes) == ("ALL_REDUCE", 2048)
+    (node,) = listed(coalesced(REDUCE, REDUCE).ops)
+    assert (node.name, node.bytes) == ("ALL_REDUCE", 2048)
 
 
 def test_a_kernel_that_sends_and_receives_is_unknown_and_says_what_it_does() -> None:
     p2p = [Comm(name, "Float", 10, 10, pg_name="13", rank=1) for name in ("send", "recv")]
-    (node,) = coalesced(*p2p).device_node
-    assert (node.kind, node.recorded) == (CommKind.UNKNOWN, "coalesced SEND, RECV")
+    (node,) = listed(coalesced(*p2p).ops)
+    assert (node.kind, node.name) == (CommKind.UNKNOWN, "coalesced SEND, RECV")
 
 
 def test_an_unnamed_call_belongs_to_the_only_group() -> None:
     got = launched(Comm("allreduce", "Float", 1, 1), process_groups=(PAIR,))
-    assert got.groups[0].name == "13"
+    assert got.ops.groups[0][1] == "13"
 
 
 def beside(name: str, op: str = "aten::x", *, annotation: bool = False, kind: DeviceKind = DeviceKind.KERNEL) -> Communication:
@@ -287,7 +288,7 @@ def beside(name: str, op: str = "aten::x", *, annotation: bool = False, kind: De
 
 def test_kernels_of_libraries_that_communicate_are_communication_under_their_own_name() -> None:
     got = beside("void dpsk::ep::internode::combine<false, 8>(int4*)")
-    assert [(n.kind, n.recorded) for n in got.device_node] == [(CommKind.UNKNOWN, "dpsk::ep::internode::combine")]
+    assert [(n.kind, n.name) for n in listed(got.ops)] == [(CommKind.UNKNOWN, "dpsk::ep::internode::combine")]
     assert got.warnings == (
         "communication without parameters or group, a COMP_NODE whose time counts as communication: 1 x dpsk::ep::internode::combine",
     )
@@ -337,7 +338,7 @@ def test_kernels_that_may_be_either_stay_computation_and_are_named_with_their_ti
 
 def test_computation_by_its_name_in_a_recorded_call_is_computation() -> None:
     got = launched(REDUCE, [Device("void at::native::vectorized_elementwise_kernel<4>()", 5, 9, 1), Device("ncclDevKernel_X", 10, 20, 1)])
-    assert (got.device_row.tolist(), got.device_node[0].recorded) == ([1], "ALL_REDUCE")
+    assert (got.device_row.tolist(), listed(got.ops)[0].name) == ([1], "ALL_REDUCE")
 
 
 def test_a_kernel_of_another_library_stands_for_no_recorded_call_of_a_process_group() -> None:
@@ -345,4 +346,4 @@ def test_a_kernel_of_another_library_stands_for_no_recorded_call_of_a_process_gr
     calls = [Call("cudaLaunchKernel", 10, 11, 1), Call("cudaLaunchKernelExC", 20, 21, 2)]
     kernels = [Device("void deep_ep::intranode::dispatch<8>()", 30, 40, 1), Device("ncclDevKernel_X", 40, 50, 2)]
     got = typed(build_trace(rows, calls, kernels, rank=4, process_groups=(PAIR,)))
-    assert [n.recorded for n in got.device_node] == ["deep_ep::intranode::dispatch", "ALL_REDUCE"]
+    assert [n.name for n in listed(got.ops)] == ["deep_ep::intranode::dispatch", "ALL_REDUCE"]

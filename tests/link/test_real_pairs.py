@@ -15,6 +15,7 @@ from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, CommKind, Linked
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
+from tests.comm_ops import listed
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 long = pytest.mark.long
@@ -72,7 +73,7 @@ def test_two_runs_of_one_program_link_with_warnings() -> None:
     assert "pid (ET 3233936, Kineto 2910249)" in text
     assert "date (ET 2024-04-17" in text
     assert "size of process group '0' (ET 1, Kineto 2)" in text
-    assert communication(got).groups[0].ranks == (0, 1)
+    assert communication(got).ops.groups[0][0] == (0, 1)
 
 
 @long
@@ -127,20 +128,20 @@ def test_device_ops_have_a_call_or_a_reason(kineto: str, ops: int, before_window
 )
 def test_collectives_are_typed_and_sized(folder: str, expected: dict[tuple[str, int], int]) -> None:
     got = communication(linked(f"{folder}/kineto_0", f"{folder}/et_0"))
-    assert Counter((n.recorded, n.size_bytes) for n in got.device_node) == expected
-    assert len(got.groups) == 1
+    assert Counter((n.name, n.bytes) for n in listed(got.ops)) == expected
+    assert len(got.ops.groups) == 1
 
 
 @pytest.mark.parametrize("run", ["1f1b", pytest.param("interleaved-zb", marks=long)])
 def test_every_gloo_range_is_a_send_or_receive_and_both_ends_agree(run: str) -> None:
-    sends: Counter[tuple[int | None, int | None, int | None, int]] = Counter()
+    sends: Counter[tuple[int, ...]] = Counter()
     recvs = Counter(sends)
     for rank in range(4):
         got = linked(f"pipelining-cpu/{run}/kineto_{rank}", f"pipelining-cpu/{run}/et_{rank}")
         comm = communication(got)
         assert len(comm.host_row) == np.count_nonzero(got.crossing)
-        for node in comm.host_node:
-            ends = sends if node.kind is CommKind.SEND else recvs
-            ends[node.src, node.dst, node.tag, node.size_bytes] += 1
+        for op in listed(comm.ops):
+            ends, way = (sends, (rank, op.peer)) if op.kind is CommKind.SEND else (recvs, (op.peer, rank))
+            ends[(*way, op.tag, op.bytes)] += 1
     assert sends == recvs
     assert sum(sends.values()) > 0

@@ -12,7 +12,6 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Linked
 from graphlink.nccl.join import join
-from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
@@ -72,4 +71,4 @@ def join_rank(folder: Path, files: Sequence[TrueFile], rank: int) -> Joined:
     linked = link(trace, None, match_hosts(trace, None))
     own = tuple(file for file in files if rank in file.process)
     dumps = tuple(read_dump(file.path) for file in own)
-    return Joined(rank, linked, own, dumps, join(ops_of(linked, communication(linked)), dumps, rank))
+    return Joined(rank, linked, own, dumps, join(linked, communication(linked), dumps, rank))

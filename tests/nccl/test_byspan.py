@@ -12,7 +12,6 @@ from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import Comm
 from graphlink.nccl.join import join
-from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.read import read_dump
 from graphlink.nccl.records import SideFiles
 from tests.build import Host, build_trace
@@ -28,8 +27,7 @@ def joined(made: tuple[float, ...], folder: Path, elements: int = 256) -> SideFi
         rows.append(Host("gloo:all_reduce", at + 700, at + 1_700, tid=8, annotation=True, rf_id=2 * k + 3, comm=comm))
     trace = build_trace(rows, rank=0, world_size=2)
     linked = link(trace, None, match_hosts(trace, None))
-    ops = ops_of(linked, communication(linked))
-    base_ns = int(ops.issued_ns[0]) - ASKED[0] * 1_000
+    base_ns = int(trace.host.start_ns[0]) - ASKED[0] * 1_000
     entries = [
         {
             "record_id": k, "pg_id": 0, "process_group": ["0", "default_pg"], "is_p2p": False, "collective_seq_id": 70 + k,
@@ -40,7 +38,7 @@ def joined(made: tuple[float, ...], folder: Path, elements: int = 256) -> SideFi
     ]  # fmt: skip
     file = folder / "flight_recorder_0.json"
     file.write_text(json.dumps({"version": "2.10", "pg_config": {"0": {"0": {"desc": "", "ranks": [0, 1]}}}, "entries": entries}))
-    return join(ops, (read_dump(file),), 0)
+    return join(linked, communication(linked), (read_dump(file),), 0)
 
 
 def test_an_entry_is_the_row_that_was_asked_for_while_it_was_made_however_late_in_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphlink.link.communication import communication
 from graphlink.testing import ClusterRun, ClusterTraining, Differs, Dropped, EarlyEnd, Fault, LateStart, OtherOrder, cluster_run
 from graphlink.testing.nccl_records import KINDS, NcclProfile
 from tests.nccl.joined import Joined, join_run
@@ -148,7 +149,8 @@ def test_files_of_several_kinds_meet_one_op_each(run: ClusterRun, tmp_path: Path
     kinds = [join_run(run, tmp_path / kind, NcclProfile(kind=kind), ranks=(3,))[0] for kind in ("plugin", "flight-json", "proxy")]
     dumps = tuple(dump for one in kinds for dump in one.dumps)
     files = tuple(file for one in kinds for file in one.files)
-    both = dataclasses.replace(kinds[0], dumps=dumps, files=files, joined=join(kinds[0].joined.ops, dumps, 3))
+    linked = kinds[0].linked
+    both = dataclasses.replace(kinds[0], dumps=dumps, files=files, joined=join(linked, communication(linked), dumps, 3))
     _check([both])
     assert len(both.joined.op) == both.possible() == 3 * len(kinds[0].joined.op)
 
@@ -166,7 +168,7 @@ def test_a_rank_without_files_has_no_lines(run: ClusterRun, tmp_path: Path) -> N
     from graphlink.nccl.join import join
 
     (one,) = join_run(run, tmp_path, NcclProfile(), ranks=(0,))
-    nothing = join(one.joined.ops, (), 0)
+    nothing = join(one.linked, communication(one.linked), (), 0)
     assert nothing.groups == []
     assert len(nothing.op) == len(nothing.split.op) == 0
 

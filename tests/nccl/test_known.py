@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from graphlink.link.communication import communication
@@ -107,13 +106,10 @@ def test_members_that_the_trace_lacks_are_told_by_side_files(run: ClusterRun, ki
     everyone = {"0": tuple(range(8))}  # as many as the world has: that the trace tells
     assert everyone | listed == {group.name: group.members for group in run.groups if rank in group.members}
     after = communication(linked, known)
-    unknown = np.array([node.kind == CommKind.UNKNOWN for node in before.device_node])
-    assert unknown.any()
-    assert not any(node.kind == CommKind.UNKNOWN for node in after.device_node)
+    assert (before.ops.kind == CommKind.UNKNOWN).any()
+    assert not (after.ops.kind == CommKind.UNKNOWN).any()
     columns = run.ranks[rank]
-    assert [after.groups[node.group].ranks for node in after.device_node if node.group is not None] == [
-        columns.groups[g][0] for g in columns.group.tolist()
-    ]
+    assert [after.ops.groups[g][0] for g in after.ops.group.tolist()] == [columns.groups[g][0] for g in columns.group.tolist()]
 
 
 def test_what_the_trace_says_of_members_holds(run: ClusterRun, tmp_path: Path) -> None:
@@ -121,4 +117,4 @@ def test_what_the_trace_says_of_members_holds(run: ClusterRun, tmp_path: Path) -
     trace = read_kineto(tmp_path / "kineto_0.json")
     linked = link(trace, None, match_hosts(trace, None))
     other = tuple(group.__class__(name=group.name, size=8, ranks=(7, 6, 5, 4, 3, 2, 1, 0)) for group in trace.process_groups)
-    assert communication(linked, other).groups == communication(linked).groups
+    assert communication(linked, other).ops.groups == communication(linked).ops.groups

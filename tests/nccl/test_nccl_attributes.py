@@ -27,7 +27,7 @@ SPLIT = [(1, 1_000, 0, 30_000, 4_000, 5_000)]
 def written(files: SideFiles | None) -> bytes:
     g, comm = every_kind(), communication(ALL_REDUCE, host=(ALL_REDUCE,))
     out = io.BytesIO()
-    heading, ids = chakra.Heading(0, 2, g.epoch_ns), {comm.groups[0].key: 5}
+    heading, ids = chakra.Heading(0, 2, g.epoch_ns), {comm.ops.groups[0]: 5}
     chakra.write_et(out, g.with_columns(columns(g, files)), records(), comm, plan(g, comm, 0, "astra-sim"), ids, heading)
     return out.getvalue()
 

@@ -33,7 +33,7 @@ OFFSET = changed(CLOCK, offset_ns=EPOCH_NS - OWN_NS)
 
 def made(files: SideFiles | None) -> Shown:
     comm = communication(ALL_REDUCE)
-    return replace(shown(every_kind(), records(), comm, {comm.groups[0].key: 5}), nccl=files)
+    return replace(shown(every_kind(), records(), comm, {comm.ops.groups[0]: 5}), nccl=files)
 
 
 def told(*dumps: Dump, clock: NcclClock = OFFSET) -> list[Row]:

@@ -9,7 +9,9 @@ import pytest
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.nccl.ops import function_of, function_of_kernel, ops_of
+from graphlink.model import NOWHERE
+from graphlink.nccl.ops import function_of, function_of_kernel, op_side
+from graphlink.read.columns import Strings
 from graphlink.read.kineto import read_kineto
 from graphlink.testing import ClusterTraining, cluster_run
 from graphlink.testing.cluster_rows import rank_rows
@@ -53,7 +55,9 @@ def test_every_kernel_of_communication_is_an_op_with_what_is_recorded_of_it(tmp_
     for rank, columns in run.ranks.items():
         trace = read_kineto(tmp_path / f"kineto_{rank}.json")
         linked = link(trace, None, match_hosts(trace, None))
-        ops = ops_of(linked, communication(linked))
+        comm, codes = communication(linked), Strings()
+        ops, side = comm.ops, op_side(linked, comm, rank, codes)
+        words = list(codes)
         order = [int(c) for c in trace.device.correlation[ops.row]]
         rows = {k.correlation: k for k in rank_rows(run, rank).kernels if k.comm >= 0}
         calls = {c.correlation: c for c in rank_rows(run, rank).calls}
@@ -61,12 +65,14 @@ def test_every_kernel_of_communication_is_an_op_with_what_is_recorded_of_it(tmp_
         assert sorted(order) == sorted(rows)
         for i, correlation in enumerate(order):
             op = run.records[rank].ops[rows[correlation].comm]
-            assert ops.seq[i] == op.seq
+            group = side.groups[side.group[i]]
+            assert side.seq[i] == op.seq
             assert ops.peer[i] == op.peer
-            assert ops.ranks[i] == run.groups[op.group].members
-            assert ops.strings[ops.group_name[i]] == run.groups[op.group].name
-            assert ops.issued_ns[i] == calls[correlation].start_ns
+            assert group.ranks == run.groups[op.group].members
+            assert op.peer == NOWHERE or group.ranks[side.peer[i]] == op.peer
+            assert group.name == run.groups[op.group].name
+            assert side.issued_ns[i] == calls[correlation].start_ns
             assert (
-                ops.strings[ops.function[i]]
+                words[side.function[i]]
                 == {0: {0: "allreduce", 2: "allgather", 5: "broadcast", 6: "alltoall"}.get(op.type), 1: "send", 2: "recv"}[op.kind]
             )

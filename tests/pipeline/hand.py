@@ -13,16 +13,15 @@ from graphlink.link.match import match_hosts
 from graphlink.model import (
     NOWHERE,
     CommKind,
-    CommNode,
     Communication,
     EdgeKind,
     Graph,
     Linked,
     NodeKind,
-    ProcessGroup,
     SyncCalls,
 )
 from tests.build import Call, Device, Host, Node, build_et, build_trace
+from tests.comm_ops import Op, comm_ops
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -120,16 +119,11 @@ def every_kind() -> Graph:
     )
 
 
-def communication(*device: CommNode, host: tuple[CommNode, ...] = (), groups: tuple[ProcessGroup, ...] | None = None) -> Communication:
-    """``device`` are the nodes of the last device rows, ``host`` of host row 1."""
-    return Communication(
-        np.arange(2 - len(device), 2, dtype=np.int32),
-        device,
-        np.array([1] * len(host), np.int32),
-        host,
-        groups if groups is not None else (ProcessGroup("dp", "data", ranks=(0, 1)), ProcessGroup("self", ranks=(0,))),
-        (),
-    )
+def communication(*device: Op, host: tuple[Op, ...] = ()) -> Communication:
+    """``device`` are the ops of the last device rows, ``host`` of host row 1."""
+    of_device = [op._replace(row=2 - len(device) + k, start_ns=k) for k, op in enumerate(device)]
+    of_host = [op._replace(row=1, on_host=True, start_ns=9) for op in host]
+    return Communication(comm_ops([*of_device, *of_host], (((0, 1), "dp"), ((0,), "self"))), ())
 
 
-ALL_REDUCE = CommNode(CommKind.COLLECTIVE, "ALL_REDUCE", comm_type=0, size_bytes=4096, group=0)
+ALL_REDUCE = Op(CommKind.COLLECTIVE, "ALL_REDUCE", type=0, bytes=4096, group=0)

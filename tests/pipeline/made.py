@@ -25,6 +25,13 @@ def short(order: Order) -> str:
     return " ".join(f"{stage}{phase}{microbatch}" for phase, stage, microbatch in actions(order))
 
 
+def even_times(stages: int, forward_ns: int, input_ns: int, weight_ns: int, transfer_ns: int = 0) -> Times:
+    """The same times on all virtual stages (``stages`` of them) and boundaries; B takes I and W together."""
+    durations = np.array([forward_ns, input_ns + weight_ns, input_ns, weight_ns], np.int64)
+    transfer = np.full(max(stages - 1, 0), transfer_ns, np.int64)
+    return Times(np.repeat(durations[:, None], stages, axis=1), transfer, transfer)
+
+
 def possible(sizes: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int, int, int]]:
     """Every schedule, p, m, v that exists for the given p and m."""
     for stages, microbatches in sizes:

@@ -12,7 +12,6 @@ from graphlink.model import NOWHERE
 from graphlink.pipeline.records import (
     Cause,
     Delays,
-    Exchanges,
     Idle,
     KeyedSpans,
     PartsNs,
@@ -25,6 +24,7 @@ from graphlink.pipeline.records import (
     StepEntry,
     Theory,
 )
+from tests.comm_ops import comm_ops
 
 EPOCH_NS = 1_700_000_000_000_000_000
 NONE = np.zeros(0, np.int64)
@@ -160,7 +160,6 @@ def idle_of(gaps: Sequence[Sequence[Gap]]) -> Idle:
     rank = np.array([r for r, _ in flat], np.int64)
     return Idle(
         rank=rank,
-        stage=rank.copy(),
         step=np.array([g.step for _, g in flat], np.int64),
         start_ns=np.array([g.start_ns for _, g in flat], np.int64),
         end_ns=np.array([g.end_ns for _, g in flat], np.int64),
@@ -223,17 +222,8 @@ def pipeline(
             ranges=ranges_of(mine, rules),
             work=KeyedSpans(NONE, NONE, NONE),
             optimizer=Spans(NONE, NONE),
-            exchanges=Exchanges(
-                *[NONE] * 2,
-                NONE.astype(np.uint8),
-                *[NONE] * 3,
-                NONE.astype(np.int32),
-                NONE,
-                NONE.astype(np.int32),
-                np.zeros(0, np.bool_),
-                (),
-                (),
-            ),
+            exchanges=comm_ops([]),
+            ordinal=NONE,
             delays=Delays(NONE, NONE, BYTES, CODES, CODES, ("",)),
             sees_device=sees_device,
             sees_causes=sees_causes,

@@ -21,7 +21,7 @@ ODD = '"\\ </script>\n\t\x00\x1b[31m\u202e\U0001f600 \ud800'
 
 
 def written(given: Pipeline) -> dict:
-    return json.loads(bubbles.encode(given))
+    return json.loads(b"".join(bubbles.blocks(given)))
 
 
 def hostile() -> Pipeline:
@@ -82,7 +82,7 @@ def test_it_has_the_published_schema(given: Pipeline) -> None:
 
 def test_records_come_back_as_they_were(given: Pipeline, tmp_path: Path) -> None:
     path = tmp_path / bubbles.NAME
-    path.write_bytes(bubbles.encode(given))
+    path.write_bytes(b"".join(bubbles.blocks(given)))
     file = bubbles.load(path)
     for run, ranges in zip(given.runs, bubbles.ranges_of(file), strict=True):
         for name in ("phase", "step", "stage", "chunk", "microbatch", "start_ns", "end_ns", "busy_ns", "rule"):
@@ -98,7 +98,7 @@ def test_records_come_back_as_they_were(given: Pipeline, tmp_path: Path) -> None
 
 def test_written_in_pieces_it_is_what_one_struct_would_be(given: Pipeline, tmp_path: Path) -> None:
     path = tmp_path / bubbles.NAME
-    path.write_bytes(bubbles.encode(given))
+    path.write_bytes(b"".join(bubbles.blocks(given)))
     assert json.loads(msgspec.json.encode(bubbles.load(path))) == written(given)
 
 
@@ -170,7 +170,7 @@ def test_a_range_shows_only_what_is_known() -> None:
 
 def test_size_stays_linear_and_each_entry_has_a_line() -> None:
     given = simple(16, 64)
-    lines = bubbles.encode(given).splitlines()
+    lines = b"".join(bubbles.blocks(given)).splitlines()
     assert len(lines) == 1 + 16 * (64 * 2 + 1) + 1 + len(given.idle.rank)
     assert all(json.loads(line.rstrip(b",]")) for line in lines[1:200])
 
@@ -194,7 +194,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("how", list(BROKEN))
 def test_a_broken_file_is_said(how: str, tmp_path: Path) -> None:
-    path, data = tmp_path / bubbles.NAME, bubbles.encode(simple(2, 2))
+    path, data = tmp_path / bubbles.NAME, b"".join(bubbles.blocks(simple(2, 2)))
     assert BROKEN[how](data) != data
     path.write_bytes(BROKEN[how](data))
     with pytest.raises(InputError, match=r"is no bubbles\.json|rank 77 is none of its stages") as said:

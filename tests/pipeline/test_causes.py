@@ -11,13 +11,15 @@ import pytest
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.delays import joined
-from graphlink.pipeline.records import Cause, Delays, Exchanges, Ranges, StageRun
+from graphlink.pipeline.records import Cause, Delays, Ranges, StageRun
 from graphlink.pipeline.schedules import orders
-from graphlink.pipeline.simulate import even_times, simulate
+from graphlink.pipeline.simulate import simulate
+from tests.comm_ops import comm_ops
+from tests.pipeline.made import even_times
 
 MS = 1_000_000
 NONE, CODES = np.zeros(0, np.int64), np.zeros(0, np.int32)
-NO_EXCHANGES = Exchanges(NONE, NONE, np.zeros(0, np.uint8), NONE, NONE, NONE, CODES, NONE, CODES, np.zeros(0, np.bool_), (), ())
+NO_EXCHANGES = comm_ops([])
 NO_DELAYS = Delays(NONE, NONE, np.zeros(0, np.uint8), CODES, CODES, ("",))
 
 
@@ -34,7 +36,7 @@ def runs(schedule: str, stages: int, microbatches: int, steps: int, every_ns: in
         zero = np.zeros(len(step), np.int64)
         ranges = Ranges(phase, step, stage, zero, microbatch, start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",))
         work = spans.union_by(step, start, end)
-        run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NO_DELAYS, True, False, {}, ())
+        run = StageRun(rank, rank - 1, 0, ranges, work, spans.NONE, NO_EXCHANGES, NONE, NO_DELAYS, True, False, {}, ())
         out.append(run)
     return out
 

@@ -9,10 +9,10 @@ from msgspec import UNSET
 
 from graphlink.pipeline.records import Rates
 from graphlink.pipeline.schedules import SCHEDULES, orders
-from graphlink.pipeline.simulate import Timed, even_times, simulate
+from graphlink.pipeline.simulate import Timed, simulate
 from graphlink.pipeline.theory import rates
 from tests.pipeline.closed_form import NO_FORM, Bubble, Pass, bubble, ratio_ideal, transfer_growth_ns
-from tests.pipeline.made import possible
+from tests.pipeline.made import even_times, possible
 
 CASES = list(possible((p, m) for p in (1, 2, 3, 4, 5, 6, 8) for m in (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 24)))
 DURATION = st.integers(1, 60)

@@ -19,10 +19,10 @@ from graphlink.pipeline.entries import Entries, enclosing, nested
 from graphlink.pipeline.records import Phase, Spans
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.schedules import orders
-from graphlink.pipeline.simulate import even_times, simulate
+from graphlink.pipeline.simulate import simulate
 from graphlink.pipeline.stagerun import Staged, stage_run
 from tests.build import Call, Device, Host, build_trace
-from tests.pipeline.made import recorded
+from tests.pipeline.made import even_times, recorded
 
 Row = tuple[int, int, int]  # thread, start, end
 

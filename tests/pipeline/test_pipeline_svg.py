@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
-from graphlink.pipeline.panels import Marks, Panel, arranged, computed, joined, recorded, row_label
+from graphlink.pipeline.panels import Marks, Panel, arranged, computed, recorded, row_label
 from graphlink.pipeline.records import Cause, Phase, Pipeline
-from graphlink.pipeline.svg import encode, heading, picture
+from graphlink.pipeline.svg import encode, picture
+from graphlink.tables import concat, take
 from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -288,7 +288,7 @@ def test_theory_stands_above_measured_on_one_axis() -> None:
     flat = [b for mine in played(one_f_one_b(4, 8), EQUAL) for b in mine]
     theory = computed("theory", tuple(f"stage {k}" for k in range(4)), boxes_of(flat))
     assert theory.makespan_ns == 33_000_000
-    drawn = Drawn(picture(heading(bubbles.summarised(made)), [theory, *panels_of(made)]))
+    drawn = Drawn(picture(bubbles.summarised(made), [theory, *panels_of(made)]))
     assert len(drawn.rows) == 8
     above, below = drawn.areas(0), drawn.areas(4)
     assert above["p0"] == pytest.approx(below["p0"], abs=0.1)
@@ -307,7 +307,7 @@ def test_what_a_computed_schedule_leaves_free(orders: list) -> None:
     by_rank = played(orders, EQUAL, 300_000, start_ns=77)
     flat = [replace(b, stage=r) for r, mine in enumerate(by_rank) for b in mine]
     gaps = computed("theory", tuple(map(str, range(len(orders)))), boxes_of(flat)).marks
-    gaps = taken(gaps, ~gaps.is_box)
+    gaps = take(gaps, ~gaps.is_box)
     plain = [(r, g.start_ns - 77, g.end_ns - 77, g.cause) for r, mine in enumerate(gaps_of(by_rank)) for g in mine]
     found = zip(
         gaps.row.tolist(), gaps.start_ns.tolist(), gaps.end_ns.tolist(), map(Cause, (gaps.look - FIRST_CAUSE).tolist()), strict=True
@@ -318,7 +318,7 @@ def test_what_a_computed_schedule_leaves_free(orders: list) -> None:
 def test_nothing_to_draw() -> None:
     assert Drawn(encode(replace(simple(), steps=()))).rows == []
     empty = computed("none", ("a", "b"), boxes_of([]))
-    assert len(Drawn(picture(heading(bubbles.summarised(simple())), [empty])).rows) == 2
+    assert len(Drawn(picture(bubbles.summarised(simple()), [empty])).rows) == 2
 
 
 def test_of_many_steps_three_are_drawn_and_the_rest_is_said() -> None:
@@ -337,10 +337,10 @@ def test_ranges_of_no_step_are_said() -> None:
 def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
     made = all_causes()
     path = tmp_path / bubbles.NAME
-    path.write_bytes(bubbles.encode(made))
+    path.write_bytes(b"".join(bubbles.blocks(made)))
     file = bubbles.load(path)
     panels = recorded([s.rank for s in file.stages], bubbles.ranges_of(file), bubbles.idle_of(file), file.steps)
-    assert picture(heading(file.pipeline), panels) == encode(made)
+    assert picture(file.pipeline, panels) == encode(made)
 
 
 def test_boxes_at_the_same_time_share_the_row() -> None:
@@ -360,7 +360,7 @@ def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: li
     row, start, length = (np.array(c, np.int64) for c in zip(*gaps, strict=True)) if gaps else [np.zeros(0, np.int64)] * 3
     which = np.arange(len(row))
     free = Marks(row, FIRST_CAUSE + row, start, start + length, which, which, which, np.zeros_like(row), ())
-    panel = arranged("", ("a", "b", "c"), 0, 0, joined([made, free]))
+    panel = arranged("", ("a", "b", "c"), 0, 0, concat(made, free))
     marks = panel.marks
     found = {int(k): bool(layer == 2) for k, layer, is_box in zip(marks.microbatch, panel.layer, marks.is_box, strict=True) if not is_box}
     plain = {i: any(a == r and s <= b and b + n <= s + k for r, s, k in boxes) for i, (a, b, n) in enumerate(gaps)}
@@ -375,7 +375,7 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
     for k, (length, phase) in enumerate([*pieces, *[(200_000, 0)] * wide]):
         flat.append(Box(Phase(phase), 0, k, at, at + length))
         at += length
-    drawn = Drawn(picture(heading(bubbles.summarised(simple(1, 1))), [computed("", ("a",), boxes_of(flat))]))
+    drawn = Drawn(picture(bubbles.summarised(simple(1, 1)), [computed("", ("a",), boxes_of(flat))]))
     truth = Counter[str]()
     for b in flat:
         truth[name_of(b.phase)] += b.end_ns - b.start_ns
@@ -387,7 +387,7 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
 
 def test_thousands_of_boxes_share_pixels_where_they_are() -> None:
     flat = [Box(Phase(k % 2), 0, k, 50 * k, 50 * k + (20 if k % 2 else 50)) for k in range(20_000)]
-    drawn = Drawn(picture(heading(bubbles.summarised(simple(1, 1))), [computed("", ("a",), boxes_of(flat))]))
+    drawn = Drawn(picture(bubbles.summarised(simple(1, 1)), [computed("", ("a",), boxes_of(flat))]))
     areas, half = drawn.areas(0), drawn.width() / 2
     assert areas["p0"] == pytest.approx(half, rel=0.005)
     assert areas["p1"] == pytest.approx(half * 0.4, rel=0.005)

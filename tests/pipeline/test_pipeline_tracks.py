@@ -13,6 +13,7 @@ from graphlink.model import NOWHERE
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.records import Cause, Phase, Pipeline
 from graphlink.report import timeline
+from graphlink.tables import take
 from tests.pipeline.hand import communication, every_kind, records
 from tests.pipeline.pipelines import Box, Gap, pipeline, simple
 from tests.pipeline.test_bubbles import ODD, hostile
@@ -96,17 +97,6 @@ def test_times_before_zero_and_hostile_names() -> None:
 
 
 def test_nothing_found_is_an_empty_trace() -> None:
-    assert (
-        asked(
-            replace(
-                simple(),
-                ranks=(),
-                runs=(),
-                idle=replace(
-                    simple().idle,
-                    **{c: np.zeros(0, np.int64) for c in ("rank", "stage", "step", "start_ns", "end_ns", "cause", "evidence")},
-                ),
-            )
-        )
-        == []
-    )
+    given, none = simple(), np.zeros(0, np.int64)
+    run = replace(given.runs[0], ranges=take(given.runs[0].ranges, none))
+    assert asked(replace(given, ranks=(0,), runs=(run,), idle=take(given.idle, none))) == []

@@ -17,8 +17,8 @@ from graphlink.model import NOWHERE
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import Phase, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, V_SHAPED, Order, orders, variants
-from graphlink.pipeline.simulate import even_times, simulate
-from tests.pipeline.made import actions, joined, picked, possible, recorded, without
+from graphlink.pipeline.simulate import simulate
+from tests.pipeline.made import actions, even_times, joined, picked, possible, recorded, without
 
 INTERLEAVED_ZB = Path(__file__).parents[3] / "shared/traces/pipelining-cpu/interleaved-zb"
 SIZES = [(p, m) for p in (1, 2, 3, 4, 8) for m in (1, 2, 3, 4, 8, 16)]

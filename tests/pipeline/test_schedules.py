@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from graphlink.pipeline.schedules import SCHEDULES, named, orders, stage_of, variants
-from graphlink.pipeline.simulate import even_times, simulate
-from tests.pipeline.made import actions, possible, short
+from graphlink.pipeline.simulate import simulate
+from tests.pipeline.made import actions, even_times, possible, short
 
 TRACES = Path(__file__).parents[3] / "shared/traces/pipelining-cpu"
 SIZES = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (1, 2, 3, 4, 5, 6, 8, 12, 16)]

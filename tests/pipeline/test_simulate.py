@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from graphlink.pipeline.records import Phase
 from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import Timed, Times, even_times, peak_activations, simulate
-from tests.pipeline.made import plain, possible
+from graphlink.pipeline.simulate import Timed, Times, peak_activations, simulate
+from tests.pipeline.made import even_times, plain, possible
 
 UNIT = 4000  # ns; the tables have quarters and halves of it
 

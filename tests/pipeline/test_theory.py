@@ -14,10 +14,10 @@ from msgspec import structs
 from graphlink.pipeline.recognise import Recognised, recognise
 from graphlink.pipeline.records import PartsNs, Phase, Ranges, Rates, StepEntry, Theory
 from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import Timed, Times, even_times, simulate
+from graphlink.pipeline.simulate import Timed, Times, simulate
 from graphlink.pipeline.theory import Measured, equal_stages, measure, rates, theory
 from tests.pipeline.closed_form import Pass, bubble
-from tests.pipeline.made import joined, picked, possible, recorded, without
+from tests.pipeline.made import even_times, joined, picked, possible, recorded, without
 
 CASES = list(possible((p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 4, 6, 8, 12)))
 
@@ -180,7 +180,7 @@ def test_time_that_ranges_share_counts_once() -> None:
         start[pairs + 1], end[pairs] = start[pairs], end[pairs + 1]
         whole[rank] = replace(whole[rank], start_ns=start, end_ns=end, busy_ns=end - start)
     measured = measure(whole, recognise(whole))
-    assert measured.schedule == "DualPipe"
+    assert measured.recognised.schedule == "DualPipe"
     assert set(measured.times.duration_ns[Phase.F].tolist()) == {15}
     assert set(measured.times.duration_ns[Phase.B].tolist()) == {15}
     assert set(measured.times.duration_ns[Phase.I].tolist()) == {10}

@@ -10,20 +10,20 @@ import pytest
 from msgspec.structs import replace as changed
 
 from graphlink.model import NOWHERE, CommKind
-from graphlink.nccl.ops import ops_of
 from graphlink.nccl.read.records import State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.exchanges import RankExchanges, witness
-from graphlink.pipeline.records import NO_TIME, Cause, Delays, Exchanges, Phase, Ranges, StageRun, Witness
+from graphlink.pipeline.exchanges import witness
+from graphlink.pipeline.records import NO_TIME, Cause, Delays, Phase, Ranges, StageRun, Witness
 from graphlink.pipeline.stagerun import on_run_clock, stage_run
 from graphlink.ranks.records import Clock
 from graphlink.run import job
 from graphlink.testing import PipelineTraining, pipeline_run
+from tests.comm_ops import Op, comm_ops
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
-from tests.pipeline.test_causes import MS, NO_EXCHANGES
+from tests.pipeline.test_causes import MS
 
 WORDS = "NCCL: 2.800 ms waiting for the peer, 0.200 ms on the wire"
 STALL, EXPOSED, STRAGGLER = Cause.DEPENDENCY_STALL, Cause.EXPOSED_COMMUNICATION, Cause.STRAGGLER_WAIT
@@ -45,13 +45,12 @@ def run(kind: CommKind, told: Witness | None, cause: Cause = Cause.UNKNOWN) -> S
         phase, zero, zero + 1, zero, i64(0, 0, 1, 1), start, end, end - start, zero + 1, zero.astype(np.int32), ("zero-bubble",)
     )
     group, ordinal = (0, 0) if kind != CommKind.UNKNOWN else (NOWHERE, NOWHERE)
-    exchanges = Exchanges(
-        *(MS * i64(12), MS * i64(15), np.array([kind], np.uint8), i64(NOWHERE if kind == CommKind.COLLECTIVE else 0), i64(0), i64(4)),
-        *(np.array([group], np.int32), i64(ordinal), np.zeros(1, np.int32), np.zeros(1, np.bool_), (("pp", (0, 1)),), ("COMM",)),
-    )
+    peer = NOWHERE if kind == CommKind.COLLECTIVE else 0
+    exchange = Op(kind, "COMM", bytes=4, group=group, peer=peer, start_ns=12 * MS, end_ns=15 * MS)
+    exchanges = comm_ops([exchange], (((0, 1), "pp"),))
     holds = Delays(MS * i64(12), MS * i64(15), np.array([cause], np.uint8), np.zeros(1, np.int32), np.zeros(1, np.int32), ("",))
     work = spans.union_by(zero, start, end)
-    return StageRun(1, 0, 0, ranges, work, spans.NONE, exchanges, holds, True, True, {}, (), told)
+    return StageRun(1, 0, 0, ranges, work, spans.NONE, exchanges, i64(ordinal), holds, True, True, {}, (), told)
 
 
 def causes(given: StageRun) -> list[tuple[Cause, float, str]]:
@@ -122,8 +121,7 @@ def told_of(steps: list[tuple[bool, State, int, int]], clock: NcclClock = TIED) 
     proxies = [Proxy(0, k, sends) for k, (sends, *_) in enumerate(steps)]
     made = dump([{}], proxies=proxies, steps=[Step(k, 0, *rest) for k, (_, *rest) in enumerate(steps)])
     files = side_files([made], ops([{"row": 3}]), [(0, 0, 0)], [(0, 400_000, 2_500_000, 0, 1_000, 0)], [clock])
-    of_device = np.array([NOWHERE, NOWHERE, NOWHERE, 0], np.int32)
-    found = witness(files, RankExchanges(NO_EXCHANGES, of_device, np.zeros(0, np.int32)))
+    found = witness(files)
     assert found.exchange.tolist() == [0]
     return int(found.came_ns[0]), found.words[0]
 
@@ -138,10 +136,10 @@ def test_the_first_data_ends_the_waiting_of_a_call_that_receives() -> None:
     assert told_of(receives, changed(CLOCK, offset_ns=None)) == (NO_TIME, words)
 
 
-def test_ops_that_are_no_exchange_tell_nothing() -> None:
-    files = side_files([dump([{}])], ops([{"row": 0}, {"row": 0, "on_host": True}]), [(0, 0, 0)], [(0, 1, 0, 0, 0, 0), (1, 0, 1, 0, 0, 0)])
-    found = witness(files, RankExchanges(NO_EXCHANGES, np.array([NOWHERE], np.int32), np.array([2], np.int32)))
-    assert (found.exchange.tolist(), found.words) == ([2], ("NCCL: 0.000 ms waiting for the peer",))
+def test_only_ops_with_steps_tell_something() -> None:
+    files = side_files([dump([{}])], ops([{"row": 0}, {"row": 0, "on_host": True}]), [(0, 0, 0)], [(1, 0, 1, 0, 0, 0)])
+    found = witness(files)
+    assert (found.exchange.tolist(), found.words) == ([1], ("NCCL: 0.000 ms waiting for the peer",))
 
 
 def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_path: Path) -> None:
@@ -149,8 +147,8 @@ def test_a_rank_alone_tells_with_its_side_file_what_all_ranks_together_tell(tmp_
     true = pipeline_run(PipelineTraining("1F1B", transfer_ns=TRANSFER_NS, visible=True, kernels=2))
     path = true.write(tmp_path)[1]
     prepared = job.prepare(job.Inputs(kineto=path), job.Options(timeline="none"))
-    of = ops_of(prepared.linked, prepared.comm)
-    receives = [k for k in range(len(of.row)) if of.strings[of.function[k]] == "recv"]
+    of = prepared.comm.ops
+    receives = np.flatnonzero(of.kind == CommKind.RECV).tolist()
     steps = [Step(n, 0, State.RECEIVE, int(of.start_ns[k]), int(of.end_ns[k]) - TRANSFER_NS) for n, k in enumerate(receives)]
     made = dump([{}] * len(receives), proxies=[Proxy(n, 0, False) for n in range(len(receives))], steps=steps)
     split = [(k, 0, 0, 0, int(of.end_ns[k] - of.start_ns[k]), 0) for k in receives]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE
 from graphlink.ranks.clock_bounds import rooms
-from graphlink.ranks.clock_fit import Sums, solved
-from graphlink.ranks.clock_ties import MOST, Ties, components, lines, pairs_of, ties
-from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.clock_fit import Fit, solved
+from graphlink.ranks.clock_ties import MOST, Affine, Ties, components, lines, pairs_of, ties
+from graphlink.ranks.clocks import clocks
 from graphlink.ranks.records import Clock
 from tests.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 
@@ -203,9 +203,7 @@ def test_host_rows_shift_clocks_that_cannot_be_right_into_the_middle(offset_ns: 
     assert abs(moved.offset_ns + offset_ns) <= moved.residual_ns <= MS
     assert found.residual_ns >= moved.residual_ns
     assert found.warnings[0].startswith("clocks are shifted so that no receive or collective on the host ends before it can: rank 2 ")
-    mapped = [
-        np.concatenate([onto_run(c, getattr(r, n)) for r, c in zip(ranks, found.clocks, strict=True)]) for n in ("start_ns", "end_ns")
-    ]
+    mapped = [np.concatenate([c.of(getattr(r, n)) for r, c in zip(ranks, found.clocks, strict=True)]) for n in ("start_ns", "end_ns")]
     assert rooms(ranks, meetings, *mapped).ns.min() >= 0
 
 
@@ -247,8 +245,8 @@ def test_room_is_what_a_loop_finds() -> None:
 )
 def test_onto_the_run_time_keeps_its_order(offset_ns: int, drift: float, since: list[int]) -> None:
     own = EPOCH_NS + np.sort(np.array([*since, *(s + 1 for s in since)]))
-    clock = Clock(1, offset_ns, drift, EPOCH_NS + (1 << 39), 0, 1, True)
-    run = onto_run(clock, own)
+    clock = Clock(offset_ns, drift, EPOCH_NS + (1 << 39), rank=1, residual_ns=0, shares=1, known=True)
+    run = clock.of(own)
     assert run.dtype == np.int64
     assert (np.diff(run) >= 0).all()
     for a, b in zip(own.tolist(), run.tolist(), strict=True):
@@ -268,14 +266,14 @@ def test_the_line_of_a_pair_is_that_of_plain_medians() -> None:
     n = 41
     other = np.sort(rng.uniform(-1e9, 1e9, n))
     hub = other * (1 + 1e-5) + 7e6 + rng.uniform(0, 3e3, n)
-    found = lines(
+    level, steep, _, _ = lines(
         Ties(np.arange(n), np.zeros(n, int), np.ones(n, int), hub, other),
         pairs_of(Ties(*(np.zeros(n, int),) * 2, np.ones(n, int), hub, other), 2),
     )
     y = hub - other
     slope = np.median([(y[k + n // 2] - y[k]) / (other[k + n // 2] - other[k]) for k in range(n - n // 2)])
-    assert found.slope[0] == pytest.approx(slope, rel=1e-9)
-    assert found.level[0] == pytest.approx(np.median(y - slope * other))
+    assert steep[0] == pytest.approx(slope, rel=1e-9)
+    assert level[0] == pytest.approx(np.median(y - slope * other))
 
 
 def test_conjugate_gradients_solve_what_a_dense_solver_does() -> None:
@@ -283,7 +281,8 @@ def test_conjugate_gradients_solve_what_a_dense_solver_does() -> None:
     ranks, meetings = Simulated(16, training(rng, grid(4, 4))).record()
     found = ties(ranks, meetings)
     pairs = pairs_of(found, 16)
-    sums = Sums(found, pairs, rng.normal(0, 1e3, len(found.hub)), np.full(len(found.hub), 1e3), 1e9, tukey=False)
+    clock = Affine(rng.normal(0, 1e3, 16), np.zeros(16))
+    sums = Fit(found, pairs, clock, np.full(len(found.hub), 1e3), 1e9, tukey=False)
     free = np.ones((2, 16))
     free[:, 0] = 0
     ridge = np.full((2, 1), 1e-12)

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import NOWHERE, CommKind
-from graphlink.ranks.clocks import clocks, onto_run
+from graphlink.ranks.clocks import clocks
 from graphlink.ranks.columns import quantiles, sorted_by
 from graphlink.ranks.figures import Figures, figures, rank_totals, type_name
 from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
 from graphlink.ranks.stragglers import _tail
 from graphlink.ranks.summary import NOBODY, Collectives
-from graphlink.ranks.times import SHARDS, Apart, _covered
+from graphlink.ranks.times import SHARDS, WORDS, Apart, _covered
+from graphlink.tables import take
 from tests.ranks.true_runs import MS, US, Meet, Simulated, offs, training
 
 C = CollectiveType
@@ -29,7 +30,7 @@ PAIR = ((0, 1), "g")
 
 
 def as_recorded(ranks: tuple[RankComms, ...], residual_ns: int = 1_000, unknown: frozenset[int] = frozenset()) -> Clocks:
-    return Clocks(tuple(Clock(r.rank, 0, 0.0, 0, 0, r.rank, r.rank not in unknown) for r in ranks), residual_ns, ())
+    return Clocks(tuple(Clock(0, 0.0, 0, r.rank, 0, r.rank, r.rank not in unknown) for r in ranks), residual_ns, ())
 
 
 def of(meets: list[Meet], world: int = 2, **more: Any) -> Figures:
@@ -60,7 +61,7 @@ def plain(ranks: tuple[RankComms, ...], meetings: Meetings, clocks_: Clocks) -> 
         for e in range(meetings.first[m], meetings.first[m + 1]):
             position, op = int(meetings.rank[e]), int(meetings.op[e])
             r, clock = ranks[position], clocks_.clocks[position]
-            start, end = (int(onto_run(clock, np.array(x[op]))) for x in (r.start_ns, r.end_ns))
+            start, end = (int(clock.of(np.array(x[op]))) for x in (r.start_ns, r.end_ns))
             rows.append((position, start, end, bool(r.on_host[op]), int(r.kind[op]), int(r.bytes[op]), clock.known))
         starts, ends = [r[1] for r in rows], [r[2] for r in rows]
         durations = [e - s for s, e in zip(starts, ends, strict=True)]
@@ -151,12 +152,13 @@ def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequenc
             whole = {bool(meetings.complete[k]) for k, m in enumerate(expected) if (m["group"], m["type"]) == (g, code)}
             shards = len(group.ranks) if code in SHARDS else 1
             assert_collectives(one, [m for m, counts in mine if counts], shards, measured=whole == {True} and not on_host[g])
-    totals_by = rank_totals(ranks, meetings, found.times, found.apart == Apart.NO, residual_ns)
-    for totals, whole_run in zip(totals_by, (False, True), strict=True):
+    both, whole = rank_totals(ranks, meetings, found.times, found.apart == Apart.NO, residual_ns), len(meetings.groups)
+    for whole_run in (False, True):
+        totals = take(both, (both.group == whole) == whole_run)
         wait, transfer, count, late, met, caused = (Counter[tuple[int, int]]() for _ in range(6))
         lateness: dict[tuple[int, int], list[int]] = {}
         for m in counted:
-            g = 0 if whole_run else m["group"]
+            g = whole if whole_run else m["group"]
             evident = m["late"] != NOWHERE and m["lateness"] > residual_ns
             for r, w, p in zip(m["ranks"], m["waits"], m["parts"], strict=True):
                 wait[g, r] += w
@@ -176,7 +178,7 @@ def assert_totals(found: Figures, expected: list[dict[str, Any]], ranks: Sequenc
         numbers = [r.rank for r in ranks]
         if whole_run:
             reported = [(one.rank, one.wait_ns, one.transfer_ns, one.last) for one in found.waits]
-            assert reported == [(numbers[r], wait[0, r], transfer[0, r], late[0, r]) for _, r in keys]
+            assert reported == [(numbers[r], wait[whole, r], transfer[whole, r], late[whole, r]) for _, r in keys]
         else:
             for g, group in enumerate(found.groups):
                 assert group.last == {str(numbers[r]): late[g, r] for of, r in keys if of == g and late[g, r]}
@@ -288,7 +290,7 @@ def test_time_covered_counts_once(rows: list[tuple[int, int]], until: int) -> No
 
 
 def test_every_reason_to_set_apart_has_words() -> None:
-    assert all(why.words for why in Apart if why)
+    assert all(WORDS[why] for why in Apart if why)
 
 
 # stragglers
@@ -420,12 +422,12 @@ def test_quantiles_of_groups_are_those_of_each(rows: list[tuple[int, int]], grou
     rows = [(g % groups, v) for g, v in rows]
     group, value = np.array([g for g, _ in rows], np.int64), np.array([v for _, v in rows], np.int64)
     assert sorted_by(group, value, groups).tolist() == [v for _, v in sorted(rows)]
-    found = quantiles(group, value, groups)
+    median, p95, most = quantiles(group, value, groups)
     for g in range(groups):
         mine = sorted(v for h, v in rows if h == g) or [0]
-        assert found.most[g] == mine[-1]
-        assert found.p95[g] == mine[-(-95 * len(mine) // 100) - 1]
-        assert found.median[g] == (mine[(len(mine) - 1) // 2] + mine[len(mine) // 2]) // 2
+        assert most[g] == mine[-1]
+        assert p95[g] == mine[-(-95 * len(mine) // 100) - 1]
+        assert median[g] == (mine[(len(mine) - 1) // 2] + mine[len(mine) // 2]) // 2
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 
-from graphlink.ranks.aligned import Line, Lines
+from graphlink.ranks.aligned import Lines
+from graphlink.ranks.records import Line
 
 AT = 1_700_000_000_000_000_000
 

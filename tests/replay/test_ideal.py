@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.graph.critical import Share, critical_path, edge_name, shares
+from graphlink.graph.critical import Share, critical_path, shares
 from graphlink.graph.durations import cost_ns
 from graphlink.model import NOWHERE, EdgeKind, NodeKind
 from graphlink.replay.ideal import measured_ns, replay
@@ -25,7 +25,7 @@ def test_the_critical_path_and_what_it_is_made_of() -> None:
     cost = cost_ns(g)
     path = critical_path(g, replay(g, cost).end_ns, cost, shares(g, records(), communication(ALL_REDUCE)))
     assert path.node.tolist() == [0, 2, 6, 7, 9, 10]
-    assert [edge_name(k) for k in path.edge.tolist()] == [None, "host", "host", "host", "launch", "sync"]
+    assert path.edge.tolist() == [NOWHERE, EdgeKind.HOST, EdgeKind.HOST, EdgeKind.HOST, EdgeKind.LAUNCH, EdgeKind.SYNC]
     assert path.share_ns == {"host": 60_000, "compute": 0, "communication": 40_000, "copy": 0, "idle": 30_000}
     assert (path.length_ns, path.gap_ns, path.delay_ns) == (130_000, 30_000, 0)
 

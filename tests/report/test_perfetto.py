@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.model import NOWHERE
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import Arg, Flows, Process, Trace, Track
+from graphlink.perfetto.packets import Arg, Process, Trace, Track
 from graphlink.perfetto.slices import Slices, events, lanes, nested
 
 
@@ -53,11 +53,10 @@ def forests(draw: st.DrawFn, cross: bool = False) -> Slices:
 
 def played(s: Slices) -> dict[int, tuple[int, int, int]]:
     """(start, end, depth) of each slice as a reader sees them: an end closes what was opened last on its track."""
-    order = events(s)
     stacks: dict[int, list[int]] = defaultdict(list)
     out: dict[int, tuple[int, int, int]] = {}
-    assert (np.diff(order.time_ns) >= 0).all()
-    for which, begins, time in zip(order.slice.tolist(), order.begins.tolist(), order.time_ns.tolist(), strict=True):
+    assert (np.diff(events(s)[2]) >= 0).all()
+    for which, begins, time in zip(*(column.tolist() for column in events(s)), strict=True):
         stack = stacks[int(s.track[which])]
         if begins:
             stack.append(which)
@@ -123,31 +122,30 @@ def traces(draw: st.DrawFn) -> Trace:
         which = np.array(sorted(draw(st.sets(st.integers(0, n - 1)))) if n else [], np.int64)
         text = name in ("call", "comm")
         some = st.integers(0, len(TEXTS) - 1) if text else st.sampled_from([0, 1, -1, 127, 128, 1 << 40, -(1 << 63), (1 << 63) - 1])
-        args.append(Arg(name, which, np.array([draw(some) for _ in which], np.int64), text))
+        args.append(Arg(name, which, np.array([draw(some) for _ in which], np.int64), TEXTS if text else None))
     pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=20)) if n else []
     source, target = (np.array([p[k] for p in pairs], np.int64) for k in range(2))
     kind = np.array([draw(st.integers(0, 7)) for _ in pairs], np.uint8)
+    rank = draw(st.sampled_from([0, 1, 7, 300, 65_535, 65_536, 10**15]))
     return Trace(
-        rank=draw(st.sampled_from([0, 1, 7, 300, 65_535, 65_536, 10**15])),
+        rank=rank,
         epoch_ns=draw(st.sampled_from([0, 1, 1_700_000_000_000_000_000])),
         processes=(Process("rank"), Process("beside", "pid 1", 1)),
         tracks=(Track(0, "main", 77), Track(0, "stream"), Track(1, "x")),
         names=TEXTS,
-        texts=TEXTS,
         slices=s,
         args=tuple(args),
-        flows=Flows(source, target, kind),
+        arrows=perfetto.arrows(rank, source, target, kind),
     )
 
 
 def plain(trace: Trace) -> Iterator[Any]:
     """The packets of slices, built one by one."""
     s = trace.slices
-    order = events(s)
     numbers = {name: i for i, name in enumerate(dict.fromkeys(a.name for a in trace.args), start=1)}
-    ids = perfetto.flow_ids(trace.rank, trace.flows).tolist()
+    own = trace.arrows
     last: dict[int, int] = {}
-    for which, begins, time in zip(order.slice.tolist(), order.begins.tolist(), order.time_ns.tolist(), strict=True):
+    for which, begins, time in zip(*(column.tolist() for column in events(s)), strict=True):
         track = int(s.track[which])
         packet = pb.TracePacket(sequence_flags=2, trusted_packet_sequence_id=perfetto.sequence(trace.rank, track))
         packet.timestamp = time + trace.epoch_ns - last.get(track, 0)
@@ -158,10 +156,10 @@ def plain(trace: Trace) -> Iterator[Any]:
             event.name_iid = int(s.name[which]) + 1
             for arg in trace.args:
                 for value in arg.value[arg.slice == which].tolist():
-                    kind = {"string_value_iid": value + 1} if arg.text else {"int_value": value}
+                    kind = {"string_value_iid": value + 1} if arg.words else {"int_value": value}
                     event.debug_annotations.add(name_iid=numbers[arg.name], **kind)
-            event.flow_ids.extend(ids[k] for k in np.flatnonzero(trace.flows.source == which))
-            event.terminating_flow_ids.extend(ids[k] for k in np.flatnonzero(trace.flows.target == which))
+            event.flow_ids.extend(own.id[(own.slice == which) & ~own.ends].tolist())
+            event.terminating_flow_ids.extend(own.id[(own.slice == which) & own.ends].tolist())
         yield packet
 
 
@@ -176,22 +174,21 @@ def test_blocks_of_packets_join_without_a_seam(monkeypatch: Any) -> None:
     n = 40
     s = slices([(0, 3 * i, 3 * i + 2, NOWHERE, i % 4) for i in range(n)])
     every = np.arange(n)
-    trace = Trace(
-        3, 5, (Process("p"),), (Track(0, "t"),), TEXTS, TEXTS, s, (Arg("node", every, every),), Flows(every[:-1], every[1:], every[1:] % 8)
-    )
+    arrows = perfetto.arrows(3, every[:-1], every[1:], every[1:] % 8)
+    trace = Trace(3, 5, (Process("p"),), (Track(0, "t"),), TEXTS, s, (Arg("node", every, every),), arrows)
     whole = b"".join(perfetto.encode(trace))
     monkeypatch.setattr(perfetto, "BLOCK", 7)
     assert b"".join(perfetto.encode(trace)) == whole
 
 
 def test_ranks_share_no_ids() -> None:
-    flows = Flows(np.zeros(3, np.int64), np.zeros(3, np.int64), np.array([1, 3, 5], np.uint8))
+    none, kind = np.zeros(3, np.int64), np.array([1, 3, 5], np.uint8)
     ranks = [0, 1, 2, 1000, perfetto.RANKS - 1]
     tracks = range(-1, 70)
     assert len({perfetto.sequence(r, t) for r in ranks for t in tracks}) == len(ranks) * len(tracks)
     assert max(perfetto.sequence(r, perfetto.SEQUENCES - 3) for r in ranks) < 1 << 31
     everything = [*range(70), *range(perfetto.SEQUENCES, perfetto.SEQUENCES + 2)]
     assert len({perfetto.uuid(r, t) for r in ranks for t in everything}) == len(ranks) * len(everything)
-    ids = np.concatenate([perfetto.flow_ids(r, flows) for r in ranks])
+    ids = np.concatenate([perfetto.arrows(r, none, none, kind).id[:3] for r in ranks])
     assert len(set(ids.tolist())) == 3 * len(ranks)
-    assert (ids // perfetto.KIND_OF_FLOW == np.tile(flows.kind, len(ranks))).all()
+    assert (ids // perfetto.KIND_OF_FLOW == np.tile(kind, len(ranks))).all()

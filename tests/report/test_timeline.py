@@ -83,7 +83,7 @@ def recorded(rows: list[Row], rank: str = "rank 0") -> dict[int, Row]:
 def test_a_hand_made_graph() -> None:
     g, linked = every_kind(), records()
     comm = communication(ALL_REDUCE, host=(ALL_REDUCE,))
-    ids = {comm.groups[0].key: 5}
+    ids = {comm.ops.groups[0]: 5}
     errors, rows = query(written(shown(g, linked, comm, ids)), ERRORS, SLICES)
     assert errors == []
     told = [(r["name"], r["row"], r["tid"], r["ts"] - EPOCH_NS, r["dur"], r["depth"]) for _, r in sorted(recorded(rows).items())]

@@ -7,24 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from graphlink.run.out import LocalStore
+from graphlink.run.out import LocalOut
 
 
 class Killed(BaseException):
     pass
 
 
-def _write(text: str) -> object:
-    def write(folder: Path) -> None:
+def _place(store: LocalOut, text: str) -> None:
+    with store.place("key", "last") as folder:
         for name in ("a", "b", "last"):
             (folder / name).write_text(text)
 
-    return write
-
 
 def test_a_kill_while_the_older_folder_goes_leaves_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LocalStore(tmp_path)
-    store.place("key", "last", _write("old"))  # type: ignore[arg-type]
+    store = LocalOut(tmp_path)
+    _place(store, "old")
 
     def killed(path: Path, **_: object) -> None:
         if (path / "a").exists() and (path / "a").read_text() == "old":
@@ -33,7 +31,7 @@ def test_a_kill_while_the_older_folder_goes_leaves_no_part_of_it(tmp_path: Path,
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(shutil, "rmtree", killed)
-        store.place("key", "last", _write("new"))  # type: ignore[arg-type]
+        _place(store, "new")
     assert not store.holds("key", ["last"]) or store.holds("key", ["a", "b", "last"])
-    store.place("key", "last", _write("new"))  # type: ignore[arg-type]
+    _place(store, "new")
     assert store.names("last") == ["key"] and store.read("key/a") == b"new"

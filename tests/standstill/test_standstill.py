@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from graphlink.depend.build import BuildOptions, build
+from graphlink.depend.build import BuildOptions, Built, build
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
 from graphlink.graph.critical import critical_path, shares
 from graphlink.graph.durations import cost_ns
@@ -20,7 +20,7 @@ from graphlink.link.call_roles import Role, roles
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import Built, FrameRows, Graph, Linked, NodeKind, SyncKind, Trace
+from graphlink.model import FrameRows, Graph, Linked, NodeKind, SyncKind, Trace
 from graphlink.replay.ideal import replay
 from graphlink.standstill.silence import silences
 from graphlink.standstill.standstill import BEFORE_WINDOW, DEVICE_CLOCK, RETURN_NS, Standstill, Stood, StoodStill, stood_still

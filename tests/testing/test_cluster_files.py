@@ -16,7 +16,6 @@ import pytest
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import CommKind
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
 from graphlink.testing import (
@@ -33,6 +32,7 @@ from graphlink.testing import (
     cluster_run,
 )
 from graphlink.testing.__main__ import main
+from tests.comm_ops import listed
 from tests.testing.cluster_reference import document
 from tests.testing.test_pipeline_files import CHECKER, linked
 
@@ -70,27 +70,15 @@ def check_columns(run: ClusterRun, rank: int, kineto: Path, et: Path | None, *, 
     trace, host = read_kineto(kineto), read_host(et) if et else None
     found = communication(link(trace, host, match_hosts(trace, host)))
     assert [text for text in found.warnings if "computation" in text] == []
-    columns, row = run.ranks[rank], found.device_row
-    order = np.lexsort((trace.device.end_ns[row], trace.device.start_ns[row]))
-    nodes = [found.device_node[i] for i in order.tolist()]
-    assert np.array_equal(trace.device.start_ns[row][order], columns.start_ns)
-    assert np.array_equal(trace.device.end_ns[row][order], columns.end_ns)
-    groups = [(group.ranks, group.name) for group in found.groups]
-    told = [
-        (int(n.kind), n.comm_type if n.kind is CommKind.COLLECTIVE else -1, n.size_bytes, groups[n.group], peer_of(n, rank)) for n in nodes
-    ]
+    columns, ops = run.ranks[rank], found.ops
+    assert np.array_equal(trace.device.start_ns[ops.row], columns.start_ns)
+    assert np.array_equal(trace.device.end_ns[ops.row], columns.end_ns)
+    told = [(int(n.kind), n.type, n.bytes, ops.groups[n.group], n.peer) for n in listed(ops)]
     wanted = zip(*(x.tolist() for x in (columns.kind, columns.type, columns.bytes, columns.group, columns.peer)), strict=True)
     assert told == [(kind, type_, size, columns.groups[group], peer) for kind, type_, size, group, peer in wanted]
     comms = dict(zip(trace.device.comm.row.tolist(), trace.device.comm.comms, strict=True))
     if comms:
-        assert [comms[i].seq for i in row[order].tolist()] == (columns.seq.tolist() if seq else [None] * len(nodes))
-
-
-def peer_of(node: Any, rank: int) -> int:
-    if node.kind is CommKind.COLLECTIVE:
-        return -1
-    assert rank in (node.src, node.dst)
-    return int(node.dst if node.kind is CommKind.SEND else node.src)
+        assert [comms[i].seq for i in ops.row.tolist()] == (columns.seq.tolist() if seq else [None] * len(told))
 
 
 @pytest.mark.parametrize("seed", range(2))

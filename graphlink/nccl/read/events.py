@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,8 +19,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.nccl.read.names import narrow, natural, times
+from graphlink.errors import InputError
+from graphlink.model import I32, I64, NOWHERE, U8, Bool
+from graphlink.nccl.read.names import times
+from graphlink.nccl.read.records import Steps, table
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader, gc_paused
@@ -32,6 +35,7 @@ CUT: Final = "a last line that is cut off"
 _UNREADABLE: Final = "lines that are no event"
 
 _HEAD_BYTES: Final = 1 << 16
+_MARK: Final = b"\xef\xbb\xbf"  # of UTF-8, at the begin of a file
 _UNQUOTED: Final = re.compile(rb":[ \t]*(nccl[A-Za-z0-9]{1,40}|0[xX][0-9a-fA-F]{1,16}|\(nil\))(?=[ \t]*[,}])")
 _SEVERAL: Final = re.compile(rb"\}[ \t]*,[ \t]*\{")
 _NO_EVENT: Final = frozenset({b"", b"[", b"{}"})
@@ -82,98 +86,63 @@ _EVENT: Final = msgspec.json.Decoder(Event)
 _EVENTS: Final = msgspec.json.Decoder(list[Event])
 _NO_EVENTS: Final = Event()
 _NO_ARGS: Final = Args()
+Fill = Callable[[list[Event], list[Args]], Columns]  # what begins of one sort, and their arguments, say
 
 
-class Lines:
-    """Reads a source once, in bounded memory. ``too_long`` lines were passed over; ``cut`` is whether the last line has no end."""
+def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]]:
+    """Yield complete lines, up to about ``BLOCK_BYTES`` of them at a time, and whether they are the last one, without its end.
 
-    def __init__(self, source: Source):
-        self._source = source
-        self.too_long = 0
-        self.cut = False
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield complete lines, up to about ``BLOCK_BYTES`` of them at a time."""
-        rest, skips = b"", False
-        while text := self._source.read(BLOCK_BYTES):
-            if skips:
-                begin = text.find(b"\n") + 1
-                if not begin:
-                    continue
-                text, skips = text[begin:], False
-            text = rest + text
-            end = text.rfind(b"\n") + 1
-            if end:
-                yield text[:end]
-            rest = text[end:]
-            if len(rest) > MOST_BYTES:
-                self.too_long += 1
-                rest, skips = b"", True
-        self.cut = bool(rest) or skips
-        if rest:
-            yield rest
-
-
-class EventFile:
-    """Reads the dump at ``path`` once. ``count`` and ``left_out`` are complete when all blocks have been read.
-
-    Memory is that of a block and of a line, at most a few MB, whatever the file holds.
+    Memory is bounded: lines of more than ``MOST_BYTES`` are passed over and counted as left out.
     """
+    rest, skips = source.read(len(_MARK)).removeprefix(_MARK), False
+    while text := source.read(BLOCK_BYTES):
+        if skips:
+            _, found, text = text.partition(b"\n")
+            skips = not found
+        text = rest + text
+        end = text.rfind(b"\n") + 1
+        if end:
+            yield text[:end], False
+        rest = text[end:]
+        if len(rest) > MOST_BYTES:
+            left_out[LONG] += 1
+            rest, skips = b"", True
+    if rest:
+        yield rest, True
 
-    def __init__(self, path: Path):
-        self._path = path
-        self._last_is_bad = False
-        self.count = 0
-        self.left_out: Counter[str] = Counter()
 
-    def blocks(self) -> Iterator[list[Event]]:
-        """Yield events in file order. Raises InputError: the file cannot be read, or is laid out anew and no valid JSON."""
-        with open_source(self._path) as source:
-            head = source.read(_HEAD_BYTES)
-        with open_source(self._path) as source, gc_paused():
-            for rows in self._laid_out_anew(source) if _is_anew(head) else self._by_line(source):
-                self.count += len(rows)
-                yield rows
-        self.count += self.left_out.total()
+def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[Event]]:
+    """Yield the events of a dump in file order; count lines that are none. Memory is that of a block and of a line, at most a few MB.
 
-    def _laid_out_anew(self, source: Source) -> Iterator[list[Event]]:
-        for block in ArrayReader(source, ("traceEvents",), max_element_bytes=MOST_BYTES).blocks(Event):
-            self.left_out[_UNREADABLE] += len(block.bad)
-            yield [row for row in block.rows if row != _NO_EVENTS]
+    Raises:
+        InputError: the file cannot be read, or is laid out anew and no valid JSON.
+    """
+    with open_source(path) as source:
+        head = source.read(_HEAD_BYTES)
+    with open_source(path) as source, gc_paused():
+        if _is_anew(head):
+            for block in ArrayReader(source, ("traceEvents",), max_element_bytes=MOST_BYTES).blocks(Event):
+                left_out[_UNREADABLE] += len(block.bad)
+                yield [row for row in block.rows if row != _NO_EVENTS]
+            return
+        for text, cut in lines(source, left_out):
+            rows, damaged = _events(text)
+            left_out[CUT if cut else _UNREADABLE] += damaged
+            yield rows
 
-    def _by_line(self, source: Source) -> Iterator[list[Event]]:
-        lines = Lines(source)
-        first = True
-        for text in lines.blocks():
-            if first:
-                text, first = text.removeprefix(b"\xef\xbb\xbf"), False
-            yield self._events(text)
-        if lines.too_long:
-            self.left_out[LONG] += lines.too_long
-        if lines.cut and self._last_is_bad:
-            self.left_out[_UNREADABLE] -= 1
-            self.left_out[CUT] += 1
 
-    def _events(self, text: bytes) -> list[Event]:
-        """Decode complete lines: at once where they are all as they should be, else one by one."""
-        self._last_is_bad = False
-        body = _bare(_bare(text.lstrip().removeprefix(b"[")).removesuffix(b"{}"))
-        every = _decoded(_EVENTS, b"[" + body + b"]")
-        if every is not None:
-            return every
-        rows = []
-        for line in map(_bare, text.split(b"\n")):
-            row = None if line in _NO_EVENT else _event(line)
-            if row is not None:
-                rows.append(row)
-            if line:
-                self._last_is_bad = row is None and line not in _NO_EVENT
-                self.left_out[_UNREADABLE] += self._last_is_bad
-        return rows
+def _events(text: bytes) -> tuple[list[Event], int]:
+    """Decode complete lines, at once where they are all as they should be, else one by one; return also how many are damaged."""
+    every = _decoded(_EVENTS, b"[" + _bare(_bare(text.lstrip().removeprefix(b"[")).removesuffix(b"{}")) + b"]")
+    if every is not None:
+        return every, 0
+    some = [line for line in map(_bare, text.split(b"\n")) if line not in _NO_EVENT]
+    rows = [row for line in some if (row := _event(line)) is not None]
+    return rows, len(some) - len(rows)
 
 
 def _is_anew(head: bytes) -> bool:
-    line = head.removeprefix(b"\xef\xbb\xbf").strip().removeprefix(b"[").lstrip().split(b"\n", 1)[0].strip()
+    line = head.removeprefix(_MARK).strip().removeprefix(b"[").lstrip().split(b"\n", 1)[0].strip()
     return _event(line) is None and (line == b"{" or _SEVERAL.search(line) is not None)
 
 
@@ -199,34 +168,31 @@ class EventTables:
     """All events of a dump in columns, and a table of each sort of begins; at the end each event is in a table or counted as left out.
 
     Events are given by their positions; a begin stands for its end too. ``ns`` = 0 where no time was recorded, ``end`` as in ``ends_of``.
-    ``at``: the events of each table.
+    ``at``: the events of each table. InputError: the file cannot be read, or is a dump of ``what`` that holds no event at all.
     """
 
-    def __init__(self, path: Path, sort_of: Callable[[Event], str | None], fill: Mapping[str, Callable[[list[Event]], Columns]]):
+    def __init__(self, path: Path, sort_of: Callable[[Event], str | None], fill: Mapping[str, Fill], what: str, todo: str):
         self._sort_of, self._fill = sort_of, fill
-        self._events, words = Parts(), Strings()
-        parts = {sort: Parts() for sort in fill}
-        for sort, columns in fill.items():
-            parts[sort].add(at=np.zeros(0, np.int64), **columns([]))
-        file = EventFile(path)
-        for rows in file.blocks():
-            self._add(rows, words, parts)
-        self.events, self._unread = file.count, file.left_out
-        self.words = list(words)  # categories and names
+        self._left_out: Counter[str] = Counter()
+        self._backwards = 0
+        found, words, parts = Parts(), Strings(), {sort: Parts() for sort in fill}
+        for rows in chain([[]], _blocks(path, self._left_out)):  # first none, so that each table has its columns
+            self._add(rows, found, words, parts)
+        if not found.count:
+            raise InputError(f"is a dump of {what} without events", path=path, todo=todo)
+        self.events = found.count + self._left_out.total()
+        self._words = list(words)
         self.at = {sort: part.column("at") for sort, part in parts.items()}
         self.columns = {sort: part.columns() for sort, part in parts.items()}
         self._category, self._name, self.ident, self.pid, self.ns, self._phase = (
-            self._events.column(name) for name in ("category", "name", "ident", "pid", "ns", "phase")
+            found.column(name) for name in ("category", "name", "ident", "pid", "ns", "phase")
         )
         self.end = ends_of(self._category, self._name, self.ident, self._phase == _BEGIN, self._phase == _END)
-        self.paired = int((self.end != NOWHERE).sum())
         self._done = np.zeros(len(self.ns), np.bool_)
-        self._left_out: Counter[str] = Counter()
-        self._backwards = 0
 
-    def _add(self, rows: list[Event], words: Strings, parts: Mapping[str, Parts]) -> None:
-        first = self._events.count
-        self._events.add(
+    def _add(self, rows: list[Event], found: Parts, words: Strings, parts: Mapping[str, Parts]) -> None:
+        first = found.count
+        found.add(
             category=words.column([row.cat for row in rows]),
             name=words.column([row.name for row in rows]),
             ident=ints([row.id for row in rows]),
@@ -239,9 +205,9 @@ class EventTables:
             if row.ph == "b" and (sort := self._sort_of(row)) is not None:
                 places[sort].append(place)
         for sort, of_sort in places.items():
-            if of_sort:
-                columns = self._fill[sort]([rows[place] for place in of_sort])
-                parts[sort].add(at=np.array(of_sort, np.int64) + first, **columns)
+            some = [rows[place] for place in of_sort]
+            columns = self._fill[sort](some, [row.args or _NO_ARGS for row in some])
+            parts[sort].add(at=np.array(of_sort, np.int64) + first, **columns)
 
     def around(self, outer: str, inner: str) -> I64:
         """Return for each event of the table ``inner`` the row of ``outer`` that it is in, else ``NOWHERE``."""
@@ -259,8 +225,8 @@ class EventTables:
         """Leave begins out that have not been dealt with yet."""
         self._left_out[reason] += self._finish(at)
 
-    def usable_steps(self, at: I64, proxy: I64) -> I64:
-        """Return those of the begins of steps that can go into ``Steps``, as positions in ``at``; the others are left out."""
+    def steps(self, at: I64, proxy: I64, step: I64, state: U8) -> Steps:
+        """Return the table of steps, by start, then end, from their begins and columns; those that it cannot hold are left out."""
         start, end = self.ns[at], self._ends(at)
         for wrong, reason in (
             ((start == 0) | (end == 0), "steps without a time"),
@@ -268,7 +234,9 @@ class EventTables:
             (proxy == NOWHERE, "steps of no proxy op"),
         ):
             self.leave(at[wrong], reason)
-        return np.flatnonzero(~self._done[at])
+        kept = np.flatnonzero(~self._done[at])
+        kept = kept[np.lexsort((end[kept], start[kept]))]
+        return table(Steps, len(kept), **self.keep(at[kept]), proxy=proxy[kept], step=step[kept], state=state[kept])
 
     def left_out(self, label: Callable[[str, str], str]) -> dict[str, int]:
         """Leave out what is in no table yet, by ``label`` of its category and name; return all counts by reason."""
@@ -277,11 +245,11 @@ class EventTables:
         self.leave(np.flatnonzero(lone), "ends without a begin")
         self.leave(np.flatnonzero(self._phase == _OTHER), "neither begin nor end")
         rest = np.flatnonzero(~self._done)
-        codes, counts = np.unique(self._category[rest].astype(np.int64) * len(self.words) + self._name[rest], return_counts=True)
+        codes, counts = np.unique(self._category[rest].astype(np.int64) * len(self._words) + self._name[rest], return_counts=True)
         for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-            category, name = divmod(code, len(self.words))
-            self._left_out[label(self.words[category], self.words[name])] += count
-        return dict(self._left_out + self._unread)
+            category, name = divmod(code, len(self._words))
+            self._left_out[label(self._words[category], self._words[name])] += count
+        return dict(+self._left_out)
 
     def warnings(self) -> tuple[str, ...]:
         """Return warnings of events without an end, and of ends that are not used."""
@@ -301,16 +269,6 @@ class EventTables:
         fresh = every[~self._done[every]]
         self._done[fresh] = True
         return len(fresh)
-
-
-def args_of(rows: Sequence[Event]) -> list[Args]:
-    """Return the arguments of events; those of an event without are all None."""
-    return [row.args or _NO_ARGS for row in rows]
-
-
-def small(values: Sequence[object]) -> I32:
-    """int32 column of ``values``; ``NOWHERE`` for each that is no number from 0 on, or does not fit."""
-    return narrow(natural(values))
 
 
 def ends_of(category: I32, name: I32, ident: I64, begins: Bool, ends: Bool) -> I64:

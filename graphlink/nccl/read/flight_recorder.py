@@ -7,6 +7,7 @@ reduce-scatter, scatter or receive those of the output. ``bytes`` are those of t
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,12 +19,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from graphlink.errors import InputError
-from graphlink.model import NOWHERE
-from graphlink.nccl.read.events import small
-from graphlink.nccl.read.names import function_of, message_bytes, natural, rank_in_name
+from graphlink.model import I32, NOWHERE
+from graphlink.nccl.read.names import function_of, message_bytes, natural, rank_in_name, small, text_of
 from graphlink.nccl.read.pickled import MOST_BYTES, Refused, load
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, table
-from graphlink.read.columns import Strings, ints, loose, to_int_or_none
+from graphlink.nccl.read.records import Calls, Communicator, Dump, table
+from graphlink.read.columns import Parts, Strings, ints, loose, to_int_or_none
 from graphlink.read.comms import rank_list
 from graphlink.read.nccl_kinds import PICKLE, DumpKind
 from graphlink.read.source import open_source
@@ -39,9 +39,6 @@ _WORLD: Final = "default_pg"
 _NO_ENTRY: Final = "entries that are no objects"
 _SMALLER: Final = "record with a smaller TORCH_FR_BUFFER_SIZE, or without stack traces"
 _RECORD_AGAIN: Final = "copy or record it again, with torch._C._distributed_c10d._dump_fr_trace()"
-_COLUMNS: Final = (
-    "communicator", "own", "function", "peer", "count", "larger", "dtype", "seq", "start_ns", "end_ns", "exec_ns", "state",
-)  # fmt: skip
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -59,7 +56,6 @@ class Entry(msgspec.Struct, gc=False):
     time_created_ns: Any = None
     time_discovered_completed_ns: Any = None
     duration_ms: Any = None
-    state: Any = None
 
 
 _FIELDS: Final = Entry.__struct_fields__
@@ -73,10 +69,10 @@ def read_flight_recorder(path: Path) -> Dump:
     """
     with open_source(path) as source:
         is_pickle = PICKLE.match(source.read(2)) is not None
-    recording = _Recording(path)
+    recording = _Recording()
     with gc_paused():
         around = _read_pickle(path, recording) if is_pickle else _read_json(path, recording)
-    return recording.dump(around)
+    return recording.dump(path, around)
 
 
 def _read_pickle(path: Path, recording: _Recording) -> dict[str, Any]:
@@ -121,114 +117,86 @@ def _without_entries(path: Path) -> dict[str, Any] | None:
 
 
 class _Recording:
-    """The calls read so far, in the order of the file."""
+    """The calls read so far, in the order of the file. ``descs``: of groups by name, in the order of ``numbers``."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self) -> None:
         self.strings = Strings()
-        self.descs: dict[str, str] = {}  # by name of a group, in the order of the communicators
+        self.numbers: dict[str, int] = {}
+        self.descs: dict[str, str] = {}
         self.left_out: Counter[str] = Counter()
-        self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+        self.calls = Parts()
 
     def add(self, entries: list[Entry]) -> None:
         named = [entry for entry in entries if isinstance(entry.profiling_name, str)]
         self.left_out["entries without a name"] += len(entries) - len(named)
-        for entry in named:
-            self._add(entry)
+        functions = [function_of(entry.profiling_name) for entry in named]
+        pairs = [_ranks_in(entry.profiling_name) for entry in named]
+        sizes = [(_elements(entry.input_sizes), _elements(entry.output_sizes)) for entry in named]
+        dtypes = [_dtype(entry, function) for entry, function in zip(named, functions, strict=True)]
+        counts = (sides[::-1] if function in _OF_OUTPUT else sides for sides, function in zip(sizes, functions, strict=True))
+        largest = natural([max((side for side in sides if side is not None), default=None) for sides in sizes])
+        self.calls.add(
+            communicator=np.array([self._group(entry) for entry in named], np.int32),
+            own=small([own for own, _ in pairs]),
+            function=self.strings.column(functions),
+            peer=small([peer for _, peer in pairs]),
+            count=natural([first or second for first, second in counts]),
+            dtype=self.strings.column(dtypes),
+            bytes=message_bytes(largest, dtypes),
+            seq=natural([_sequence_number(entry) for entry in named]),
+            start_ns=np.maximum(ints([entry.time_created_ns for entry in named], 0), 0),
+            end_ns=np.maximum(ints([entry.time_discovered_completed_ns for entry in named], 0), 0),
+            exec_ns=np.array([_ns_of_ms(entry.duration_ms) for entry in named], np.int64),
+        )
 
-    def _add(self, entry: Entry) -> None:
-        function = function_of(entry.profiling_name)
-        peer = _PEER.fullmatch(entry.profiling_name)
-        own, other = (number for number in peer.groups() if number is not None) if peer else (None, None)
-        taken, given = _elements(entry.input_sizes), _elements(entry.output_sizes)
-        of_output = function in _OF_OUTPUT
-        count = (given or taken) if of_output else (taken or given)
-        dtype = _first_text(entry.output_dtypes) if of_output else _first_text(entry.input_dtypes)
-        row = {
-            "communicator": self._group(entry),
-            "own": to_int_or_none(own),
-            "function": function,
-            "peer": to_int_or_none(other),
-            "count": count,
-            "larger": max((side for side in (taken, given) if side is not None), default=None),
-            "dtype": dtype or _first_text(entry.input_dtypes) or _first_text(entry.output_dtypes),
-            "seq": entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id,
-            "start_ns": entry.time_created_ns,
-            "end_ns": entry.time_discovered_completed_ns,
-            "exec_ns": _ns_of_ms(entry.duration_ms),
-            "state": _text_of(entry.state),
-        }
-        for name, value in row.items():
-            self.columns[name].append(value)
-
-    def _group(self, entry: Entry) -> str:
+    def _group(self, entry: Entry) -> int:
         given = entry.process_group
         name, desc = given[:2] if isinstance(given, (list, tuple)) and len(given) >= 2 else (given, "")
         if not isinstance(name, str):
             name = "" if entry.pg_id is None else str(to_int_or_none(entry.pg_id))
-        self.descs.setdefault(name, _text_of(desc))
-        return name
+        self.descs.setdefault(name, text_of(desc))
+        return self.numbers.setdefault(name, len(self.numbers))
 
-    def dump(self, around: dict[str, Any]) -> Dump:
+    def dump(self, path: Path, around: dict[str, Any]) -> Dump:
         listed = _listed_groups(around.get("pg_config"))
         for name, group in listed.items():
             if name or name in self.descs:
                 self.descs[name] = self.descs.get(name) or group.desc
         communicators = [replace(listed.get(name, Communicator(name, name)), desc=desc) for name, desc in self.descs.items()]
-        row = {name: k for k, name in enumerate(self.descs)}
-        self.columns["communicator"] = [row[name] for name in self.columns["communicator"]]
-        columns, texts = self.columns, self.strings.column
-        rows = len(columns["seq"])
-        rank = self._own_rank(communicators)
+        communicator = self.calls.column("communicator")
+        rank = _own_rank(communicators, communicator, self.calls.column("own"))
         if rank is None:
-            rank = rank_in_name(self.path)
-        end_ns = np.maximum(ints(columns["end_ns"], 0), 0)
-        calls = table(
-            Calls,
-            rows,
-            communicator=np.array(columns["communicator"], np.int32),
-            rank=np.full(rows, NOWHERE if rank is None else rank, np.int32),
-            function=texts(columns["function"]),
-            peer=small(columns["peer"]),
-            count=natural(columns["count"]),
-            dtype=texts(columns["dtype"]),
-            bytes=message_bytes(natural(columns["larger"]), columns["dtype"]),
-            seq=natural(columns["seq"]),
-            start_ns=np.maximum(ints(columns["start_ns"], 0), 0),
-            end_ns=end_ns,
-            exec_ns=np.maximum(ints(columns["exec_ns"], 0), 0),
-            state=texts(columns["state"]),
-        )
-        left_out = {reason: count for reason, count in self.left_out.items() if count}
+            rank = rank_in_name(path)
+        ranks = np.full(self.calls.count, NOWHERE if rank is None else rank)
+        left_out = dict(+self.left_out)
         return Dump(
-            path=str(self.path),
+            path=str(path),
             kind=DumpKind.FLIGHT_RECORDER,
-            clock=Clock.EPOCH,
             rank=rank,
             strings=tuple(self.strings),
             communicators=tuple(communicators),
-            calls=calls,
-            events=rows + sum(left_out.values()),
-            paired=int((end_ns > 0).sum()),
+            calls=table(Calls, self.calls.count, communicator=communicator, rank=ranks, **self.calls.columns()),
+            events=self.calls.count + sum(left_out.values()),
             left_out=left_out,
             warnings=_version_warning(around.get("version")),
         )
 
-    def _own_rank(self, communicators: Sequence[Communicator]) -> int | None:
-        """The global rank, which no field says: the name of a send or receive has the rank in its group, and the rank is a member of all
-        groups that it calls in. None where neither tells, or they disagree.
-        """
-        found = set()
-        for row, own in set(zip(self.columns["communicator"], self.columns["own"], strict=True)):
-            ranks = communicators[row].ranks
-            if own is not None and ranks is not None and own < len(ranks):
-                found.add(ranks[own])
-            elif own is not None and ranks is None and communicators[row].desc == _WORLD:
-                found.add(own)
-        members = [set(communicators[row].ranks or ()) for row in set(self.columns["communicator"]) if communicators[row].ranks]
-        common = set.intersection(*members) if members else set()
-        found |= common if len(common) == 1 else set()
-        return found.pop() if len(found) == 1 else None
+
+def _own_rank(communicators: Sequence[Communicator], communicator: I32, own: I32) -> int | None:
+    """The global rank, which no field says: the name of a send or receive has the rank in its group, ``own``, and the rank is a member of
+    all groups that it calls in. None where neither tells, or they disagree.
+    """
+    found = set()
+    for row, place in set(zip(communicator.tolist(), own.tolist(), strict=True)):
+        ranks = communicators[row].ranks
+        if place != NOWHERE and ranks is not None and place < len(ranks):
+            found.add(ranks[place])
+        elif place != NOWHERE and ranks is None and communicators[row].desc == _WORLD:
+            found.add(place)
+    members = [set(ranks) for row in np.unique(communicator).tolist() if (ranks := communicators[row].ranks)]
+    common = set.intersection(*members) if members else set()
+    found |= common if len(common) == 1 else set()
+    return found.pop() if len(found) == 1 else None
 
 
 def _version_warning(version: object) -> tuple[str, ...]:
@@ -256,30 +224,39 @@ def _listed_groups(config: object) -> dict[str, Communicator]:
 
 def _listed(name: str, group: dict[str, Any]) -> Communicator:
     ranks = rank_list(group.get("ranks")) or None
-    return Communicator(name, name, _text_of(group.get("desc")), len(ranks) if ranks else None, ranks)
+    return Communicator(name, name, text_of(group.get("desc")), len(ranks) if ranks else None, ranks)
 
 
 def _elements(sizes: object) -> int | None:
     """Count the elements of all tensors of ``[[2, 3], [4]]``; None where it lists none."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
         return None
-    total = 0
-    for shape in sizes:
-        if not isinstance(shape, (list, tuple)) or not all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape):
-            return None
-        product = 1
-        for size in shape[:_MOST_DIMENSIONS]:
-            product *= size
-        total += product
+    if not all(
+        isinstance(shape, (list, tuple)) and all(type(size) is int and 0 <= size < _MOST_COUNT for size in shape) for shape in sizes
+    ):
+        return None
+    total = sum(math.prod(shape[:_MOST_DIMENSIONS]) for shape in sizes)
     return total if total < _MOST_COUNT else None
 
 
-def _text_of(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _ranks_in(name: str) -> tuple[str | None, str | None]:
+    """Return the own rank and that of the peer in the name of a send or receive, as texts."""
+    peer = _PEER.fullmatch(name)
+    return (peer[1] or peer[3], peer[2] or peer[4]) if peer else (None, None)
+
+
+def _dtype(entry: Entry, function: str) -> str:
+    """Return the type of the side that counts, or of the one that has some."""
+    taken, given = _first_text(entry.input_dtypes), _first_text(entry.output_dtypes)
+    return (given or taken) if function in _OF_OUTPUT else (taken or given)
 
 
 def _first_text(values: object) -> str:
-    return _text_of(values[0]) if isinstance(values, (list, tuple)) and values else ""
+    return text_of(values[0]) if isinstance(values, (list, tuple)) and values else ""
+
+
+def _sequence_number(entry: Entry) -> object:
+    return entry.p2p_seq_id if entry.is_p2p is True else entry.collective_seq_id if entry.seq_id is None else entry.seq_id
 
 
 def _ns_of_ms(ms: object) -> int:

@@ -1,14 +1,14 @@
 """Reads what NCCL's inspector wrote of one process. Format: NVIDIA/nccl, ``ext-profiler/inspector/inspector.cc``.
 
 One JSON object a call, on a line or printed on several (then its braces stand alone on their lines). ``bytes`` are the count of a rank x
-the size of the type. Calls have times (epoch) only where the inspector was verbose: start and end of the enqueueing on the host. How long
-the call took on the GPU is ``exec_ns``; where the inspector had to take the time on the host for it, that is not used.
+the size of the type. Calls have times (epoch) only where the inspector was verbose: start and end of the enqueueing on the host. How
+long a call took on the GPU, as far as the inspector did not take the time on the host for it, its kernel tells too, and is not read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
-from graphlink.nccl.read.events import CUT, DAMAGED, LONG, MOST_BYTES, Lines, small
-from graphlink.nccl.read.names import function_of, hash_text, inspector_name, natural, rank_in_name, times
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, table
+from graphlink.nccl.read.events import CUT, DAMAGED, MOST_BYTES, lines
+from graphlink.nccl.read.names import function_of, hash_text, inspector_name, natural, rank_in_name, small, text_of, times
+from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, table
 from graphlink.read.columns import Parts, Strings
 from graphlink.read.comms import count_or_none
 from graphlink.read.nccl_kinds import DumpKind
@@ -28,7 +28,9 @@ from graphlink.read.stream import gc_paused
 
 _ON_HOST: Final = "collective_cpu"
 _UNNAMED: Final = "unknown"
+_KERNEL: Final = "KernelCh"
 _UNREADABLE: Final = "lines that are no object of the inspector"
+_TODO: Final = "set NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES and NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING to 0: small and untimed calls are left out"
 
 
 class Header(msgspec.Struct, gc=False):
@@ -71,12 +73,10 @@ class Call(msgspec.Struct, gc=False):
     coll: Any = None
     coll_sn: Any = None
     coll_msg_size_bytes: Any = None
-    coll_exec_time_us: Any = None
     coll_timing_source: Any = None
     p2p: Any = None
     p2p_sn: Any = None
     p2p_msg_size_bytes: Any = None
-    p2p_exec_time_us: Any = None
     p2p_timing_source: Any = None
     p2p_peer: Any = None
     times: CallTimes = msgspec.field(name="event_trace_ts", default_factory=CallTimes)
@@ -101,22 +101,18 @@ def read_inspector(path: Path) -> Dump:
     """
     gathered = _Gathered()
     with gc_paused(), open_source(path) as source:
-        lines = Lines(source)
-        for texts in _objects(lines):
-            gathered.add(texts)
+        for text, cut in _objects(lines(source, gathered.left_out)):
+            gathered.add(text, CUT if cut else _UNREADABLE)
     if not gathered.calls.count:
-        todo = "set NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES and NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING to 0: small and untimed calls are left out"
-        raise InputError("is a log of NCCL's inspector without calls", path=path, todo=todo)
-    if lines.too_long:
-        gathered.left_out[LONG] += lines.too_long
-    return gathered.dump(path, cut=lines.cut)
+        raise InputError("is a log of NCCL's inspector without calls", path=path, todo=_TODO)
+    return gathered.dump(path)
 
 
-def _objects(lines: Lines) -> Iterator[list[bytes]]:
-    """Yield texts that should be an object each, a block of lines at a time."""
+def _objects(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[list[bytes], bool]]:
+    """Yield texts that should be an object each, a block of lines at a time, and whether the last one of them may be cut off."""
     parts: list[bytes] = []
-    size = 0
-    for block in lines.blocks():
+    size, cut = 0, False
+    for block, cut in blocks:
         texts = []
         for line in map(bytes.rstrip, block.split(b"\n")):
             if not parts and line != b"{":
@@ -127,40 +123,29 @@ def _objects(lines: Lines) -> Iterator[list[bytes]]:
             if line == b"}" or size > MOST_BYTES:
                 texts.append(b"\n".join(parts))
                 parts, size = [], 0
-        yield [text for text in texts if text]
-    yield [b"\n".join(parts)] if parts else []
+        yield [text for text in texts if text], cut
+    yield [b"\n".join(parts)] if parts else [], cut
 
 
 class _Gathered:
-    """The calls read so far."""
+    """The calls read so far. ``communicators``: by key, with their numbers."""
 
     def __init__(self) -> None:
         self.strings = Strings()
-        self.rows: dict[str, int] = {}  # of the communicators, by key
-        self.communicators: list[Communicator] = []
+        self.communicators: dict[str, tuple[int, Communicator]] = {}
         self.host = ""
         self.calls, self.kernels = Parts(), Parts()
         self.left_out: Counter[str] = Counter()
         self.on_host = 0
-        self.last_is_bad = False
 
-    def add(self, texts: list[bytes]) -> None:
-        lines = []
-        for text in texts:
-            line = _decoded(text)
-            self.last_is_bad = line is None
-            if line is None:
-                self.left_out[_UNREADABLE] += 1
-            elif line.coll_perf is None and line.p2p_perf is None:
-                self.left_out["objects without coll_perf and p2p_perf"] += 1
-            else:
-                lines.append(line)
-        if lines:
-            self._add(lines)
-
-    def _add(self, lines: list[Line]) -> None:
-        sorts = ["p2p" if line.coll_perf is None else "coll" for line in lines]
-        calls = [call for line in lines if (call := line.coll_perf or line.p2p_perf) is not None]
+    def add(self, texts: list[bytes], damaged: str) -> None:
+        """Add objects. ``damaged``: what those that are none count as."""
+        decoded = [line for text in texts if (line := _decoded(text)) is not None]
+        rows = [line for line in decoded if line.coll_perf is not None or line.p2p_perf is not None]
+        self.left_out[damaged] += len(texts) - len(decoded)
+        self.left_out["objects without coll_perf and p2p_perf"] += len(decoded) - len(rows)
+        sorts = ["p2p" if line.coll_perf is None else "coll" for line in rows]
+        calls = [call for line in rows if (call := line.coll_perf or line.p2p_perf) is not None]
 
         def column(suffix: str) -> list[Any]:
             return [getattr(call, sort + suffix) for sort, call in zip(sorts, calls, strict=True)]
@@ -169,24 +154,23 @@ class _Gathered:
             either = ((getattr(call.times, f"coll_{name}_ts"), getattr(call.times, f"p2p_{name}_ts")) for call in calls)
             return times([p2p if coll is None else coll for coll, p2p in either])
 
-        on_host = np.array([source == _ON_HOST for source in column("_timing_source")])
-        self.on_host += int(on_host.sum())
-        kernels = [(row, kernel) for row, call in enumerate(calls, self.calls.count) for kernel in _kernels(call)]
-        self.left_out["events in calls that are no kernel channels"] += sum(
-            not _is_kernel(event) for call in calls for event in call.events
-        )
+        of_call = [_kernels(call) for call in calls]
+        kernels = [(row, kernel) for row, own in enumerate(of_call, self.calls.count) for kernel in own]
+        events = sum(len(call.times.kernel_events) + len(call.events) for call in calls)
+        self.left_out["events in calls that are no kernel channels"] += events - len(kernels)
+        self.on_host += column("_timing_source").count(_ON_HOST)
+        self.host = self.host or next((name for line in rows if (name := text_of(line.metadata.hostname))), "")
         self.calls.add(
-            communicator=np.array([self._communicator(line.header) for line in lines], np.int32),
-            rank=small([line.header.rank for line in lines]),
-            function=self.strings.column([function_of(name) if isinstance(name, str) else "" for name in column("")]),
+            communicator=np.array([self._communicator(line.header) for line in rows], np.int32),
+            rank=small([line.header.rank for line in rows]),
+            function=self.strings.column([function_of(text_of(name)) for name in column("")]),
             peer=small([call.p2p_peer if sort == "p2p" else None for sort, call in zip(sorts, calls, strict=True)]),
             bytes=natural(column("_msg_size_bytes")),
             seq=natural(column("_sn")),
-            channels=np.array([len(_kernels(call)) or NOWHERE for call in calls], np.int32),
+            channels=np.array([len(own) or NOWHERE for own in of_call], np.int32),
             start_ns=call_times("start"),
             end_ns=call_times("stop"),
-            exec_ns=np.where(on_host, 0, times(column("_exec_time_us"))),
-            pid=natural([line.metadata.pid for line in lines]),
+            pid=natural([line.metadata.pid for line in rows]),
         )
         self.kernels.add(
             call=np.array([row for row, _ in kernels], np.int32),
@@ -194,60 +178,48 @@ class _Gathered:
             start_ns=times([kernel.kernel_start_ts for _, kernel in kernels]),
             end_ns=times([kernel.kernel_stop_ts for _, kernel in kernels]),
         )
-        host = lines[0].metadata.hostname
-        self.host = self.host or (host if isinstance(host, str) else "")
 
     def _communicator(self, header: Header) -> int:
         key = hash_text(header.id)
         if key is None:
             return NOWHERE
-        if key not in self.rows:
-            self.rows[key] = len(self.rows)
-            self.communicators.append(communicator_of(header, key))
-        return self.rows[key]
+        if key not in self.communicators:
+            self.communicators[key] = (len(self.communicators), communicator_of(header, key))
+        return self.communicators[key][0]
 
-    def dump(self, path: Path, *, cut: bool) -> Dump:
-        calls = table(Calls, self.calls.count, **self.calls.columns())
-        kernels = table(KernelChannels, self.kernels.count, **self.kernels.columns())
-        if cut and self.last_is_bad:
-            self.left_out[_UNREADABLE] -= 1
-            self.left_out[CUT] += 1
-        left_out = {reason: count for reason, count in self.left_out.items() if count}
-        named = inspector_name(path)
-        pids = calls.pid[calls.pid != NOWHERE]
+    def dump(self, path: Path) -> Dump:
+        pids = self.calls.column("pid")
+        pids = pids[pids != NOWHERE]
+        host, pid = inspector_name(path) or ("", None)
+        left_out = dict(+self.left_out)
         return Dump(
             path=str(path),
             kind=DumpKind.INSPECTOR,
-            clock=Clock.EPOCH,
             rank=rank_in_name(path),
-            host=self.host or (named[0] if named else ""),
-            pid=int(pids[0]) if len(pids) else named[1] if named else None,
+            host=self.host or host,
+            pid=int(pids[0]) if len(pids) else pid,
             strings=tuple(self.strings),
-            communicators=tuple(self.communicators),
-            calls=calls,
-            kernels=kernels,
-            events=len(calls.seq) + sum(left_out.values()),
-            paired=int(((calls.start_ns > 0) & (calls.end_ns > 0)).sum()),
+            communicators=tuple(one for _, one in self.communicators.values()),
+            calls=table(Calls, self.calls.count, **self.calls.columns()),
+            kernels=table(KernelChannels, self.kernels.count, **self.kernels.columns()),
+            events=self.calls.count + sum(left_out.values()),
             left_out=left_out,
             warnings=(f"{self.on_host} calls were timed on the host only: their times on the GPU are not known",) if self.on_host else (),
         )
 
 
 def _kernels(call: Call) -> list[KernelTimes]:
-    listed = [
-        KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts) for event in call.events if _is_kernel(event)
+    return call.times.kernel_events + [
+        KernelTimes(event.channel_id, event.times.kernel_start_ts, event.times.kernel_stop_ts)
+        for event in call.events
+        if event.event_type == _KERNEL
     ]
-    return call.times.kernel_events + listed
-
-
-def _is_kernel(event: Within) -> bool:
-    return bool(event.event_type == "KernelCh")
 
 
 def communicator_of(header: Header, key: str) -> Communicator:
     """Return the communicator that a line's header names."""
-    name = header.comm_name if isinstance(header.comm_name, str) and header.comm_name != _UNNAMED else ""
-    return Communicator(key, name, size=count_or_none(header.n_ranks))
+    name = text_of(header.comm_name)
+    return Communicator(key, "" if name == _UNNAMED else name, size=count_or_none(header.n_ranks))
 
 
 def _decoded(text: bytes) -> Line | None:

@@ -87,20 +87,22 @@ def natural(values: Sequence[object]) -> I64:
     return np.maximum(ints(values, NOWHERE), NOWHERE)
 
 
-def narrow(numbers: I64) -> I32:
-    """Return as int32; ``NOWHERE`` for those that are negative or do not fit."""
-    return np.where((numbers >= 0) & (numbers < 1 << 31), numbers, NOWHERE).astype(np.int32)
+def small(values: Sequence[object]) -> I32:
+    """Return an int32 column of ``values``; ``NOWHERE`` for each that is no number from 0 on, or does not fit."""
+    numbers = natural(values)
+    return np.where(numbers < 1 << 31, numbers, NOWHERE).astype(np.int32)
+
+
+def text_of(value: object) -> str:
+    """Return ``value`` where it is a text, else ""."""
+    return value if isinstance(value, str) else ""
 
 
 def times(us: Sequence[Any]) -> I64:
     """Convert us to ns, rounded. What is no time becomes 0, which is also what stands for one that was not recorded."""
-    if not set(map(type, us)) <= {float, int}:
-        us = [value if type(value) in (float, int) else 0 for value in us]
-    try:
-        column = np.array(us, np.float64)
-    except OverflowError:  # an integer of hundreds of digits
-        column = np.array([value if type(value) is float or abs(value) < MAX_NS else 0 for value in us], np.float64)
-    ns = ns_of_us(column)
+    if not set(map(type, us)) <= {float}:  # an integer may have hundreds of digits
+        us = [value if type(value) in (float, int) and abs(value) < MAX_NS else 0 for value in us]
+    ns = ns_of_us(np.array(us, np.float64))
     return np.where(ns == MISSING, 0, ns)
 
 

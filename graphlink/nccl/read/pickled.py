@@ -17,14 +17,16 @@ MOST_CONTAINERS: Final = 1 << 21
 
 _OPCODES: Final = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_NUMBERS: Final = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"})
-_TEXTS: Final = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+_VALUES: Final = frozenset(
+    {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", *_CONSTANTS}
+)
 _GETS: Final = frozenset({"BINGET", "LONG_BINGET"})
 _PUTS: Final = frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"})
 _EMPTY: Final[dict[str, type]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}
-_TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_OTHERS: Final = frozenset({"PROTO", "FRAME", "STOP", "MARK", "TUPLE", "APPEND", "APPENDS", "SETITEM", "SETITEMS"})
-_PLAIN: Final = frozenset({*_CONSTANTS, *_NUMBERS, *_TEXTS, *_GETS, *_PUTS, *_EMPTY, *_TUPLES, *_OTHERS})
+_TAKES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2}  # so many from the stack
+_TAKES_TO_MARK: Final = frozenset({"TUPLE", "APPENDS", "SETITEMS"})
+_MAKES: Final = frozenset({*_EMPTY, "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "MARK"})  # a container, or the begin of one
+_PLAIN: Final = frozenset({*_VALUES, *_GETS, *_PUTS, *_TAKES, *_TAKES_TO_MARK, *_MAKES, "PROTO", "FRAME", "STOP"})
 
 
 class Refused(Exception):
@@ -43,7 +45,7 @@ def load(text: bytes) -> Any:
     """
     machine = _Machine()
     file = io.BytesIO(text)
-    at = 0
+    at = containers = 0
     try:
         for _ in range(MOST_OPCODES):
             byte = file.read(1)[0]
@@ -55,7 +57,8 @@ def load(text: bytes) -> Any:
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.step(opcode.name, opcode.arg.reader(file) if opcode.arg else None)
-            if machine.containers > MOST_CONTAINERS:
+            containers += opcode.name in _MAKES
+            if containers > MOST_CONTAINERS:
                 raise Refused(f"the pickle holds more than {MOST_CONTAINERS:,} lists and dicts", at)
     except (IndexError, KeyError, ValueError):
         raise Refused("the pickle is damaged or cut off", at) from None
@@ -63,61 +66,44 @@ def load(text: bytes) -> Any:
 
 
 class _Machine:
-    """An IndexError, KeyError or ValueError of a step means a damaged pickle. ``containers``: how many were asked for, and marks."""
+    """An IndexError, KeyError or ValueError of a step means a damaged pickle."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
-        self.containers = 0
         self._below: list[list[Any]] = []  # the stacks under the marks
         self._memo: dict[int, Any] = {}
 
     def step(self, name: str, arg: Any) -> None:
         """Carry out one opcode."""
-        stack = self.stack
         if name in _GETS:
-            stack.append(self._memo[arg])
+            self.stack.append(self._memo[arg])
         elif name in _PUTS:
-            self._memo[len(self._memo) if arg is None else arg] = stack[-1]
-        elif name in _TEXTS:
-            arg.encode()  # no lone surrogates, which the opcode's reader lets through
-            stack.append(arg)
-        elif name in _NUMBERS:
-            stack.append(arg)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name == "MARK":
-            self.containers += 1
-            self._below.append(stack)
-            self.stack = []
+            self._memo[len(self._memo) if arg is None else arg] = self.stack[-1]
+        elif name in _VALUES:
+            if isinstance(arg, str):
+                arg.encode()  # no lone surrogates, which the opcode's reader lets through
+            self.stack.append(_CONSTANTS.get(name, arg))
         elif name in _EMPTY:
-            self._push(_EMPTY[name]())
-        elif name in _TUPLES:
-            items = [stack.pop() for _ in range(_TUPLES[name])]
-            self._push(tuple(reversed(items)))
-        elif name == "TUPLE":
-            self._push(tuple(self._pop_to_mark()))
-        elif name in ("APPEND", "APPENDS"):
-            self._extend([stack.pop()] if name == "APPEND" else self._pop_to_mark())
-        elif name in ("SETITEM", "SETITEMS"):
-            self._set([stack.pop(), stack.pop()][::-1] if name == "SETITEM" else self._pop_to_mark())
+            self.stack.append(_EMPTY[name]())
+        elif name == "MARK":
+            self._below.append(self.stack)
+            self.stack = []
+        elif name in _TAKES:
+            self._put(name, [self.stack.pop() for _ in range(_TAKES[name])][::-1])
+        elif name in _TAKES_TO_MARK:
+            items, self.stack = self.stack, self._below.pop()
+            self._put(name, items)
 
-    def _push(self, value: Any) -> None:
-        self.containers += 1
-        self.stack.append(value)
-
-    def _pop_to_mark(self) -> list[Any]:
-        items, self.stack = self.stack, self._below.pop()
-        return items
-
-    def _extend(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if type(target) is not list:
-            raise ValueError
-        target.extend(items)
-
-    def _set(self, items: list[Any]) -> None:
+    def _put(self, name: str, items: list[Any]) -> None:
+        """Make a tuple of what was taken, or put it into the list or dict that is now on top."""
+        if name.startswith("TUPLE"):
+            self.stack.append(tuple(items))
+            return
         target, keys = self.stack[-1], items[::2]
+        if name.startswith("APPEND") and type(target) is list:
+            target.extend(items)
         # a key that is a deep tuple would be hashed by recursion
-        if type(target) is not dict or len(items) % 2 or any(type(key) not in (str, int) for key in keys):
+        elif name.startswith("SETITEM") and type(target) is dict and all(type(key) in (str, int) for key in keys):
+            target.update(zip(keys, items[1::2], strict=True))  # ValueError: a key without a value
+        else:
             raise ValueError
-        target.update(zip(keys, items[1::2], strict=True))

@@ -18,15 +18,14 @@ of its few buffers, which the steps ahead hold (``net.cc``), so what those wait 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from graphlink.errors import InputError
-from graphlink.model import I32, NOWHERE
-from graphlink.nccl.read.events import Columns, Event, EventTables, args_of, small
-from graphlink.nccl.read.names import dtype_of, function_of, hash_text, message_bytes, natural, rank_in_name
-from graphlink.nccl.read.records import Calls, Clock, Communicator, Dump, KernelChannels, ProxyOps, State, Steps, sorted_steps, table
+from graphlink.model import NOWHERE
+from graphlink.nccl.read.events import Args, Columns, Event, EventTables
+from graphlink.nccl.read.names import dtype_of, function_of, hash_text, message_bytes, natural, rank_in_name, small, text_of
+from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, table
 from graphlink.read.columns import Strings, ints
 from graphlink.read.nccl_kinds import DumpKind
 
@@ -35,14 +34,17 @@ _STATES: Final = {
     "RecvWait": State.RECEIVE, "RecvFlushWait": State.WIRE, "RecvGpuWait": State.GPU,
 }  # fmt: skip
 _SENDS: Final = {"ProgressSend": True, "ProgressRecv": False, "Send": True, "Recv": False}  # the last two: NCCL up to 2.25
-_SORT_OF: Final = {"COLL_API": "api", "P2P_API": "api", "COLL": "call", "P2P": "call", "GPU": "kernel", "PROXY": "proxy", "NET": "step"}
+_SORT_OF: Final = {"COLL": "call", "P2P": "call", "GPU": "kernel", "PROXY": "proxy", "NET": "step"}
 # names in categories that several things share
 _NAMES: Final = {"kernel": frozenset({"KernelCh"}), "proxy": frozenset(_SENDS), "step": frozenset(_STATES)}
 _COUNTED_BY_NAME: Final = {
     "PROXY": frozenset({"ScheduleSend", "ScheduleRecv", "Idle", "Sleep", "Append", *_SENDS}),
     "NET": frozenset({"SendBufferWait", "RecvBufferWait", *_STATES}),
 }
-_COUNTED: Final = frozenset({"GROUP_API", "GROUP", "KERNEL_LAUNCH", *_SORT_OF, "NET_IB", "NET_SOCK", "CE_COLL", "CE_SYNC", "CE_BATCH"})
+_COUNTED: Final = frozenset(
+    {"GROUP_API", "GROUP", "COLL_API", "P2P_API", "KERNEL_LAUNCH", *_SORT_OF, "NET_IB", "NET_SOCK", "CE_COLL", "CE_SYNC", "CE_BATCH"}
+)
+_TODO: Final = "record with NCCL_PROFILE_EVENT_MASK set (its default, 0, records nothing), and destroy the communicator at the end"
 
 
 def read_plugin(path: Path) -> Dump:
@@ -52,55 +54,40 @@ def read_plugin(path: Path) -> Dump:
         InputError: the file cannot be read, or holds no event at all.
     """
     said = _Said()
-    tables = EventTables(path, _sort_of, said.fill)
-    if not len(tables.ns):
-        todo = "record with NCCL_PROFILE_EVENT_MASK set (its default, 0, records nothing), and destroy the communicator at the end"
-        raise InputError("is a dump of NCCL's profiler plugin without events", path=path, todo=todo)
+    tables = EventTables(path, _sort_of, said.fill, "NCCL's profiler plugin", _TODO)
     at, columns = tables.at, tables.columns
-    proxy = tables.around("proxy", "step")
-    usable = tables.usable_steps(at["step"], proxy)
-    stream = np.append(columns["api"]["stream"], 0)[tables.around("api", "call")]
-    calls, kernels, proxies = at["call"], at["kernel"], at["proxy"]
+    steps = tables.steps(at["step"], tables.around("proxy", "step"), columns["step"]["step"], columns["step"]["state"])
     times = {sort: tables.keep(at[sort]) for sort in ("call", "kernel", "proxy")}
-    steps = {name: values[usable] for name, values in columns["step"].items()}
-    steps |= tables.keep(at["step"][usable])
     pids = tables.pid[tables.pid != NOWHERE]
     return Dump(
         path=str(path),
         kind=DumpKind.PLUGIN,
-        clock=Clock.STEADY,
         rank=rank_in_name(path),
         pid=int(pids[0]) if len(pids) else None,
         strings=tuple(said.strings),
-        communicators=tuple(map(Communicator, said.communicators)),
-        calls=table(Calls, len(calls), **columns["call"], **times["call"], pid=tables.pid[calls], stream=stream),
-        kernels=table(KernelChannels, len(kernels), **columns["kernel"], **times["kernel"], call=tables.around("call", "kernel")),
-        proxies=table(ProxyOps, len(proxies), **columns["proxy"], **times["proxy"], call=tables.around("call", "proxy")),
-        steps=sorted_steps(table(Steps, len(usable), **steps, proxy=proxy[usable])),
+        communicators=tuple(map(Communicator, list(said.keys)[1:])),
+        calls=table(Calls, len(at["call"]), **columns["call"], **times["call"]),
+        kernels=table(KernelChannels, len(at["kernel"]), **columns["kernel"], **times["kernel"], call=tables.around("call", "kernel")),
+        proxies=table(ProxyOps, len(at["proxy"]), **columns["proxy"], call=tables.around("call", "proxy")),
+        steps=steps,
         events=tables.events,
-        paired=tables.paired,
         left_out=tables.left_out(_label),
         warnings=tables.warnings(),
     )
 
 
 class _Said:
-    """Columns of what begins say in their args, by sort."""
+    """Columns of what begins say in their args, by sort. ``keys``: of the communicators."""
 
     def __init__(self) -> None:
-        self.strings = Strings()
-        self.communicators: dict[str, int] = {}
-        self.fill = {"api": self._apis, "call": self._calls, "kernel": self._kernels, "proxy": self._proxies, "step": self._steps}
+        self.strings, self.keys = Strings(), Strings()
+        self.fill = {"call": self._calls, "kernel": _kernels, "proxy": _proxies, "step": _steps}
 
-    def _apis(self, rows: list[Event]) -> Columns:
-        return {"stream": np.maximum(ints([a.stream for a in args_of(rows)], 0), 0)}  # "(nil)" is none either
-
-    def _calls(self, rows: list[Event]) -> Columns:
-        args = args_of(rows)
-        dtypes = [dtype_of(a.datatype) if isinstance(a.datatype, str) else "" for a in args]
+    def _calls(self, rows: list[Event], args: list[Args]) -> Columns:
+        dtypes = [dtype_of(text_of(a.datatype)) for a in args]
         count = natural([a.count for a in args])
         return {
-            "communicator": np.array([self._communicator(a.comm_hash) for a in args], np.int32),
+            "communicator": self.keys.column([hash_text(a.comm_hash) or "" for a in args]) - 1,
             "rank": small([a.rank for a in args]),
             "function": self.strings.column([function_of(row.name) for row in rows]),
             "peer": small([a.peer for a in args]),
@@ -108,37 +95,31 @@ class _Said:
             "dtype": self.strings.column(dtypes),
             "bytes": message_bytes(count, dtypes),
             "seq": natural([a.seq_num for a in args]),
-            "algorithm": self._texts([a.algorithm for a in args]),
-            "protocol": self._texts([a.protocol for a in args]),
+            "algorithm": self.strings.column([text_of(a.algorithm) for a in args]),
+            "protocol": self.strings.column([text_of(a.protocol) for a in args]),
             "channels": small([a.n_max_channels if a.n_channels is None else a.n_channels for a in args]),
         }
 
-    def _kernels(self, rows: list[Event]) -> Columns:
-        args = args_of(rows)
-        return {
-            "channel": small([a.channel for a in args]),
-            "gpu_start_ns": np.maximum(ints([a.start_gpu_clk for a in args], 0), 0),
-            "gpu_end_ns": np.maximum(ints([a.stop_gpu_clk for a in args], 0), 0),
-        }
 
-    def _proxies(self, rows: list[Event]) -> Columns:
-        args = args_of(rows)
-        return {
-            "channel": small([a.channel for a in args]),
-            "peer": small([a.peer for a in args]),
-            "sends": np.array([_SENDS[row.name] for row in rows], np.bool_),
-            "bytes": natural([a.trans_size for a in args]),
-        }
+def _kernels(_: list[Event], args: list[Args]) -> Columns:
+    return {
+        "channel": small([a.channel for a in args]),
+        "gpu_start_ns": np.maximum(ints([a.start_gpu_clk for a in args], 0), 0),
+        "gpu_end_ns": np.maximum(ints([a.stop_gpu_clk for a in args], 0), 0),
+    }
 
-    def _steps(self, rows: list[Event]) -> Columns:
-        return {"step": natural([a.step for a in args_of(rows)]), "state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
-    def _communicator(self, value: object) -> int:
-        key = hash_text(value)
-        return NOWHERE if key is None else self.communicators.setdefault(key, len(self.communicators))
+def _proxies(rows: list[Event], args: list[Args]) -> Columns:
+    return {
+        "channel": small([a.channel for a in args]),
+        "peer": small([a.peer for a in args]),
+        "sends": np.array([_SENDS[row.name] for row in rows], np.bool_),
+        "bytes": natural([a.trans_size for a in args]),
+    }
 
-    def _texts(self, values: list[Any]) -> I32:
-        return self.strings.column([value if isinstance(value, str) else "" for value in values])
+
+def _steps(rows: list[Event], args: list[Args]) -> Columns:
+    return {"step": natural([a.step for a in args]), "state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
 
 def _sort_of(row: Event) -> str | None:

@@ -20,19 +20,18 @@ The clock is set to zero twice, by the first step and by the first collective, s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from graphlink.errors import InputError
-from graphlink.model import I32, I64, NOWHERE, Bool
-from graphlink.nccl.read.events import Columns, Event, EventTables, args_of, small
-from graphlink.nccl.read.names import function_of, natural, rank_in_name
-from graphlink.nccl.read.records import Calls, Clock, Dump, ProxyOps, State, Steps, sorted_steps, table
+from graphlink.model import I64, NOWHERE, Bool
+from graphlink.nccl.read.events import Args, Columns, Event, EventTables
+from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
+from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
 from graphlink.read.columns import MISSING, Strings
 from graphlink.read.nccl_kinds import DumpKind
+from graphlink.tables import lookup
 
 _STEP: Final = re.compile(r"(Send|Recv)-(\d{1,9})-(\d{1,9})")
 _CALL: Final = re.compile(r"(.{1,200})-(\d{1,9})", re.DOTALL)
@@ -41,6 +40,8 @@ _COUNTED: Final = frozenset({"BufferWait", "Idle", "Sleep", "Append", *_STATES})
 _PROTOCOLS: Final = ("LL", "LL128", "Simple")
 _AT_ONCE_NS: Final = 1_000_000  # what happens when the clock is set to zero is recorded within this
 _EARLY: Final = "steps timed from another zero of the clock"
+_BEFORE: Final = "came before the profiler set its clock to zero again: their times are not used"
+_TODO: Final = "call ncclProfilerEnable() before the steps to record and ncclProfilingDump() after them"
 
 
 def read_proxy(path: Path) -> Dump:
@@ -50,46 +51,46 @@ def read_proxy(path: Path) -> Dump:
         InputError: the file cannot be read, or holds no event at all.
     """
     said = _Said()
-    tables = EventTables(path, _sort_of, said.fill)
-    if not len(tables.ns):
-        todo = "call ncclProfilerEnable() before the steps to record and ncclProfilingDump() after them"
-        raise InputError("is a dump of NCCL's proxy profiler without events", path=path, todo=todo)
+    tables = EventTables(path, _sort_of, said.fill, "NCCL's proxy profiler", _TODO)
     at, ns, ident = tables.at, tables.ns, tables.ident
-    steps, collective = tables.columns["step"], tables.columns["collective"]["collective"]
-    early = _early(steps["collective"], ns[at["step"]], collective, ns[at["collective"]])
+    steps, announced = tables.columns["step"], tables.columns["collective"]["collective"]
+    early_step, early_call = _early(steps["collective"], ns[at["step"]], announced, ns[at["collective"]])
     numbers = np.array(sorted(said.names), np.int64)
     strings = Strings()
-    calls = _calls(said.names, strings, steps, tables, early.calls)
+    stepped, named = lookup(steps["collective"], numbers), lookup(announced, numbers)
+    times = {name: np.zeros(len(numbers), np.int64) for name in ("start_ns", "end_ns")}
+    there = np.flatnonzero(named != NOWHERE)
+    for name, values in tables.keep(at["collective"][named[there]]).items():
+        times[name][there] = np.where(early_call[named[there]], 0, values)
+    calls = table(
+        Calls,
+        len(numbers),
+        protocol=strings.column([*_PROTOCOLS, "", ""])[np.append(steps["protocol"], NOWHERE)[stepped]],
+        function=strings.column([function_of(said.names[number]) for number in numbers.tolist()]),
+        seq=numbers,
+        channels=np.append(steps["channels"], NOWHERE)[stepped],
+        **times,
+    )
+    tables.keep(at["step"])
     op = op_of(steps)
-    span = {name: np.where(early.steps, 0, values) for name, values in tables.keep(at["step"]).items()}
-    number = steps["collective"]
-    call = np.where(number > 0, np.searchsorted(numbers, number), NOWHERE)
+    first = np.unique(op, return_index=True)[1]
+    columns = {name: steps[name][first] for name in ("channel", "peer", "sends")}
     step = tables.around("step", "state")
     step[np.append(ident[at["step"]], MISSING)[step] != ident[at["state"]]] = NOWHERE
-    tables.leave(at["state"][(step != NOWHERE) & np.append(early.steps, False)[step]], _EARLY)
-    proxy = np.where(step == NOWHERE, NOWHERE, np.append(op, NOWHERE)[step])
-    usable = tables.usable_steps(at["state"], proxy)
-    states = table(
-        Steps,
-        len(usable),
-        **tables.keep(at["state"][usable]),
-        proxy=proxy[usable],
-        step=steps["step"][step[usable]],
-        state=tables.columns["state"]["state"][usable],
-    )
+    tables.leave(at["state"][np.append(early_step, False)[step]], _EARLY)
+    number = np.append(steps["step"], NOWHERE)[step]
+    early = (("steps", early_step), ("collectives", early_call))
     return Dump(
         path=str(path),
         kind=DumpKind.PROXY,
-        clock=Clock.STEADY,
         rank=rank_in_name(path),
         strings=tuple(strings),
         calls=calls,
-        proxies=_proxies(steps, op, call, span),
-        steps=sorted_steps(states),
+        proxies=table(ProxyOps, len(first), **columns, call=lookup(numbers, steps["collective"][first])),
+        steps=tables.steps(at["state"], np.append(op, NOWHERE)[step], number, tables.columns["state"]["state"]),
         events=tables.events,
-        paired=tables.paired,
         left_out=tables.left_out(_label),
-        warnings=(*early.warnings(), *tables.warnings()),
+        warnings=(*(f"{mask.sum()} {what} {_BEFORE}" for what, mask in early if mask.any()), *tables.warnings()),
     )
 
 
@@ -98,11 +99,10 @@ class _Said:
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        self.fill = {"step": self._steps, "state": self._states, "collective": self._collectives}
+        self.fill = {"step": self._steps, "state": _states, "collective": self._collectives}
 
-    def _steps(self, rows: list[Event]) -> Columns:
+    def _steps(self, rows: list[Event], args: list[Args]) -> Columns:
         parts = [found.groups() for row in rows if (found := _STEP.fullmatch(row.name))]
-        args = args_of(rows)
         return {
             "sends": np.array([way == "Send" for way, _, _ in parts], np.bool_),
             "peer": np.array([peer for _, peer, _ in parts], np.int32),
@@ -110,16 +110,13 @@ class _Said:
             "channel": small([row.pid for row in rows]),
             "op": natural([a.op_count for a in args]),
             "slot": natural([a.proxy_op_index for a in args]),
-            "collective": np.array([self._collective(row.collective_name) for row in rows], np.int32),
+            "collective": np.array([self._collective(row.collective_name) for row in rows], np.int64),
             "channels": small([row.total_channels for row in rows]),
-            "protocol": small([row.proto for row in rows]),
+            "protocol": np.minimum(small([row.proto for row in rows]), len(_PROTOCOLS)),
         }
 
-    def _states(self, rows: list[Event]) -> Columns:
-        return {"state": np.array([_STATES[row.name] for row in rows], np.uint8)}
-
-    def _collectives(self, rows: list[Event]) -> Columns:
-        return {"collective": np.array([self._collective(row.name) for row in rows], np.int32)}
+    def _collectives(self, rows: list[Event], _: list[Args]) -> Columns:
+        return {"collective": np.array([self._collective(row.name) for row in rows], np.int64)}
 
     def _collective(self, text: Any) -> int:
         """Return the number in ``allreduce-3``; 0 where none was announced (``N/A-0``), ``NOWHERE`` where the file does not say."""
@@ -132,49 +129,12 @@ class _Said:
         return number
 
 
-def _calls(names: dict[int, str], strings: Strings, steps: Columns, tables: EventTables, early: Bool) -> Calls:
-    """Return one row a number, of which only steps may know."""
-    numbers = np.array(sorted(names), np.int64)
-    announced, first = np.unique(tables.columns["collective"]["collective"], return_index=True)
-    first, announced = first[announced > 0], announced[announced > 0]
-    row = np.searchsorted(numbers, announced)
-    times = {name: np.zeros(len(numbers), np.int64) for name in ("start_ns", "end_ns")}
-    for name, values in tables.keep(tables.at["collective"][first]).items():
-        times[name][row] = np.where(early[first], 0, values)
-    stepped, first_step = np.unique(steps["collective"], return_index=True)
-    first_step, stepped = first_step[stepped > 0], stepped[stepped > 0]
-    row = np.searchsorted(numbers, stepped)
-    channels, protocol = np.full((2, len(numbers)), NOWHERE, np.int32)
-    channels[row], protocol[row] = steps["channels"][first_step], steps["protocol"][first_step]
-    protocols = strings.column(_PROTOCOLS)
-    return table(
-        Calls,
-        len(numbers),
-        function=strings.column([function_of(names[number]) for number in numbers.tolist()]),
-        seq=numbers,
-        protocol=np.where((protocol >= 0) & (protocol < len(protocols)), protocols[np.clip(protocol, 0, len(protocols) - 1)], 0),
-        channels=channels,
-        **times,
-    )
+def _states(rows: list[Event], _: list[Args]) -> Columns:
+    return {"state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Early:
-    """Masks of the steps and collectives whose times count from another zero than the others."""
-
-    steps: Bool
-    calls: Bool
-
-    def warnings(self) -> tuple[str, ...]:
-        steps, calls = int(self.steps.sum()), int(self.calls.sum())
-        if not steps + calls:
-            return ()
-        what = f"{steps} steps" if steps else f"{calls} collectives"
-        return (f"{what} came before the profiler set its clock to zero again: their times are not used",)
-
-
-def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
-    """Mark what came before the clock was set to zero again.
+def _early(of_step: I64, step_ns: I64, number: I64, ns: I64) -> tuple[Bool, Bool]:
+    """Mark the steps and the collectives whose times count from another zero: they came before the clock was set to zero again.
 
     Whichever of the first step and the first collective comes second sets it, so that its own time is about 0.
     Steps that were over before the first collective say so (``N/A-0``). Collectives before the first step are the first one and, as times
@@ -188,7 +148,7 @@ def _early(of_step: I32, step_ns: I64, number: I32, ns: I64) -> _Early:
         elif max(step_ns[0], ns[order[0]]) < _AT_ONCE_NS:
             falls = np.flatnonzero(np.diff(ns[order]) < 0)
             calls[order[: 1 + (falls[-1] if len(falls) else 0)]] = True
-    return _Early(steps, calls)
+    return steps, calls
 
 
 def op_of(steps: Columns) -> I64:
@@ -205,18 +165,6 @@ def op_of(steps: Columns) -> I64:
     place = np.zeros(int(begins.sum()), np.int64)
     place[np.argsort(order[begins], kind="stable")] = np.arange(len(place))
     return place[op]
-
-
-def _proxies(steps: Columns, op: I64, call: I64, span: dict[str, I64]) -> ProxyOps:
-    """Return the proxy ops. ``call``: of each step; ``span``: its times, 0 where not known."""
-    _, first = np.unique(op, return_index=True)
-    start_ns, end_ns = np.full(len(first), np.iinfo(np.int64).max), np.zeros(len(first), np.int64)
-    timed = span["start_ns"] > 0
-    np.minimum.at(start_ns, op[timed], span["start_ns"][timed])
-    np.maximum.at(end_ns, op, span["end_ns"])
-    start_ns[start_ns == np.iinfo(np.int64).max] = 0
-    columns = {name: steps[name][first] for name in ("channel", "peer", "sends")}
-    return table(ProxyOps, len(first), **columns, call=call[first], start_ns=start_ns, end_ns=end_ns)
 
 
 def _sort_of(row: Event) -> str | None:

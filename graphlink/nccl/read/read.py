@@ -13,7 +13,7 @@ import msgspec
 from graphlink.errors import InputError
 from graphlink.nccl.read.flight_recorder import read_flight_recorder
 from graphlink.nccl.read.inspector import Header, Metadata, communicator_of, read_inspector
-from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name
+from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name, text_of
 from graphlink.nccl.read.plugin import read_plugin
 from graphlink.nccl.read.proxy import read_proxy
 from graphlink.nccl.read.records import Communicator, Dump
@@ -53,23 +53,16 @@ def read_dump(path: str | Path) -> Dump:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A communicator of calls of the file, and a rank in it that made them."""
-
-    communicator: Communicator
-    rank: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class DumpHead:
-    """``rank``: the global one. Where the content does not say something, the name may; else it is None or ""."""
+    """``rank``: the global one. ``members``: communicators of calls of the file, each with a rank in it that made them. Where the content
+    does not say something, the name may; else it is None or ""."""
 
     path: Path
     kind: DumpKind
     rank: int | None = None
     pid: int | None = None
     host: str = ""
-    communicators: tuple[Member, ...] = ()
+    members: tuple[tuple[Communicator, int | None], ...] = ()
 
 
 def read_dump_head(path: Path) -> DumpHead | None:
@@ -94,35 +87,28 @@ def read_dump_head(path: Path) -> DumpHead | None:
 
 
 def _of_plugin(path: Path, head: bytes) -> DumpHead:
-    found = dict.fromkeys((hash_text(key.decode()), int(rank)) for key, rank in _CALL.findall(head))
     named = plugin_name(path)
-    members = found or ({named: None} if named else {})
+    found = [(hash_text(key.decode()), int(rank)) for key, rank in _CALL.findall(head)] or ([named] if named else [])
     pid = _PID.search(head)
-    return DumpHead(
-        path,
-        DumpKind.PLUGIN,
-        rank_in_name(path),
-        int(pid[1]) if pid else None,
-        communicators=tuple(Member(Communicator(key), rank) for key, rank in members if key is not None),
-    )
+    members = tuple((Communicator(key), rank) for key, rank in dict.fromkeys(found) if key is not None)
+    return DumpHead(path, DumpKind.PLUGIN, rank_in_name(path), int(pid[1]) if pid else None, members=members)
 
 
 def _of_inspector(path: Path, head: bytes) -> DumpHead:
     headers = [header for text in _HEADER.findall(head) if (header := _loose(text, Header)) is not None]
     members = dict.fromkeys(
-        Member(communicator_of(header, key), rank_or_none(header.rank)) for header in headers if (key := hash_text(header.id)) is not None
+        (communicator_of(header, key), rank_or_none(header.rank)) for header in headers if (key := hash_text(header.id)) is not None
     )
     text = _METADATA.search(head)
     metadata = (_loose(text[1], Metadata) if text else None) or Metadata()
     host, pid = inspector_name(path) or ("", None)
-    said = metadata.hostname if isinstance(metadata.hostname, str) else ""
     said_pid = to_int_or_none(metadata.pid)
     return DumpHead(
         path,
         DumpKind.INSPECTOR,
         rank_in_name(path),
         pid if said_pid is None else said_pid,
-        said or host,
+        text_of(metadata.hostname) or host,
         tuple(members),
     )
 
@@ -139,8 +125,5 @@ def _of_flight_recorder(path: Path) -> DumpHead:
         dump = read_flight_recorder(path)
     except InputError:  # whoever reads the file says so
         return DumpHead(path, DumpKind.FLIGHT_RECORDER, rank_in_name(path))
-    members = []
-    for communicator in dump.communicators:
-        ranks = communicator.ranks or ()
-        members.append(Member(communicator, ranks.index(dump.rank) if dump.rank in ranks else None))
-    return DumpHead(path, DumpKind.FLIGHT_RECORDER, dump.rank, communicators=tuple(members))
+    own = (one.ranks.index(dump.rank) if one.ranks and dump.rank in one.ranks else None for one in dump.communicators)
+    return DumpHead(path, DumpKind.FLIGHT_RECORDER, dump.rank, members=tuple(zip(dump.communicators, own, strict=True)))

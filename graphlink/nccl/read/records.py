@@ -5,14 +5,14 @@ Glossary
   channel  one of the parts that NCCL splits a call into: a block of the kernel, and a proxy where it uses the network.
   step     one chunk of a channel on its way through the proxy; it passes through states.
 
-Times are int64 ns on the clock of the dump (``Clock``); 0 = not recorded, as in the files. Text columns hold positions in ``strings``,
-whose entry 0 is "".
+Times are int64 ns on the clock of the dump; 0 = not recorded, as in the files. The clock of a plugin or proxy profiler begins with its
+process, the others show the time of day. Text columns hold positions in ``strings``, whose entry 0 is "".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,12 +21,6 @@ from numpy.typing import NDArray
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.read.nccl_kinds import DumpKind
-
-
-class Clock(Enum):
-    EPOCH = "epoch"
-    STEADY = "steady"  # ns since the plugin or profiler began: one clock a process
-    NONE = "none"
 
 
 class State(IntEnum):
@@ -71,10 +65,7 @@ class Calls:
     channels: I32
     start_ns: I64
     end_ns: I64
-    exec_ns: I64  # how long it ran on the GPU, as the library measured it; 0 = not recorded
-    pid: I64
-    stream: I64  # a pointer; 0 = not recorded
-    state: I32  # text, Flight Recorder: scheduled, started, completed
+    exec_ns: I64  # how long it ran on the GPU, as a Flight Recorder has it; 0 = not recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +88,6 @@ class ProxyOps:
     channel: I32
     peer: I32
     sends: Bool
-    start_ns: I64
-    end_ns: I64
     bytes: I64  # that went over the wire; NOWHERE = not recorded
 
 
@@ -114,27 +103,16 @@ class Steps:
 
 
 _DTYPES: Final[dict[object, Any]] = {"I32": np.int32, "I64": np.int64, "U8": np.uint8, "Bool": np.bool_}
-_ZERO: Final = frozenset({
-    "start_ns", "end_ns", "exec_ns", "gpu_start_ns", "gpu_end_ns", "stream", "function", "dtype", "algorithm", "protocol", "state",
-})  # fmt: skip
+_TEXTS: Final = frozenset({"function", "dtype", "algorithm", "protocol"})
 _Table = TypeVar("_Table", Calls, KernelChannels, ProxyOps, Steps)
 
 
 def table(kind: type[_Table], rows: int = 0, **columns: NDArray[Any]) -> _Table:
-    """Make a table of ``rows`` rows. A column that is not given is 0 where it is a time, a text or a pointer, else ``NOWHERE``."""
-    every = {}
+    """Make a table of ``rows`` rows. A column that is not given is 0 where it is a time or a text, else ``NOWHERE``."""
     for one in fields(kind):
-        name, dtype = one.name, _DTYPES[one.type]
-        given = columns.pop(name, None)
-        every[name] = np.full(rows, 0 if name in _ZERO else NOWHERE, dtype) if given is None else given.astype(dtype, copy=False)
-    assert not columns, sorted(columns)
-    return kind(**every)
-
-
-def sorted_steps(steps: Steps) -> Steps:
-    """Return steps by start, then end."""
-    order = np.lexsort((steps.end_ns, steps.start_ns))
-    return Steps(**{one.name: getattr(steps, one.name)[order] for one in fields(Steps)})
+        absent = 0 if one.name in _TEXTS or one.name.endswith("_ns") else NOWHERE
+        columns[one.name] = columns.get(one.name, np.full(rows, absent)).astype(_DTYPES[one.type], copy=False)
+    return kind(**columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +124,10 @@ class Dump:
 
     path: str
     kind: DumpKind
-    clock: Clock
     rank: int | None
     strings: tuple[str, ...]
     calls: Calls
     events: int
-    paired: int  # begins that have an end
     left_out: dict[str, int]
     warnings: tuple[str, ...]
     host: str = ""

@@ -52,14 +52,12 @@ class Jobs:
     @property
     def work(self) -> Bool:
         """Return which jobs are of phases F, B, I or W."""
-        out: Bool = self.phase <= Phase.W
-        return out
+        return np.asarray(self.phase <= Phase.W)
 
     @property
     def returns(self) -> Bool:
         """Return which jobs send a gradient back: B or I."""
-        out: Bool = (self.phase == Phase.B) | (self.phase == Phase.I)
-        return out
+        return np.asarray((self.phase == Phase.B) | (self.phase == Phase.I))
 
 
 def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
@@ -82,20 +80,25 @@ def _typed(log: JobLog) -> Jobs:
 
 def _dense(workers: list[Jobs], column: str) -> list[Jobs]:
     """Return ``workers`` with chunks or microbatches numbered 0, 1, ...: they are, but in a log that is none of Paddle's."""
-    used = [np.unique(getattr(jobs, column)[jobs.work]) for jobs in workers]
+    used = [getattr(jobs, column)[jobs.work] for jobs in workers]
     numbers = np.unique(np.concatenate([*used, np.zeros(0, np.int64)]))
     numbers = numbers[numbers != NOWHERE]
     if not len(numbers) or numbers[-1] == len(numbers) - 1:
         return workers
     many = "chunks" if column == "chunk" else "microbatches"
     said = f"the {many} of the logs are {', '.join(map(str, numbers[:8].tolist()))}{', ...' if len(numbers) > 8 else ''}: numbered from 0"
-    out: list[Jobs] = []
-    for jobs in workers:
-        values = getattr(jobs, column)
-        place = np.where(values == NOWHERE, NOWHERE, np.searchsorted(numbers, values))
-        jobs = replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
-        out.append(jobs if out else replace(jobs, warnings=(*jobs.warnings, said)))
-    return out
+    values = [getattr(jobs, column) for jobs in workers]
+    places = [np.where(value == NOWHERE, NOWHERE, np.searchsorted(numbers, value)) for value in values]
+    renumbered = [
+        replace(jobs, chunk=place) if column == "chunk" else replace(jobs, microbatch=place)
+        for jobs, place in zip(workers, places, strict=True)
+    ]
+    return _warned(renumbered, said)
+
+
+def _warned(workers: list[Jobs], said: str) -> list[Jobs]:
+    """Give a warning of all workers to the first."""
+    return [replace(workers[0], warnings=(*workers[0].warnings, said)), *workers[1:]]
 
 
 def _kind(text: str) -> tuple[int, int, int]:
@@ -154,8 +157,7 @@ def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
     count = max(min(count, *forwards, len(workers[0].phase)), 1) if forwards else 1
     how = "cut at the longest idle gaps" if count > 1 else "taken as one"
     said = f"the logs hold neither optimizer nor lr jobs: steps are {how}"
-    out = [replace(jobs, step=_steps_by_gaps(jobs, count)) for jobs in workers]
-    return [replace(jobs, warnings=(*jobs.warnings, said)) if i == 0 else jobs for i, jobs in enumerate(out)]
+    return _warned([replace(jobs, step=_steps_by_gaps(jobs, count)) for jobs in workers], said)
 
 
 def _steps_by_marks(jobs: Jobs) -> I64 | None:
@@ -207,16 +209,14 @@ def _middles(jobs: Jobs) -> I64:
     order = np.flatnonzero(jobs.work)
     steps, first = np.unique(jobs.step[order], return_index=True)
     last = np.append(first[1:], len(order)) - 1
-    out: I64 = (jobs.log.start_ns[order[first]] // 2 + jobs.log.end_ns[order[last]] // 2)[: len(steps)]
-    return out
+    return np.asarray((jobs.log.start_ns[order[first]] // 2 + jobs.log.end_ns[order[last]] // 2)[: len(steps)])
 
 
 def _may_begin(jobs: Jobs) -> Bool:
     """Return which forwards may be the first of a step."""
     forward = jobs.phase == Phase.F
     lowest = jobs.chunk[forward].min(initial=np.iinfo(np.int64).max)
-    out: Bool = forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs)))
-    return out
+    return np.asarray(forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs))))
 
 
 def _knows_microbatches(jobs: Jobs) -> bool:
@@ -227,14 +227,12 @@ def _steps_with_work(first: Bool, work: Bool) -> I64:
     """Return steps from where each begins; one without work counts to the step before."""
     step = np.cumsum(first)
     holds = np.bincount(step[work], minlength=int(step[-1]) + 1) > 0
-    out: I64 = np.maximum(np.cumsum(holds) - 1, 0)[step]
-    return out
+    return np.asarray(np.maximum(np.cumsum(holds) - 1, 0)[step])
 
 
 def _per_step(jobs: Jobs, step: I64) -> I64:
     """Count the forwards of each step."""
-    out: I64 = np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1)
-    return out
+    return np.asarray(np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1))
 
 
 def _faults(jobs: Jobs, step: I64, usual: int) -> int:

@@ -65,14 +65,6 @@ class JobLog:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    path: Path
-    machine: int
-    number: int
-    rank: int
-
-
 def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
     """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
 
@@ -84,7 +76,7 @@ def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
     """
     folder = Path(folder)
     machines = _machines(folder)
-    logs = [_log(worker, read_job_lines(worker.path)) for worker in _ranked(machines)]
+    logs = [_log(str(path), rank, machine, read_job_lines(path)) for rank, machine, path in _ranked(machines)]
     stray = _stray(folder, machines)
     if not any(len(log.start_ns) for log in logs):
         what = f"none of its {len(logs)} worker logs holds a job" if logs else "has no workerlog.N or machineM/workerlog.N"
@@ -128,14 +120,14 @@ def _numbered(folder: Path, name: re.Pattern[str], *, files: bool) -> dict[int, 
     return out
 
 
-def _ranked(machines: Mapping[int, Mapping[int, Path]]) -> list[_Worker]:
-    """Return every worker with its rank: the workers of the machines before, missing ones counted, and its number."""
+def _ranked(machines: Mapping[int, Mapping[int, Path]]) -> list[tuple[int, int, Path]]:
+    """Return rank, machine and log of every worker. The rank: workers of the machines before, missing ones counted, and its number."""
     usual = Counter(map(_size, machines.values())).most_common(1)[0][0]
-    out: list[_Worker] = []
+    out: list[tuple[int, int, Path]] = []
     next_machine, next_rank = min(machines), 0
     for machine, workers in sorted(machines.items()):
         next_rank += (machine - next_machine) * usual
-        out += [_Worker(path, machine, number, next_rank + number) for number, path in sorted(workers.items())]
+        out += [(next_rank + number, machine, path) for number, path in sorted(workers.items())]
         next_machine, next_rank = machine + 1, next_rank + _size(workers)
     return out
 
@@ -185,9 +177,8 @@ def _begins_with_jobs(path: Path) -> bool:
     return False
 
 
-def _log(worker: _Worker, lines: JobLines) -> JobLog:
-    path = str(worker.path)
-    start, end, kind, microbatch = map(np.asarray, (lines.start_ns, lines.end_ns, lines.type, lines.microbatch))
+def _log(path: str, rank: int, machine: int, lines: JobLines) -> JobLog:
+    kind, microbatch, start, end, line = np.frombuffer(lines.jobs, np.int64).reshape(-1, 5).T
     timed = (start > 0) & (end > 0)
     forward = end >= start
     order = np.lexsort((microbatch, kind, end, start))
@@ -200,8 +191,7 @@ def _log(worker: _Worker, lines: JobLines) -> JobLog:
     backward_in_time = np.flatnonzero(timed & ~forward)
     warnings = []
     if len(backward_in_time):
-        line = lines.line[int(backward_in_time[0])]
-        warnings.append(f"{path}: {len(backward_in_time)} jobs end before they start, the first in line {line}")
+        warnings.append(f"{path}: {len(backward_in_time)} jobs end before they start, the first in line {line[backward_in_time[0]]}")
     if lines.cut_last_line:
         warnings.append(f"{path}: is cut off in its last line, {lines.lines}")
     if len(set(lines.steps)) > 1:
@@ -219,8 +209,8 @@ def _log(worker: _Worker, lines: JobLines) -> JobLog:
     first, stop = lines.steps[0] if lines.steps else (None, None)
     return JobLog(
         path=path,
-        rank=worker.rank,
-        machine=worker.machine,
+        rank=rank,
+        machine=machine,
         strings=("", *(text.decode("utf-8", "replace") for text in lines.types)),
         type=(kind + 1).astype(np.int32),
         microbatch=microbatch,
@@ -235,67 +225,51 @@ def _log(worker: _Worker, lines: JobLines) -> JobLog:
 
 @dataclass(slots=True)
 class JobLines:
-    """The jobs of a log in the order of its lines; one entry a job in each column. ``type`` points into ``types``."""
+    """The jobs of a log in the order of its lines.
+
+    ``jobs`` has five numbers a job, one behind the other: its type (points into ``types``), its microbatch (``NOWHERE`` where the line
+    gives none), start and end in ns, and its line, from 1.
+    """
 
     types: dict[bytes, int] = field(default_factory=dict)
-    type: array[int] = field(default_factory=lambda: array("i"))
-    microbatch: array[int] = field(default_factory=lambda: array("q"))  # NOWHERE where the line gives none
-    start_ns: array[int] = field(default_factory=lambda: array("q"))
-    end_ns: array[int] = field(default_factory=lambda: array("q"))
-    line: array[int] = field(default_factory=lambda: array("q"))  # from 1
+    jobs: array[int] = field(default_factory=lambda: array("q"))
     steps: list[tuple[int, int]] = field(default_factory=list)  # what each "Schedule Profiler start at step" says
-    lines: int = 0
+    lines: int = 0  # that ended before what is looked at; in the end, all
+    last_line: int = 0  # with a job
     lines_with_jobs: int = 0
     cut_last_line: int = 0  # 1: the last line is a job whose end is missing
 
-
-def read_job_lines(path: Path) -> JobLines:
-    """Read the log at ``path``, plain or packed. Memory: some MB, and 36 bytes a job.
-
-    Raises:
-        InputError: the file cannot be read, or what follows a marker are no numbers; only the end of the file may be cut.
-    """
-    with open_source(path) as source:
-        return _Reader(source).read()
-
-
-class _Reader:
-    def __init__(self, source: Source):
-        self._source = source
-        self._out = JobLines()
-        self._ended = 0  # lines that ended before what is looked at
-        self._last_line = 0  # with a job
-
-    def read(self) -> JobLines:
+    def read(self, source: Source) -> JobLines:
+        """Take all jobs of ``source``."""
         text, last = b"", b""
-        more = self._source.read(BLOCK_BYTES)
+        more = source.read(BLOCK_BYTES)
         while more:
             text, last = text + more, more[-1:]
-            more = self._source.read(BLOCK_BYTES)
-            text = text[self._entries(text, at_end=not more) :]
-        self._out.lines = self._ended + (last not in (b"", b"\n"))
-        return self._out
+            more = source.read(BLOCK_BYTES)
+            text = text[self._entries(source, text, at_end=not more) :]
+        self.lines += last not in (b"", b"\n")
+        return self
 
-    def _entries(self, text: bytes, *, at_end: bool) -> int:
+    def _entries(self, source: Source, text: bytes, *, at_end: bool) -> int:
         """Take the entries that begin in ``text`` and surely end in it; returns how much of it is done with."""
         limit = len(text) if at_end else max(len(text) - MOST_BYTES, 0)
         done = counted = 0
         for found in _ENTRY.finditer(text):
             if found.start() >= limit:
                 break
-            self._ended += text.count(b"\n", counted, found.start())
+            self.lines += text.count(b"\n", counted, found.start())
             counted, done = found.start(), found.end()
             *job, first, stop = found.groups()
             if first is not None:
-                self._out.steps.append((int(first), int(stop)))
+                self.steps.append((int(first), int(stop)))
                 continue
-            line = self._ended + 1
-            self._out.lines_with_jobs += line != self._last_line
-            self._last_line = line
+            line = self.lines + 1
+            self.lines_with_jobs += line != self.last_line
+            self.last_line = line
             if not self._job(*job, at_very_end=at_end and done == len(text)):
-                self._refuse_unless_cut(text[found.start() :], at_end=at_end)
+                self._refuse_unless_cut(source, text[found.start() :], at_end=at_end)
         done = max(done, limit)
-        self._ended += text.count(b"\n", counted, done)
+        self.lines += text.count(b"\n", counted, done)
         return done
 
     def _job(
@@ -316,24 +290,30 @@ class _Reader:
         start_ns, end_ns = _ns(start, start_fraction), _ns(end, end_fraction)
         if start_ns > _LATEST_NS or end_ns > _LATEST_NS:
             return False
-        out = self._out
-        out.type.append(out.types.setdefault(name, len(out.types)))
-        out.microbatch.append(NOWHERE if microbatch is None else max(int(microbatch), NOWHERE))
-        out.start_ns.append(start_ns)
-        out.end_ns.append(end_ns)
-        out.line.append(self._last_line)
+        number = NOWHERE if microbatch is None else max(int(microbatch), NOWHERE)
+        self.jobs.extend((self.types.setdefault(name, len(self.types)), number, start_ns, end_ns, self.last_line))
         return True
 
-    def _refuse_unless_cut(self, rest: bytes, *, at_end: bool) -> None:
+    def _refuse_unless_cut(self, source: Source, rest: bytes, *, at_end: bool) -> None:
         if at_end and b"\n" not in rest and len(rest) <= MOST_BYTES:
-            self._out.cut_last_line = 1
+            self.cut_last_line = 1
             return
         raise InputError(
             f"the numbers of a job cannot be read: {rest[:150].splitlines()[0].decode('utf-8', 'replace')!r}",
-            path=self._source.path,
-            where=f"line {self._last_line}",
+            path=source.path,
+            where=f"line {self.last_line}",
             todo="take this line out, or record again",
         )
+
+
+def read_job_lines(path: Path) -> JobLines:
+    """Read the log at ``path``, plain or packed. Memory: some MB, and 40 bytes a job.
+
+    Raises:
+        InputError: the file cannot be read, or what follows a marker are no numbers; only the end of the file may be cut.
+    """
+    with open_source(path) as source:
+        return JobLines().read(source)
 
 
 def _ns(whole: bytes, fraction: bytes | None) -> int:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import InputError, UsageError
 from graphlink.link.steps import Steps
-from graphlink.model import I64, NOWHERE
+from graphlink.model import I64, NOWHERE, CommOps
 from graphlink.pipeline import spans
-from graphlink.pipeline.grouped import codes, taken
+from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
-from graphlink.pipeline.records import Delays, Exchanges, Phase, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Phase, Ranges, StageRun
+from graphlink.read.columns import Parts
+from graphlink.tables import take
 
 LOWER_BOUND: Final = (
     "from Paddle's logs: waits inside a job count as work, so bubbles are lower bounds; communication, host and their causes are unknown"
@@ -25,24 +27,11 @@ LOWER_BOUND: Final = (
 _MOST_NAMED: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class PaddleRuns:
-    """What a folder of logs says of its pipelines.
-
-    ``runs``: one a worker that belongs to a pipeline, by rank. ``pipelines``: the ranks of each, in stage order, ``stages`` of them.
-    With data or tensor parallelism there are several side by side (the logs do not tell which of the two it is): p of schedules and
-    closed forms is ``stages``, and the identity holds for every rank: work + idle = makespan, over all ranks of all pipelines.
-    """
-
-    runs: tuple[StageRun, ...]
-    stages: int
-    pipelines: tuple[tuple[int, ...], ...]
-    clock_uncertainty_ns: int  # of times of different machines
-    warnings: tuple[str, ...]  # of the whole folder; those of a rank are in its run
-
-
-def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns:
+def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list[StageRun], list[str]]:
     """Find steps, chunks, stages and a common clock for the jobs of ``logs``; ``steps``: only these are kept. O(n log n) in jobs.
+
+    Return a run for each worker that belongs to a pipeline, by rank, and the warnings of the whole folder. With data or tensor parallelism
+    there are several pipelines side by side (the logs do not tell which of the two it is), of equally many stages.
 
     Raises:
         InputError: jobs of a worker overlap by more than 1 us, or no worker ran a forward or a backward.
@@ -58,7 +47,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns
         )
     seen = passages(workers)
     stages = stages_of(workers, seen)
-    clocks = clocks_of(workers, seen, stages)
+    shift_ns, of_clocks = clocks_of(workers, seen, stages)
     first_step, warnings = _first_step(workers)
     ranks = [jobs.log.rank for jobs in workers]
     idle = [log for log in logs if log.rank not in ranks]
@@ -75,17 +64,11 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> PaddleRuns
         last = max(int(jobs.step[-1]) for jobs in workers) + first_step
         raise UsageError(f"--step: the logs hold steps {first_step} to {last}", path=logs[0].path)
     runs = [
-        _run(jobs, stages, worker, int(clocks.shift_ns[worker]), first_step, previous[jobs.log.rank])
+        _run(jobs, stages, worker, int(shift_ns[worker]), first_step, previous[jobs.log.rank])
         for worker, jobs in enumerate(chosen)
         if jobs.log.rank in previous and len(jobs.phase)
     ]
-    return PaddleRuns(
-        runs=tuple(runs),
-        stages=stages.count,
-        pipelines=pipelines,
-        clock_uncertainty_ns=clocks.uncertainty_ns,
-        warnings=(LOWER_BOUND, *warnings, *stages.warnings, *clocks.warnings),
-    )
+    return runs, [LOWER_BOUND, *warnings, *stages.warnings, *of_clocks]
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
@@ -106,8 +89,8 @@ def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
 def _of_steps(jobs: Jobs, steps: Steps, first_step: int) -> Jobs:
     keep = (jobs.step + first_step >= steps.first) & (jobs.step + first_step <= steps.last)
     others = {"jobs of other steps": int(np.count_nonzero(~keep))}
-    log = replace(taken(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}})
-    return replace(taken(jobs, keep), log=log)
+    log = replace(take(jobs.log, keep), left_out={**jobs.log.left_out, **{reason: n for reason, n in others.items() if n}})
+    return replace(take(jobs, keep), log=log)
 
 
 def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int, previous: int) -> StageRun:
@@ -123,7 +106,8 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
         ranges=_ranges(jobs, stages, worker, start, end, first_step),
         work=spans.union_by(jobs.step[jobs.work] + first_step, start[jobs.work], end[jobs.work]),
         optimizer=spans.union(start[optimizer], end[optimizer]),
-        exchanges=Exchanges(none, none, none_u8, none, none, none, none_i32, none, none_i32, np.zeros(0, np.bool_), (), ()),
+        exchanges=Parts().table(CommOps, none, names=(), groups=()),
+        ordinal=none,
         delays=Delays(none, none, none_u8, none_i32, none_i32, ("",)),
         sees_device=True,
         sees_causes=False,

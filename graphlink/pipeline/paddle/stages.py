@@ -71,8 +71,7 @@ class Stages:
         known = np.maximum(chunk, 0)
         at = int(self.position[worker])
         turned = np.isin(known, list(self.reversed_chunks))
-        out: I64 = known * self.count + np.where(turned, self.count - 1 - at, at)
-        return out
+        return np.asarray(known * self.count + np.where(turned, self.count - 1 - at, at))
 
 
 def passages(workers: Sequence[Jobs]) -> Passages:
@@ -129,7 +128,7 @@ def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
     common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
     if not common.any():
         return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)
-    times = _Away.of(seen, common)
+    times = _Away(seen, common)
     one = np.array([times.order(range(len(workers)))])
     if times.is_possible(one):
         return one, []
@@ -166,21 +165,15 @@ def _side_by_side(groups: Sequence[Sequence[int]]) -> I64:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
 class _Away:
     """Time away of the microbatches (columns) that every worker (rows) logged forwards and backwards through its first chunk."""
 
-    ns: I64
-    mean_ns: NDArray[np.float64]  # a worker
-    forth_ns: I64  # least of a worker, as later ones may hold waits
-    back_ns: I64
-
-    @classmethod
-    def of(cls, seen: Passages, common: Bool) -> _Away:
-        away = (seen.back_end_ns - seen.forth_end_ns)[:, 0, common]
-        forth = (seen.forth_end_ns - seen.forth_start_ns)[:, 0, common]
-        back = (seen.back_end_ns - seen.back_start_ns)[:, 0, common]
-        return cls(away, away.mean(axis=1), forth.min(axis=1), back.min(axis=1))
+    def __init__(self, seen: Passages, common: Bool) -> None:
+        self.ns: I64 = (seen.back_end_ns - seen.forth_end_ns)[:, 0, common]
+        self.mean_ns: NDArray[np.float64] = self.ns.mean(axis=1)
+        # the least of a worker, as later ones may hold waits
+        self.forth_ns: I64 = (seen.forth_end_ns - seen.forth_start_ns)[:, 0, common].min(axis=1)
+        self.back_ns: I64 = (seen.back_end_ns - seen.back_start_ns)[:, 0, common].min(axis=1)
 
     def order(self, workers: Iterable[int]) -> list[int]:
         return sorted(workers, key=lambda worker: (-self.mean_ns[worker], worker))
@@ -248,17 +241,8 @@ def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
     return frozenset(out)
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """``shift_ns[w]`` is added to the times of a worker. ``uncertainty_ns``: of the shift between any two machines, where bounded."""
-
-    shift_ns: I64
-    uncertainty_ns: int
-    warnings: tuple[str, ...]
-
-
-def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks:
-    """Return shifts onto the clock of the first machine. O(hops x microbatches + machines^3)."""
+def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> tuple[I64, list[str]]:
+    """Return what to add to each worker's times for the first machine's clock, and warnings. O(hops x microbatches + machines^3)."""
     numbers = sorted({jobs.log.machine for jobs in workers})
     machine = np.array([numbers.index(jobs.log.machine) for jobs in workers])
     hops = _hops(seen, stages)
@@ -278,9 +262,7 @@ def clocks_of(workers: Sequence[Jobs], seen: Passages, stages: Stages) -> Clocks
             f"no shift of the machines' clocks fits all jobs: some would have to start up to {_ms(slack)} ms before what they need"
         )
     shifts = shift[machine]
-    warnings += _early(workers, seen, hops, shifts)
-    width = (closed + closed.T)[closed + closed.T < OPEN // 2]
-    return Clocks(shifts, int(width.max(initial=0)) // 2 + slack, tuple(warnings))
+    return shifts, [*warnings, *_early(workers, seen, hops, shifts)]
 
 
 def _hops(seen: Passages, stages: Stages) -> list[tuple[_Cell, _Cell]]:
@@ -297,14 +279,12 @@ def _hops(seen: Passages, stages: Stages) -> list[tuple[_Cell, _Cell]]:
 
 def _forth_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
     """Return the time from the end of each forward to the start of the next stage's, as the clocks say."""
-    gap: I64 = (seen.forth_start_ns[there] - seen.forth_end_ns[here])[seen.forth[here] & seen.forth[there]]
-    return gap
+    return np.asarray((seen.forth_start_ns[there] - seen.forth_end_ns[here])[seen.forth[here] & seen.forth[there]])
 
 
 def _back_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
     """Return the time from the end of each backward of the next stage to the start of this one's, as the clocks say."""
-    gap: I64 = (seen.back_start_ns[here] - seen.back_end_ns[there])[seen.back[here] & seen.back[there]]
-    return gap
+    return np.asarray((seen.back_start_ns[here] - seen.back_end_ns[there])[seen.back[here] & seen.back[there]])
 
 
 def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:

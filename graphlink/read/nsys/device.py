@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import I32, I64, Bool, CommTable, DeviceKind, DeviceRows
-from graphlink.read.columns import MISSING
+from graphlink.pairs import dense, numbered_pairs
+from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.file import PID_MASK, Columns, Export
-from graphlink.read.nsys.text import ExportNames, dense, name_column
+from graphlink.read.nsys.text import name_column
 from graphlink.tables import concat, take
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
@@ -34,7 +35,7 @@ class ExportWork(DeviceRows):
     context: I64
 
 
-def read_work(export: Export, names: ExportNames) -> ExportWork:
+def read_work(export: Export, names: ByteTexts) -> ExportWork:
     """Read all device work. Rows that belong to no stream of a process, and migrations of unified memory, are counted.
 
     A graph that was launched while nodes were not traced is one row of GRAPH_TRACE, and stands for its kernels.
@@ -46,14 +47,12 @@ def read_work(export: Export, names: ExportNames) -> ExportWork:
 
 def process_of(thread: I64) -> I64:
     """Return the globalPid of each globalTid."""
-    out: I64 = np.where(thread == MISSING, MISSING, thread & PID_MASK)
-    return out
+    return np.where(thread == MISSING, MISSING, thread & PID_MASK)
 
 
 def is_number(column: I64) -> Bool:
     """Tell whether it can be the number of a device, context or stream. CUPTI has 32 bits for each."""
-    out: Bool = (column >= 0) & (column < 1 << 32)
-    return out
+    return (column >= 0) & (column < 1 << 32)
 
 
 def context_of(column: I64) -> I64:
@@ -74,59 +73,51 @@ def _work(export: Export, table: str, columns: Columns, name: I32, kind: DeviceK
         device=columns["deviceId"],
         context=context_of(columns["contextId"]),
         stream=columns["streamId"],
-        correlation=_or_zero(columns["correlationId"]),
+        correlation=columns["correlationId"],
         name=name,
         kind=np.full(len(start), kind, np.uint8),
-        bytes=_or_zero(columns["bytes"]) if "bytes" in columns else np.zeros(len(start), np.int64),
+        bytes=columns.get("bytes", np.zeros(len(start), np.int64)),
         comm=NO_COMMS,
     )
-    return work if placed.all() else take(work, placed)
+    return take(work, placed)
 
 
-def _or_zero(column: I64) -> I64:
-    missing = column == MISSING
-    return np.where(missing, 0, column) if missing.any() else column
-
-
-def _kernels(export: Export, names: ExportNames) -> ExportWork:
+def _kernels(export: Export, names: ByteTexts) -> ExportWork:
     spelled = "demangledName" if export.has(KERNEL, "demangledName") else "shortName"
     columns = export.integers(KERNEL, (*_IDS, spelled))
-    return _work(export, KERNEL, columns, name_column(export, names, KERNEL, columns, spelled), DeviceKind.KERNEL)
+    return _work(export, KERNEL, columns, name_column(export, names, KERNEL, columns[spelled], spelled), DeviceKind.KERNEL)
 
 
-def _copies(export: Export, names: ExportNames) -> ExportWork:
+def _copies(export: Export, names: ByteTexts) -> ExportWork:
     table = CUPTI + "MEMCPY"
     columns = export.integers(table, (*_IDS, "bytes", "copyKind", "srcKind", "dstKind"))
     copy, memory = _words(export, "ENUM_CUDA_MEMCPY_OPER", _COPIES), _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
-    kinds, which = dense(columns["copyKind"])
-    (sources, source), (targets, target) = dense(columns["srcKind"]), dense(columns["dstKind"])
-    triple, row_triple = dense((which * len(sources) + source) * len(targets) + target)
-    spelled = []
-    for number in triple.tolist():
-        rest, to = divmod(number, len(targets))
-        what, origin = divmod(rest, len(sources))
-        ends = [memory.get(int(k), "Unknown") for k in (sources[origin], targets[to]) if k != MISSING]
-        spelled.append(f"Memcpy {copy.get(int(kinds[what]), 'Unknown')}" + (f" ({' -> '.join(ends)})" if len(ends) == 2 else ""))
+    ends, which_ends = numbered_pairs(columns["srcKind"], columns["dstKind"])
+    copies, which = numbered_pairs(columns["copyKind"], which_ends)
+    said = []
+    for number, k in copies:
+        words = [memory.get(end, "Unknown") for end in ends[k] if end != MISSING]
+        said.append(f"Memcpy {copy.get(number, 'Unknown')}" + (f" ({' -> '.join(words)})" if len(words) == 2 else ""))
     migrations = np.isin(columns["copyKind"], [number for number, word in copy.items() if word in _MIGRATIONS])
     export.left_out["migrations of unified memory"] += int(np.count_nonzero(migrations))
-    name = names.codes([text.encode() for text in spelled])[row_triple]
+    name = names.strings.column(said)[which]
     return _work(export, table, columns, name, DeviceKind.MEMCPY, ~migrations)
 
 
-def _memsets(export: Export, names: ExportNames) -> ExportWork:
+def _memsets(export: Export, names: ByteTexts) -> ExportWork:
     table = CUPTI + "MEMSET"
     columns = export.integers(table, (*_IDS, "bytes", "memKind"))
     memory = _words(export, "ENUM_CUDA_MEM_KIND", _MEMORY)
     kinds, which = dense(columns["memKind"])
-    spelled = ["Memset" if kind == MISSING else f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
-    return _work(export, table, columns, names.codes([text.encode() for text in spelled])[which], DeviceKind.MEMSET)
+    said = ["Memset" if kind == MISSING else f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
+    return _work(export, table, columns, names.strings.column(said)[which], DeviceKind.MEMSET)
 
 
-def _graphs(export: Export, names: ExportNames, others: list[ExportWork]) -> ExportWork:
+def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> ExportWork:
     """Rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
     columns = export.integers(GRAPH, (*_IDS, "graphId"))
     ids, which = dense(columns["graphId"])
-    name = names.codes([b"CUDA graph" if i == MISSING else b"CUDA graph %d" % i for i in ids.tolist()])[which]
+    name = names.strings.column(["CUDA graph" if i == MISSING else f"CUDA graph {i}" for i in ids.tolist()])[which]
     whole = np.ones(len(columns["start"]), np.bool_)
     if len(whole):
         for process in np.unique(columns["globalPid"]).tolist():
@@ -138,18 +129,15 @@ def _graphs(export: Export, names: ExportNames, others: list[ExportWork]) -> Exp
 
 
 def _words(export: Export, table: str, words: tuple[str, ...]) -> dict[int, str]:
-    """{number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021."""
+    """{number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021.
+
+    Of ``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` the longest ending that is a known word counts: ``DEVICE_STATIC``.
+    """
     known = {word.upper().replace(" ", "_"): word for word in words}
     told = {}
     for number, name in export.rows(table, ("id", "name")):
         text = name.decode("ascii", "replace") if isinstance(name, bytes) else ""
-        word = next((known[end] for end in _endings(text) if end in known), None)
+        word = max((end for end in known if f"_{text}".endswith(f"_{end}")), key=len, default=None)
         if isinstance(number, int) and word is not None:
-            told[number] = word
+            told[number] = known[word]
     return told or dict(enumerate(words))
-
-
-def _endings(name: str) -> list[str]:
-    """``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` -> ``..., KIND_DEVICE_STATIC, DEVICE_STATIC, STATIC``: the longest that is known counts."""
-    parts = name.split("_")
-    return ["_".join(parts[k:]) for k in range(len(parts))]

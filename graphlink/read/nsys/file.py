@@ -5,12 +5,14 @@ A damaged, cut or foreign file is an ``InputError`` that names file, table and r
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from graphlink.errors import InputError
 from graphlink.model import I64
+from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
 from graphlink.read.columns import MAX_NS, MISSING
 from graphlink.read.kineto_tables import MAX_SPAN_NS
@@ -32,58 +35,52 @@ MAX_TEXT_BYTES: Final = 1 << 16  # of one name or payload that are read
 _MOST_ROW_BYTES: Final = 256 << 20  # damaged pages say that a row goes on for gigabytes
 _HEADER_BYTES: Final = 100
 _EXPORT_AGAIN: Final = "export it again: nsys export --type sqlite REPORT.nsys-rep"
+_ABSENT: Final = {"correlationId": 0, "bytes": 0}  # what a number is that is not there, in tables of later stages; others are MISSING
 _ROW_ID_NAMES: Final = ("rowid", "_rowid_", "oid")  # of sqlite; a column of that name hides it
 
 Columns = dict[str, I64]
 
 
 class Export:
-    """One open export, and what was passed over in it (``left_out``) or is doubtful about it (``warnings``)."""
+    """One open export: columns of its ``tables``, and what was passed over in it (``left_out``) or is doubtful about it (``warnings``)."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self.path = path
         self.left_out: Counter[str] = Counter()
         self.warnings: list[str] = []
         self._connection = connection
-        self._columns: dict[str, frozenset[str]] = {}
-        self._calls: I64 | None = None  # (correlation, globalPid) of the calls, for tables that do not say of which process they are
+        self.tables: dict[str, frozenset[str]] = {}
         with self._reading("sqlite_master"):
             names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             for table in (name.decode("ascii") for (name,) in names if isinstance(name, bytes) and name.isascii()):
                 found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-                self._columns[table] = frozenset(row[1].decode("ascii") for row in found if row[1].isascii())
+                self.tables[table] = frozenset(row[1].decode("ascii") for row in found if row[1].isascii())
         self._outermost: list[tuple[int, str, int]] = []  # ns, table, position: first and last times of each table read
         self.epoch_ns = self._epoch_ns()
 
-    @property
-    def tables(self) -> frozenset[str]:
-        return frozenset(self._columns)
-
     def has(self, table: str, *columns: str) -> bool:
-        return self._columns.get(table, frozenset()).issuperset(columns) and table in self._columns
+        return table in self.tables and self.tables[table].issuperset(columns)
 
     def integers(self, table: str, names: Sequence[str]) -> Columns:
         """Return int64 columns of all rows in the order of their row ids; MISSING for NULL, for what is no integer and for absent columns.
 
+        Of correlation ids and numbers of bytes these are 0.
         sqlite joins a page of each column into one text, which numpy parses: no Python object a value (0.3 s for 8 x 300,000).
         """
-        there = [name for name in names if name in self._columns.get(table, ())]
-        if not there:
-            count = self.count(table) if table in self._columns else 0
-            return {name: np.full(count, MISSING) for name in names}
-        joined = (f"group_concat(CASE typeof({c}) WHEN 'integer' THEN {c} ELSE {MISSING} END)" for c in map(_quoted, there))
-        parts: dict[str, list[I64]] = {name: [] for name in there}
-        count = 0
-        for _, rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))):
+        there = [name for name in names if self.has(table, name)]
+        count = 0 if there or table not in self.tables else self.count(table)
+        absent = {name: _ABSENT.get(name, MISSING) for name in names}
+        joined = (f"group_concat(CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {absent[c]} END)" for c in there)
+        parts = {name: [np.zeros(0, np.int64)] for name in there}
+        for rows, *texts in self._pages(table, ", ".join(joined), ", ".join(map(_quoted, there))) if there else ():
             count += rows
             for name, text in zip(there, texts, strict=True):
                 parts[name].append(np.fromstring(text.decode(), np.int64, sep=","))
-        out = {name: np.concatenate(part) if part else np.zeros(0, np.int64) for name, part in parts.items()}
+        out = {name: np.concatenate(parts[name]) if name in parts else np.full(count, absent[name]) for name in names}
         assert all(len(column) == count for column in out.values()), "sqlite joins one number a row"
-        out |= {name: np.full(count, MISSING) for name in names if name not in out}
-        if _PROCESS in names and not self.has(table, _PROCESS) and count:
+        if _PROCESS in names and _PROCESS not in there and count:
             out[_PROCESS] = self._processes(table, out)
-        return {name: out[name] for name in names}
+        return out
 
     def _processes(self, table: str, rows: Columns) -> I64:
         """globalPid of the ``rows`` of a table without that column, as early versions of nsys and other tools leave it out.
@@ -91,25 +88,19 @@ class Export:
         Of the only process there is. Of several: of the one that made the calls of the same ids, where nine in ten such rows of the
         device and context agree (ids of two processes meet by chance); else MISSING.
         """
-        count = len(rows["deviceId"]) if "deviceId" in rows else len(next(iter(rows.values())))
-        if self._calls is None:
-            calls = self.integers(_CALLS, ("globalTid", "correlationId"))
-            if not self.has(_CALLS, "globalTid"):
-                calls = self.integers(_RANGES, ("globalTid", "correlationId"))
-            there = calls["globalTid"] != MISSING
-            self._calls = np.unique(np.stack([calls["correlationId"][there], calls["globalTid"][there] & PID_MASK], axis=1), axis=0)
+        count = len(rows[_PROCESS])
         ids, process = self._calls.T
         only = np.unique(process)
         if len(only) < 2:
             self.warnings.append(f"{table} has no column {_PROCESS}: its rows are taken to be of the only process in the export")
             return np.full(count, only[0] if len(only) else 0)
-        correlation = rows.get("correlationId", np.full(count, MISSING))
+        out = np.full(count, MISSING)
+        correlation, device, context = (rows.get(name, out) for name in ("correlationId", "deviceId", "contextId"))
         first, last = (np.searchsorted(ids, correlation, side=side) for side in ("left", "right"))
         known = (last - first == 1) & (correlation > 0)
-        out = np.full(count, MISSING)
-        places = np.stack([rows.get(name, out) for name in ("deviceId", "contextId")], axis=1)
-        for place in np.unique(places, axis=0):
-            mine = (places == place).all(axis=1)
+        places, place = numbered_pairs(device, context)
+        for k in range(len(places)):
+            mine = place == k
             votes, counts = np.unique(process[first[mine & known]], return_counts=True)
             if len(votes) and counts.max() >= 0.9 * counts.sum():
                 out[mine] = votes[counts.argmax()]
@@ -119,8 +110,17 @@ class Export:
         )
         return out
 
-    def texts(self, table: str, column: str, kind: str = "text") -> Iterator[list[bytes | None]]:
-        """Return a column page by page in the order of row ids: text as bytes, cut after 64 KiB; None for all that is not of ``kind``."""
+    @cached_property
+    def _calls(self) -> I64:
+        """(correlation, globalPid) of the calls, for tables that do not say of which process they are."""
+        table = _CALLS if self.has(_CALLS, "globalTid") else _RANGES
+        calls = self.integers(table, ("globalTid", "correlationId"))
+        there = calls["globalTid"] != MISSING
+        pairs, _ = numbered_pairs(calls["correlationId"][there], calls["globalTid"][there] & PID_MASK)
+        return np.array(pairs, np.int64).reshape(-1, 2)
+
+    def texts(self, table: str, column: str, kind: str = "text") -> Iterator[tuple[I64, list[bytes]]]:
+        """Yield (rows, texts) of a column page by page: rows by row id that are of ``kind``, their text as bytes, cut after 64 KiB."""
         if not self.has(table, column):
             return
         value, row_id = _quoted(column), self._row_id(table)
@@ -128,36 +128,33 @@ class Export:
         shown = f"substr({value if kind == 'text' else f'CAST({value} AS BLOB)'}, 1, {MAX_TEXT_BYTES})"
         with self._reading(table):
             cursor = self._connection.execute(f"SELECT CASE WHEN {test} THEN {shown} END FROM {_quoted(table)} ORDER BY {row_id}")
-        while True:
+        for first in itertools.count(0, TEXT_ROWS):
             with self._reading(table):
                 page = cursor.fetchmany(TEXT_ROWS)
             if not page:
                 return
-            yield [text for (text,) in page]
+            there = [row for row, (text,) in enumerate(page, first) if text is not None]
+            yield np.array(there, np.int64), [text for (text,) in page if text is not None]
 
     def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return all rows of a small table; None for absent columns. Text comes as bytes."""
-        if table not in self._columns:
+        if table not in self.tables:
             return []
-        there = [_quoted(name) if name in self._columns[table] else "NULL" for name in names]
+        there = [_quoted(name) if name in self.tables[table] else "NULL" for name in names]
         with self._reading(table):
             return self._connection.execute(f"SELECT {', '.join(there)} FROM {_quoted(table)}").fetchall()
 
-    def strings(self, ids: I64) -> list[bytes | None]:
-        """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); None where there is none."""
-        out: list[bytes | None] = [None] * len(ids)
-        if not len(ids) or not self.has("StringIds", "id", "value"):
-            return out
+    def strings(self, ids: I64) -> list[bytes]:
+        """Return ``StringIds.value`` of each id of ``ids`` (ascending, unique); nothing where there is none."""
+        if not self.has("StringIds", "id", "value"):
+            return [b""] * len(ids)
         value = f"CASE typeof(value) WHEN 'text' THEN substr(value, 1, {MAX_TEXT_BYTES}) END"
         few = f" WHERE id IN ({','.join(map(str, ids.tolist()))})" if len(ids) <= PAGE_ROWS else ""
+        wanted = set(ids.tolist())
         with self._reading("StringIds"):
             cursor = self._connection.execute(f"SELECT id, {value} FROM StringIds{few}")
-            while page := cursor.fetchmany(PAGE_ROWS):
-                found = np.array([row[0] if isinstance(row[0], int) else MISSING for row in page], np.int64)
-                at = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
-                for k in np.flatnonzero(ids[at] == found).tolist():
-                    out[at[k]] = page[k][1]
-        return out
+            found = {number: text for number, text in cursor if number in wanted}
+        return [found.get(number) or b"" for number in ids.tolist()]
 
     def count(self, table: str) -> int:
         with self._reading(table):
@@ -207,22 +204,21 @@ class Export:
             todo=_EXPORT_AGAIN,
         )
 
+    def _row(self, table: str, position: int, shown: str) -> Any:
+        query = f"SELECT {shown} FROM {_quoted(table)} ORDER BY {self._row_id(table)} LIMIT 1 OFFSET ?"
+        with self._reading(table):
+            return self._connection.execute(query, (position,)).fetchone()
+
     def _place(self, table: Any, position: Any) -> str:
         """A row in words, by its row id."""
-        name = self._row_id(table)
-        with self._reading(table):
-            row = self._connection.execute(f"SELECT {name} FROM {_quoted(table)} ORDER BY {name} LIMIT 1 OFFSET ?", (position,)).fetchone()
+        row = self._row(table, position, self._row_id(table))
         return f"row {row[0] if row else '?'} of {table}"
 
     def bad_row(self, table: str, position: int, column: str) -> InputError:
         """Make the error for a value that is no time."""
-        name = self._row_id(table)
-        shown = f"typeof({_quoted(column)}), substr({_quoted(column)}, 1, 40)"
         value = "is missing"
         if self.has(table, column):
-            with self._reading(table):
-                query = f"SELECT {shown} FROM {_quoted(table)} ORDER BY {name} LIMIT 1 OFFSET ?"
-                kind, text = self._connection.execute(query, (position,)).fetchone()
+            kind, text = self._row(table, position, f"typeof({_quoted(column)}), substr({_quoted(column)}, 1, 40)")
             said = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
             value = f"is {said!r} ({kind.decode()})"
         return InputError(
@@ -240,20 +236,20 @@ class Export:
         return usable[0] if usable else 0
 
     def _row_id(self, table: str) -> str:
-        taken = {column.lower() for column in self._columns[table]}
+        taken = {column.lower() for column in self.tables[table]}
         return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
 
-    def _pages(self, table: str, select: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """Pages of rows after each other by row id, each aggregated into one row: its last row id, how many rows it has, ``select``."""
+    def _pages(self, table: str, select: str, columns: str) -> Iterator[list[Any]]:
+        """Pages of rows after each other by row id, each aggregated into one row: how many rows it has, ``select``."""
         row_id, last = self._row_id(table), MISSING
         page = f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} LIMIT {PAGE_ROWS}"
         while True:
             with self._reading(table):
-                row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
-            if row[1]:
+                highest, *row = self._connection.execute(f"SELECT max(row_id), count(*), {select} FROM ({page})", (last,)).fetchone()
+            if row[0]:
                 yield row
-                last = row[0]
-            if row[1] < PAGE_ROWS:
+                last = highest
+            if row[0] < PAGE_ROWS:
                 return
 
     @contextmanager
@@ -294,19 +290,17 @@ def _plain(path: Path, folder: Path) -> Path:
         kind = kinds.binary_kind(head)
         if kind is not kinds.NSYS or len(head) < _HEADER_BYTES:
             raise _no_export(path, head)
-        if not source.packed:
-            _refuse_cut(path, head)
-            return path
-        copy = folder / "export.sqlite"
+        plain = folder / "export.sqlite" if source.packed else path
         try:
-            with copy.open("wb") as out:
-                out.write(head)
-                while part := source.read(1 << 20):
-                    out.write(part)
+            if source.packed:
+                with plain.open("wb") as out:
+                    out.write(head)
+                    while part := source.read(1 << 20):
+                        out.write(part)
         except OSError as problem:
             raise InputError(f"cannot be unpacked into {folder} ({problem.strerror})", path=path, todo="unpack it yourself") from None
-    _refuse_cut(path, head, copy)
-    return copy
+    _refuse_cut(path, head, plain.stat().st_size)
+    return plain
 
 
 def _no_export(path: Path, head: bytes) -> InputError:
@@ -320,12 +314,11 @@ def _no_export(path: Path, head: bytes) -> InputError:
     return InputError(f"is {kind.what}" + ("" if ", not" in kind.what else ", not an nsys export"), path=path, todo=kind.todo)
 
 
-def _refuse_cut(path: Path, head: bytes, plain: Path | None = None) -> None:
+def _refuse_cut(path: Path, head: bytes, there: int) -> None:
     """By the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the last change."""
     page_bytes = int.from_bytes(head[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     told = page_bytes * int.from_bytes(head[28:32], "big")
-    there = (plain or path).stat().st_size
     if head[24:28] == head[92:96] and there < told:
         raise InputError(
             "the sqlite file is cut off",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,22 +38,14 @@ _FIELDS: Final = {
     b"CUDA device": "device",
 }
 _OPERATION: Final = re.compile(
-    rb"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|AlltoAll|AllToAll|Gather|Scatter|Send|Recv)(?:Config|v)?"
+    r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|AlltoAll|AllToAll|Gather|Scatter|Send|Recv)(?:Config|v)?"
 )
-_GROUP_START: Final = b"ncclGroupStart"
-_GROUP_END: Final = b"ncclGroupEnd"
+GROUP_START: Final = "ncclGroupStart"
+GROUP_END: Final = "ncclGroupEnd"
 
 
-class Payload(NamedTuple):
-    """The fields that a range recorded; None for those that its schema lacks."""
-
-    communicator: int | None = None
-    size_bytes: int | None = None
-    peer: int | None = None
-    root: int | None = None
-    ranks: int | None = None
-    rank: int | None = None
-    device: int | None = None
+Payload = dict[str, int]  # by the names above what a range recorded, as far as its schema goes
+_Schema = dict[str, tuple[str, int]]  # struct code and offset, by those names
 
 
 class Member(NamedTuple):
@@ -66,30 +58,17 @@ class Member(NamedTuple):
     device: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Schema:
-    size_bytes: int
-    fields: tuple[tuple[str, str, int], ...]  # name in Payload, struct code, offset
-
-
 def read_payloads(export: Export, table: str) -> dict[int, Payload]:
     """Read {row: payload of NCCL}, for the rows that have one. What cannot be resolved is counted."""
     schemas = _schemas(export)
     if not schemas:
         return {}
     out: dict[int, Payload] = {}
-    place = unknown = 0
-    for page in export.texts(table, "binaryData", kind="blob"):
-        for row, data in enumerate(page, start=place):
-            if data is None:
-                continue
-            one = _payload(data, schemas)
-            if one is None:
-                unknown += 1
-            else:
-                out[row] = one
-        place += len(page)
-    export.left_out["NVTX payload of another kind than NCCL's"] += unknown
+    for rows, blobs in export.texts(table, "binaryData", kind="blob"):
+        found = {row: _payload(data, schemas) for row, data in zip(rows.tolist(), blobs, strict=True)}
+        known = {row: payload for row, payload in found.items() if payload}
+        export.left_out["NVTX payload of another kind than NCCL's"] += len(found) - len(known)
+        out |= known
     return out
 
 
@@ -104,57 +83,54 @@ def _schemas(export: Export) -> dict[tuple[int, int], _Schema]:
         at = 0 if offset is None else offset  # of the first entry there is none
         if isinstance(at, int) and 0 <= at < 1 << 16 and kind in _TYPES:
             entries.setdefault((domain, schema & _NUMBER_BITS), {}).setdefault(field, set()).add((_TYPES[kind], at))
-    clear = {key: fields for key, fields in entries.items() if all(len(places) == 1 for places in fields.values())}
+    clear = {
+        key: {field: place for field, (place,) in fields.items()}
+        for key, fields in entries.items()
+        if all(len(places) == 1 for places in fields.values())
+    }
     if len(clear) < len(entries):
         export.warnings.append(f"{len(entries) - len(clear)} NVTX payload schemas are described in two ways: not used")
-    out = {}
-    for key, fields in clear.items():
-        parts = tuple((field, "<" + code, at) for field, places in fields.items() for code, at in places)
-        out[key] = _Schema(max(at + struct.calcsize(code) for _, code, at in parts), parts)
-    return out
+    return clear
 
 
-def _payload(data: bytes, schemas: dict[tuple[int, int], _Schema]) -> Payload | None:
+def _payload(data: bytes, schemas: dict[tuple[int, int], _Schema]) -> Payload:
+    """Read the fields of a payload; none of another kind than NCCL's."""
     if len(data) >= 2 * _HEADER.size and len(data) % 2 == 0 and re.fullmatch(rb"[0-9a-fA-F]+", data):
         data = bytes.fromhex(data.decode())  # of tools that keep blobs as text
     if len(data) < _HEADER.size:
-        return None
+        return {}
     domain, number, size, offset = _HEADER.unpack_from(data)
-    schema = schemas.get((domain, number & _NUMBER_BITS))
     start = offset if _HEADER.size <= offset and offset + size <= len(data) else _HEADER.size
-    if schema is None or start + schema.size_bytes > len(data):
-        return None
-    return Payload(**{field: struct.unpack_from(code, data, start + at)[0] for field, code, at in schema.fields})
+    schema = schemas.get((domain, number & _NUMBER_BITS), {})
+    try:
+        return {field: struct.unpack_from(f"<{code}", data, start + at)[0] for field, (code, at) in schema.items()}
+    except struct.error:  # it ends before
+        return {}
 
 
-def bounds_group(name: bytes) -> bool:
-    return name in (_GROUP_START, _GROUP_END)
-
-
-def operation(name: bytes) -> str | None:
+def operation(name: str) -> str | None:
     """Return the communication call that a range of NCCL's domain is of, as PyTorch spells it: ``ncclAllReduce`` -> ``allreduce``."""
     found = _OPERATION.fullmatch(name)
     if found is None:
         return None
-    word = found[1].decode().lower()
+    word = found[1].lower()
     return "broadcast" if word == "bcast" else word
 
 
 def members(payloads: Sequence[tuple[int, Payload]]) -> tuple[Member, ...]:
     """Return the members of communicators, from ranges that create or destroy one: (process, payload) each."""
-    found = (
-        Member(p.communicator, p.ranks, p.rank, process, p.device)
-        for process, p in payloads
-        if p.communicator is not None and p.ranks is not None and p.rank is not None and 0 <= p.rank < p.ranks <= MAX_RANKS
-    )
-    return tuple(sorted(set(found), key=lambda m: (m.communicator, m.rank, m.process, -1 if m.device is None else m.device)))
+    found = set()
+    for process, payload in payloads:
+        communicator, size, rank = (payload.get(field) for field in ("communicator", "ranks", "rank"))
+        if communicator is not None and size is not None and rank is not None and 0 <= rank < size <= MAX_RANKS:
+            found.add(Member(communicator, size, rank, process, payload.get("device")))
+    return tuple(sorted(found, key=lambda m: (m.communicator, m.rank, m.process, -1 if m.device is None else m.device)))
 
 
-def comm_of(name: str, payload: Payload | None, sizes: dict[int, int]) -> Comm:
+def comm_of(name: str, payload: Payload, sizes: dict[int, int]) -> Comm:
     """Return the call as a record. ``sizes``: ranks by communicator. Elements are bytes, since NCCL tells no type."""
-    p = payload or Payload()
-    group_size = None if p.communicator is None else sizes.get(p.communicator)
-    size = p.size_bytes
+    communicator, size, peer = payload.get("communicator"), payload.get("size_bytes"), payload.get("peer")
+    group_size = None if communicator is None else sizes.get(communicator)
     sent = received = size
     if name in ("allgather", "gather"):
         received = None
@@ -167,81 +143,59 @@ def comm_of(name: str, payload: Payload | None, sizes: dict[int, int]) -> Comm:
         in_nelems=sent,
         out_nelems=received,
         elem_bytes=1 if size is not None else None,
-        pg_name=None if p.communicator is None else str(p.communicator),
+        pg_name=None if communicator is None else str(communicator),
         group_size=group_size,
-        rank=p.root,
-        src_rank=p.peer if name == "recv" else None,
-        dst_rank=p.peer if name == "send" else None,
+        rank=payload.get("root"),
+        src_rank=peer if name == "recv" else None,
+        dst_rank=peer if name == "send" else None,
     )
 
 
-class Launch(NamedTuple):
-    """A communication kernel: where it was launched from, and its row."""
-
-    thread: int
-    start_ns: int
-    row: int
-
-
 def kernel_comms(
-    thread: I64, start_ns: I64, end_ns: I64, names: Sequence[bytes], comms: dict[int, Comm], launches: Sequence[Launch]
+    thread: I64, start_ns: I64, end_ns: I64, names: Sequence[str], comms: dict[int, Comm], launches: Iterable[tuple[int, int, int]]
 ) -> dict[int, Comm]:
-    """Return {launch row: the call that the kernel stands for}. One entry a range of a call or of a group's begin and end; any order.
+    """Return {kernel: the call that it stands for}. One entry a range of a call or of a group's begin and end, in any order.
 
-    A kernel launched inside the range of a call is of that call, the first one where there are several. What is called inside a group
-    is launched by the ``ncclGroupEnd`` that closes it: its first kernel stands for all calls of the group where one record can say
-    what they do: one call, collectives of one kind and communicator (their sizes add up), sends and receives between all (an all-to-all).
+    ``launches``: thread and time of the launch, kernel. A kernel launched inside the range of a call is of that call, the first one
+    where there are several. What is called inside a group is launched by the ``ncclGroupEnd`` that closes it: its first kernel stands
+    for all calls of the group where one record can say what they do: one call, collectives of one kind and communicator (their sizes
+    add up), sends and receives between all (an all-to-all).
     """
-    events = [(int(t), int(s), 0, k) for k, (t, s) in enumerate(zip(thread.tolist(), start_ns.tolist(), strict=True))]
-    events += [(launch.thread, launch.start_ns, 1, k) for k, launch in enumerate(launches)]
-    out: dict[int, Comm] = {}
-    group = _Group()
-    current, at_thread = -1, None
-    ends = end_ns.tolist()
-    for tid, time_ns, is_launch, k in sorted(events):
-        if tid != at_thread:
-            at_thread, group, current = tid, _Group(), -1
-        if not is_launch:
-            current = k
-            group.enter(names[k], comms.get(k))
-        elif current >= 0 and time_ns < ends[current]:
-            comm = group.launched()
+    events: dict[int, list[tuple[int, bool, int]]] = defaultdict(list)
+    for k, (tid, begins_ns) in enumerate(zip(thread.tolist(), start_ns.tolist(), strict=True)):
+        events[tid].append((begins_ns, False, k))
+    for tid, launch_ns, kernel in launches:
+        events[tid].append((launch_ns, True, kernel))
+    ends_ns = end_ns.tolist()
+    return {kernel: comm for mine in events.values() for kernel, comm in _launched(sorted(mine), ends_ns, names, comms)}
+
+
+def _launched(
+    events: list[tuple[int, bool, int]], ends_ns: list[int], names: Sequence[str], comms: dict[int, Comm]
+) -> Iterator[tuple[int, Comm]]:
+    """Yield kernels of one thread with their calls. ``events``: time, whether it is the launch of a kernel, kernel or range."""
+    depth, until_ns = 0, 0
+    waiting: list[Comm] = []  # have launched nothing yet
+    due: list[Comm] = []  # of these what the next kernel stands for
+    for time_ns, is_launch, k in events:
+        if is_launch:
+            comm = _as_one(due) if time_ns < until_ns else None
             if comm is not None:
-                out[launches[k].row] = comm
-    return out
-
-
-class _Group:
-    """The calls of a thread that have launched nothing yet."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.waiting: list[Comm] = []
-        self.due: list[Comm] = []
-        self.own = False  # is the call that is due the last of ``waiting``?
-
-    def enter(self, name: bytes, comm: Comm | None) -> None:
-        self.due, self.own = [], False
-        if name == _GROUP_START:
-            if not self.depth:
-                self.waiting = []
-            self.depth += 1
-        elif name == _GROUP_END:
-            self.depth = max(0, self.depth - 1)
-            if not self.depth:
-                self.due, self.waiting = self.waiting, []
-        elif comm is not None:
-            self.waiting.append(comm)
-            if not self.depth:
-                self.due, self.own = [comm], True
-
-    def launched(self) -> Comm | None:
-        """Return the call of the kernel that is launched now; None for further kernels of the same range."""
-        calls, self.due = self.due, []
-        if self.own:
-            self.own = False
-            self.waiting.pop()
-        return _as_one(calls)
+                yield k, comm
+                del waiting[-len(due) :]
+                due = []
+            continue
+        until_ns, due = ends_ns[k], []
+        if names[k] == GROUP_START:
+            waiting = waiting if depth else []
+            depth += 1
+        elif names[k] == GROUP_END:
+            depth = max(0, depth - 1)
+            if not depth:
+                due, waiting = waiting, []
+        elif k in comms:
+            waiting.append(comms[k])
+            due = [] if depth else waiting[-1:]
 
 
 def _as_one(calls: list[Comm]) -> Comm | None:

@@ -31,58 +31,49 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The ranks of the places of one file, and what NCCL tells of the run. ``told``: the numbers are NCCL's own."""
+    """The ranks of the places of one file, and what NCCL tells of the run: the numbers are its own where ``world_size`` is known."""
 
     ranks: tuple[int, ...]
-    told: bool
     world_size: int | None
     groups: tuple[ProcessGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Communicator:
-    size: int
-    place: dict[int, tuple[int, Place]]  # rank in it -> file, place
-    clear: bool  # no rank is claimed twice
-
-    def holds_each_once(self, places: list[tuple[int, Place]]) -> bool:
-        return self.clear and sorted(self.place.values()) == sorted(places)
+Members = dict[int, tuple[int, Place]]  # of a communicator: rank in it -> file, place
 
 
 def number(files: Sequence[Contents], named: Sequence[int | None] = ()) -> list[Numbering]:
     """Return ranks for the places of all files, which are those of one run. ``named``: the rank that the name of a file says."""
     communicators = _communicators(files)
     everywhere = [(k, place) for k, contents in enumerate(files) for place in contents.places]
-    world = max((c for c in communicators.values() if c.holds_each_once(everywhere)), key=lambda c: c.size, default=None)
+    of_all = [name for name, (_, members) in communicators.items() if sorted(members.values()) == sorted(everywhere)]
+    world = max(of_all, key=lambda name: communicators[name][0], default=None)
     if world is not None:
-        rank_of = {where: rank for rank, where in world.place.items()}
+        rank_of = {where: rank for rank, where in communicators[world][1].items()}
     elif len(named) == len(files) and _names_tell(files, named):
         rank_of = {(k, files[k].places[0]): rank for k, rank in enumerate(named) if rank is not None}
     else:
         rank_of = {where: rank for rank, where in enumerate(everywhere)}
-    groups = tuple(_group(name, c, None if c is world else rank_of) for name, c in sorted(communicators.items()))
-    size = None if world is None else world.size
-    return [
-        Numbering(tuple(rank_of[k, place] for place in contents.places), world is not None, size, groups)
-        for k, contents in enumerate(files)
-    ]
+    size = None if world is None else communicators[world][0]
+    groups = [_group(str(name), *communicators[name], None if name == world else rank_of) for name in sorted(communicators)]
+    return [Numbering(tuple(rank_of[k, place] for place in contents.places), size, tuple(groups)) for k, contents in enumerate(files)]
 
 
 def _names_tell(files: Sequence[Contents], named: Sequence[int | None]) -> bool:
     return all(len(contents.places) == 1 for contents in files) and None not in named and len(set(named)) == len(files)
 
 
-def _communicators(files: Sequence[Contents]) -> dict[int, _Communicator]:
-    found: dict[int, _Communicator] = {}
+def _communicators(files: Sequence[Contents]) -> dict[int, tuple[int, Members]]:
+    """Return size and members of each communicator; no members where two have the same rank, or they differ about the size."""
+    found: dict[int, tuple[int, Members]] = {}
+    doubtful = set()
     for k, contents in enumerate(files):
         for member in contents.members:
             place = _place(member, contents.places)
-            known = found.setdefault(member.communicator, _Communicator(member.size, {}, clear=True))
-            clear = known.clear and known.size == member.size
-            if place is not None:
-                clear = clear and known.place.setdefault(member.rank, (k, place)) == (k, place)
-            found[member.communicator] = _Communicator(known.size, known.place, clear)
-    return found
+            size, members = found.setdefault(member.communicator, (member.size, {}))
+            taken = place is not None and members.setdefault(member.rank, (k, place)) != (k, place)
+            if taken or size != member.size:
+                doubtful.add(member.communicator)
+    return {name: (size, {} if name in doubtful else members) for name, (size, members) in found.items()}
 
 
 def _place(member: Member, places: tuple[Place, ...]) -> Place | None:
@@ -91,10 +82,9 @@ def _place(member: Member, places: tuple[Place, ...]) -> Place | None:
     return next((place for place in own if place.device == member.device), own[0] if len(own) == 1 else None)
 
 
-def _group(name: int, communicator: _Communicator, rank_of: dict[tuple[int, Place], int] | None) -> ProcessGroup:
-    """A communicator as a group of ranks; ``rank_of`` None: its own ranks are those of the run."""
+def _group(name: str, size: int, members: Members, rank_of: dict[tuple[int, Place], int] | None) -> ProcessGroup:
+    """Return a communicator as a group of ranks; ``rank_of`` None: its own ranks are those of the run."""
     if rank_of is None:
-        return ProcessGroup(name=str(name), backend="nccl", size=communicator.size, ranks=tuple(range(communicator.size)))
-    ranks = tuple(rank_of[communicator.place[r]] for r in range(communicator.size) if r in communicator.place)
-    whole = communicator.clear and len(ranks) == communicator.size == len(set(ranks))
-    return ProcessGroup(name=str(name), backend="nccl", size=communicator.size, ranks=ranks if whole else None)
+        return ProcessGroup(name, backend="nccl", size=size, ranks=tuple(range(size)))
+    ranks = tuple(rank_of[members[r]] for r in range(size) if r in members)
+    return ProcessGroup(name, backend="nccl", size=size, ranks=ranks if len(ranks) == size == len(set(ranks)) else None)

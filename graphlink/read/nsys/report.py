@@ -6,35 +6,30 @@ Time: one pass over each table inside sqlite, few Python objects a row, then sor
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.model import Comm, CommTable, Trace
+from graphlink.model import NOWHERE, Comm, Trace
+from graphlink.pairs import numbered_pairs
 from graphlink.read import kinds
+from graphlink.read.columns import ByteTexts, Strings
 from graphlink.read.commnames import Meaning, kernel_meaning, meanings
 from graphlink.read.nsys.device import CUPTI, GRAPH, KERNEL, RUNTIME, ExportWork, process_of, read_work
 from graphlink.read.nsys.file import PID_MASK, Export, open_export
-from graphlink.read.nsys.nccl import Launch, bounds_group, comm_of, kernel_comms, members, operation
+from graphlink.read.nsys.nccl import GROUP_END, GROUP_START, comm_of, kernel_comms, members, operation
 from graphlink.read.nsys.places import Contents, Numbering, Place, number
 from graphlink.read.nsys.ranges import NVTX, ExportCalls, ExportRanges, forward_backward, read_calls, read_overheads, read_ranges
 from graphlink.read.nsys.split import ExportRows, split, with_clear_streams
-from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_untold
-from graphlink.read.nsys.text import ExportNames
+from graphlink.read.nsys.syncs import EVENTS, SYNCS, calls_of, context_devices, read_events, read_syncs, with_records, with_untold
+from graphlink.tables import comm_table
 
 _READ: Final = frozenset({KERNEL, CUPTI + "MEMCPY", CUPTI + "MEMSET", GRAPH, RUNTIME, SYNCS, EVENTS, NVTX})
 _TIMES: Final = ("start", "timestamp")  # a table with such a column holds events
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """An export as read: a trace a place, without ranks, which are a matter of all files of a run."""
-
-    contents: Contents
-    traces: tuple[Trace, ...]
 
 
 def read_nsys(path: str | Path) -> tuple[Trace, ...]:
@@ -46,9 +41,9 @@ def read_nsys(path: str | Path) -> tuple[Trace, ...]:
     Raises InputError: no nsys export, damaged or cut off; a row whose time is no integer or beyond 2**62; rows more than 104 days
     apart; nothing in it.
     """
-    report = read_report(path)
-    numbering = number([report.contents])[0]
-    traces = [numbered(trace, numbering, k) for k, trace in enumerate(report.traces)]
+    contents, unnumbered = read_report(path)
+    numbering = number([contents])[0]
+    traces = [numbered(trace, numbering, k) for k, trace in enumerate(unnumbered)]
     return tuple(sorted(traces, key=lambda trace: trace.rank or 0))
 
 
@@ -57,30 +52,35 @@ def numbered(trace: Trace, numbering: Numbering, place: int) -> Trace:
     return replace(trace, rank=numbering.ranks[place], world_size=numbering.world_size, process_groups=numbering.groups)
 
 
-def read_report(path: str | Path) -> Report:
-    """Read an export as ``read_nsys`` does, but do not number its ranks. A file is read once, however many ranks it holds."""
+def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
+    """Read an export as ``read_nsys`` does, but do not number its ranks, which are a matter of all files of a run.
+
+    A file is read once, however many ranks it holds.
+    """
     with open_export(path) as export:
-        names = ExportNames()
+        names = ByteTexts(Strings())
         work = read_work(export, names)
         calls = read_calls(export, names)
         ranges = read_ranges(export, names)
         devices = context_devices(export, work)
         events = read_events(export, devices)
-        syncs = read_syncs(export, names, calls, events, devices)
+        syncs = read_syncs(export, names, calls, devices)
         places = _places(export, work, ranges, calls)
-        several = [process for process, count in Counter(place.process for place in places).items() if count > 1]
-        syncs = with_untold(syncs, names, calls, np.array(several, np.int64))
+        strings = tuple(names.strings)
         found = members([(int(ranges.tid[row]) & PID_MASK, one) for row, one in ranges.payload.items()])
-        range_comm = _range_comms(names, ranges, {m.communicator: m.size for m in found})
-        work_comm = _kernel_comms(names, work, calls, ranges, range_comm)
-        work, ranges = replace(work, comm=_comm_table(work_comm)), replace(ranges, comm=_comm_table(range_comm))
-        flows = forward_backward(ranges, names)
+        range_comm = _range_comms(strings, ranges, {m.communicator: m.size for m in found})
+        work_comm = _kernel_comms(strings, work, calls, ranges, range_comm)
+        work, ranges = replace(work, comm=comm_table(work_comm)), replace(ranges, comm=comm_table(range_comm))
+        flows = forward_backward(ranges, strings)
         rows, renumbered = with_clear_streams(ExportRows(work, ranges, calls, syncs, events, flows, read_overheads(export, names)))
+        several = [process for process, count in Counter(place.process for place in places).items() if count > 1]
+        told = with_untold(with_records(rows.syncs, rows.events), names, calls, np.array(several, np.int64))
+        rows = replace(rows, syncs=told)
         _count_unread(export, rows, places)
         export.refuse_span(len(np.unique(calls.tid)) + len(np.unique(ranges.tid)) + len(np.unique(rows.work.stream)))
         whole = Trace(
             path=str(path),
-            strings=names.strings(),
+            strings=tuple(names.strings),
             host=ranges,
             calls=calls,
             device=work,
@@ -99,21 +99,12 @@ def read_report(path: str | Path) -> Report:
         )
         first, *others = split(rows, places, whole)
         first = replace(first, left_out={reason: n for reason, n in export.left_out.items() if n})
-        return Report(Contents(places, found), (first, *others))
-
-
-def _comm_table(comms: dict[int, Comm]) -> CommTable:
-    row = sorted(comms)
-    return CommTable(np.array(row, np.int32), tuple(comms[k] for k in row))
+        return Contents(places, found), (first, *others)
 
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:
     """Each (process, device) that ran work, in ascending order; without any, each process that has rows."""
-    found = {
-        Place(process, device)
-        for process in np.unique(work.process).tolist()
-        for device in np.unique(work.device[work.process == process]).tolist()
-    }
+    found = {Place(process, device) for process, device in numbered_pairs(work.process, work.device)[0]}
     if not found:
         threads = np.concatenate([ranges.tid, calls.tid])
         found = {Place(process, None) for process in np.unique(process_of(threads)).tolist()}
@@ -130,39 +121,37 @@ def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: Expor
     return tuple(sorted(found, key=lambda p: (p.process % (1 << 64), -1 if p.device is None else p.device)))
 
 
-def _range_comms(names: ExportNames, ranges: ExportRanges, sizes: dict[int, int]) -> dict[int, Comm]:
-    spelled = [operation(text) for text in names]
-    rows = np.flatnonzero(ranges.nccl & np.array([name is not None for name in spelled], np.bool_)[ranges.name])
+def _range_comms(strings: Sequence[str], ranges: ExportRanges, sizes: dict[int, int]) -> dict[int, Comm]:
+    calls = [operation(text) for text in strings]
+    rows = np.flatnonzero(ranges.nccl & np.array([call is not None for call in calls], np.bool_)[ranges.name])
     interned: dict[Comm, Comm] = {}
     out = {}
     for row in rows.tolist():
-        comm = comm_of(spelled[ranges.name[row]] or "", ranges.payload.get(row), sizes)
+        comm = comm_of(calls[ranges.name[row]] or "", ranges.payload.get(row, {}), sizes)
         out[row] = interned.setdefault(comm, comm)
     return out
 
 
 def _kernel_comms(
-    names: ExportNames, work: ExportWork, calls: ExportCalls, ranges: ExportRanges, range_comm: dict[int, Comm]
+    strings: Sequence[str], work: ExportWork, calls: ExportCalls, ranges: ExportRanges, range_comm: dict[int, Comm]
 ) -> dict[int, Comm]:
     """Device row -> the call of NCCL that it runs."""
     if not range_comm:
         return {}
-    spelled = list(names)
-    kernels = np.flatnonzero(meanings(names.strings(), work.name, kernel_meaning) == Meaning.BACKEND)
+    kernels = np.flatnonzero(meanings(strings, work.name, kernel_meaning) == Meaning.BACKEND)
     call = calls_of(work.process[kernels], work.correlation[kernels], calls)
-    launches = [
-        Launch(int(calls.tid[c]), int(calls.start_ns[c]), k) for k, c in zip(kernels.tolist(), call.tolist(), strict=True) if c >= 0
-    ]
-    bounds = np.array([bounds_group(text) for text in spelled], np.bool_)
+    launched = call != NOWHERE
+    thread, start_ns = (column[call[launched]].tolist() for column in (calls.tid, calls.start_ns))
+    bounds = np.array([text in (GROUP_START, GROUP_END) for text in strings], np.bool_)
     rows = np.flatnonzero(ranges.nccl & bounds[ranges.name])
     rows = np.union1d(rows, np.fromiter(range_comm, np.int64, len(range_comm)))
     return kernel_comms(
         ranges.tid[rows],
         ranges.start_ns[rows],
         ranges.end_ns[rows],
-        [spelled[code] for code in ranges.name[rows].tolist()],
+        [strings[code] for code in ranges.name[rows].tolist()],
         {k: range_comm[row] for k, row in enumerate(rows.tolist()) if row in range_comm},
-        launches,
+        zip(thread, start_ns, kernels[launched].tolist(), strict=True),
     )
 
 
@@ -175,7 +164,7 @@ def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -
         ("event records", rows.events.process),
     ):
         export.left_out[f"{what} of processes without device work"] += int(np.count_nonzero(~np.isin(process, processes)))
-    for table in sorted(export.tables - _READ):
+    for table in sorted(export.tables.keys() - _READ):
         if any(export.has(table, column) for column in _TIMES):
             export.left_out[table] += export.count(table)
 

@@ -11,20 +11,18 @@ two contexts of a device have the same number.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from graphlink.model import I64, Bool, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows, Trace
+from graphlink.model import I64, NOWHERE, CallRows, DeviceRows, EventRows, FlowRows, HostRows, OverheadRows, SyncRows, Trace
+from graphlink.pairs import numbered_pairs
 from graphlink.read.nsys.device import ExportWork
 from graphlink.read.nsys.file import PID_MASK
 from graphlink.read.nsys.places import Place
 from graphlink.read.nsys.ranges import ExportCalls, ExportOverheads, ExportRanges
 from graphlink.read.nsys.syncs import ExportEvents, ExportSyncs, calls_of, pid_of
-from graphlink.read.nsys.text import dense
 from graphlink.tables import take, take_as
-
-_Threaded = TypeVar("_Threaded", ExportRanges, ExportCalls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +38,22 @@ class ExportRows:
     overheads: ExportOverheads
 
 
-def with_clear_streams(rows: ExportRows) -> tuple[ExportRows, tuple[str, ...]]:
-    """Return (rows, changes): rows with stream numbers that are unambiguous within process and device, 0 where none is known.
-
-    ``changes`` are in words.
-    """
+def with_clear_streams(rows: ExportRows) -> tuple[ExportRows, list[str]]:
+    """Return (rows, changes in words): rows with stream numbers that are unambiguous within process and device, 0 where none is known."""
     work, syncs, events = rows.work, rows.syncs, rows.events
-    known, told = np.flatnonzero(syncs.stream_known), np.flatnonzero(syncs.record_known)
-    process = np.concatenate([work.process, syncs.process[known], syncs.process[told], events.process])
-    device = np.concatenate([work.device, syncs.device[known], syncs.record_device[told], events.device])
-    context = np.concatenate([work.context, syncs.context[known], syncs.record_context[told], events.context])
-    stream = np.concatenate([work.stream, syncs.stream[known], syncs.record_stream[told], events.stream])
-    numbers, renumbered = number_streams(process, device, context, stream)
-    bounds = np.cumsum([len(work.stream), len(known), len(told)])
-    of_work, of_known, of_told, of_events = np.split(numbers, bounds)
-    of_syncs, of_records = np.zeros(len(syncs.kind), np.int64), np.zeros(len(syncs.kind), np.int64)
-    of_syncs[known], of_records[told] = of_known, of_told
-    clear = replace(
-        rows,
-        work=replace(work, stream=of_work),
-        syncs=replace(syncs, stream=of_syncs, record_stream=of_records),
-        events=replace(events, stream=of_events),
+    of_stream = take(syncs, syncs.stream_known)
+    tables = (work, of_stream, events)
+    process, device, context, stream = (
+        np.concatenate([getattr(table, column) for table in tables]) for column in ("process", "device", "context", "stream")
     )
-    return clear, tuple(renumbered)
+    numbers, renumbered = number_streams(process, device, context, stream)
+    of_work, known, of_events = np.split(numbers, np.cumsum([len(table.stream) for table in tables[:-1]]))
+    of_syncs = np.zeros(len(syncs.stream), np.int64)
+    of_syncs[syncs.stream_known] = known
+    clear = replace(
+        rows, work=replace(work, stream=of_work), syncs=replace(syncs, stream=of_syncs), events=replace(events, stream=of_events)
+    )
+    return clear, renumbered
 
 
 def number_streams(process: I64, device: I64, context: I64, stream: I64) -> tuple[I64, list[str]]:
@@ -71,29 +62,23 @@ def number_streams(process: I64, device: I64, context: I64, stream: I64) -> tupl
     A stream keeps its number unless a lower context of its device has it; then it gets the next one above all numbers there.
     O(n) where numbers lie close together.
     """
-    _, p = dense(process)
-    device, d = dense(device)
-    context, c = dense(context)
-    stream, s = dense(stream)
-    used, which = dense(((p * max(1, len(device)) + d) * max(1, len(context)) + c) * max(1, len(stream)) + s)
-    numbers = np.zeros(len(used), np.int64)
+    places, at = numbered_pairs(process, device)
+    streams, of_context = numbered_pairs(context, stream)
+    used, which = numbered_pairs(at, of_context)  # by process, device, context, stream
+    free = [0] * len(places)
+    for place, k in used:
+        free[place] = max(free[place], streams[k][1] + 1)
     said: list[str] = []
-    taken: set[tuple[int, int, int]] = set()
-    free: dict[tuple[int, int], int] = {}
-    rest, at_stream = np.divmod(used, max(1, len(stream)))
-    rest, at_context = np.divmod(rest, max(1, len(context)))
-    at_process, at_device = np.divmod(rest, max(1, len(device)))
-    recorded = list(zip(at_process.tolist(), at_device.tolist(), stream[at_stream].tolist(), strict=True))
-    for one, other, number in recorded:  # by process, device, context, stream
-        free[one, other] = max(free.get((one, other), 0), number + 1)
-    for k, (*where, number) in enumerate(recorded):
-        place = where[0], where[1]
-        if (*place, number) in taken:
-            said.append(f"stream {number} of context {context[at_context[k]]} is stream {free[place]} of device {device[at_device[k]]}")
+    numbers: list[int] = []
+    taken: set[tuple[int, int]] = set()
+    for place, k in used:
+        context_, number = streams[k]
+        if (place, number) in taken:
+            said.append(f"stream {number} of context {context_} is stream {free[place]} of device {places[place][1]}")
             number, free[place] = free[place], free[place] + 1
-        taken.add((*place, number))
-        numbers[k] = number
-    return numbers[which], said
+        taken.add((place, number))
+        numbers.append(number)
+    return np.array(numbers, np.int64)[which], said
 
 
 def split(rows: ExportRows, places: tuple[Place, ...], blank: Trace) -> list[Trace]:
@@ -103,89 +88,67 @@ def split(rows: ExportRows, places: tuple[Place, ...], blank: Trace) -> list[Tra
     """
     out: list[Trace] = []
     for process in dict.fromkeys(place.process for place in places):
-        mine = _Process(rows, process)
+        mine = _of_process(rows, process)
         devices = [place.device for place in places if place.process == process]
-        out += [mine.trace(device, blank, alone=len(devices) == 1) for device in devices]
+        of_each = [mine] if len(devices) == 1 else [_of_device(mine, device) for device in devices]
+        out += [_trace(one, replace(blank, pid=pid_of(process))) for one in of_each]
     return out
 
 
-class _Process:
-    """The rows of one process."""
-
-    def __init__(self, rows: ExportRows, process: int):
-        self.rows, self.process = rows, process
-        self.work = np.flatnonzero(rows.work.process == process)
-        self.ranges = np.flatnonzero(_of(rows.ranges.tid, process))
-        self.calls = np.flatnonzero(_of(rows.calls.tid, process))
-        self.syncs = np.flatnonzero(rows.syncs.process == process)
-        self.flows = np.flatnonzero(_of(rows.flows.fwd_tid, process) & _of(rows.flows.bwd_tid, process))
-        call = calls_of(rows.work.process[self.work], rows.work.correlation[self.work], rows.calls)
-        self.launches, self.launched_on = call[call >= 0], rows.work.device[self.work[call >= 0]]
-
-    def trace(self, device: int | None, blank: Trace, *, alone: bool) -> Trace:
-        """Return the trace of one of its devices; ``alone``: of the only one."""
-        rows = self.rows
-        work, ranges, calls, syncs, flows = self.work, self.ranges, self.calls, self.syncs, self.flows
-        elsewhere = self.calls[:0]
-        if not alone:
-            threads, elsewhere = self._threads(device), self._elsewhere(device)
-            work = work[rows.work.device[work] == device]
-            ranges = ranges[np.isin(rows.ranges.tid[ranges], threads)]
-            calls = calls[np.isin(rows.calls.tid[calls], threads)]
-            syncs = self._syncs(device, threads)
-            flows = flows[np.isin(rows.flows.fwd_tid[flows], threads) & np.isin(rows.flows.bwd_tid[flows], threads)]
-        joining = rows.calls.correlation.copy()
-        joining[elsewhere] = 0  # ids of calls that launched on other devices join nothing here
-        handed = take(rows.flows, flows)
-        return replace(
-            blank,
-            host=take_as(_own(rows.ranges), _sorted(rows.ranges, ranges, longest_first=True), HostRows),
-            calls=take_as(replace(_own(rows.calls), correlation=joining), _sorted(rows.calls, calls, longest_first=True), CallRows),
-            device=take_as(rows.work, _sorted(rows.work, work), DeviceRows),
-            syncs=take_as(rows.syncs, _sorted(rows.syncs, syncs), SyncRows),
-            events=take_as(rows.events, rows.events.process == self.process, EventRows),
-            flows=replace(handed, fwd_tid=handed.fwd_tid & ~PID_MASK, bwd_tid=handed.bwd_tid & ~PID_MASK),
-            overhead=take_as(rows.overheads, _sorted(rows.overheads, np.flatnonzero(_of(rows.overheads.tid, self.process))), OverheadRows),
-            pid=pid_of(self.process),
-        )
-
-    def _elsewhere(self, device: int | None) -> I64:
-        """Return the calls that launched on other devices alone, and waited for nothing."""
-        waits = self.syncs[self.rows.syncs.correlation[self.syncs] > 0]
-        out: I64 = np.setdiff1d(self.launches[self.launched_on != device], self.launches[self.launched_on == device])
-        return out[~np.isin(self.rows.calls.correlation[out], self.rows.syncs.correlation[waits])]
-
-    def _threads(self, device: int | None) -> I64:
-        """Return the threads that launched on a device, and those that launched nothing at all."""
-        thread = self.rows.calls.tid[self.launches]
-        every = np.unique(np.concatenate([self.rows.calls.tid[self.calls], self.rows.ranges.tid[self.ranges]]))
-        out: I64 = every[np.isin(every, thread[self.launched_on == device]) | ~np.isin(every, thread)]
-        return out
-
-    def _syncs(self, device: int | None, threads: I64) -> I64:
-        """Return rows whose call is in the rank, of whatever device: no wait for another may seem one for this.
-
-        Rows without a call are chosen by their device.
-        """
-        syncs, calls = self.rows.syncs, self.rows.calls
-        call = calls_of(syncs.process[self.syncs], syncs.correlation[self.syncs], calls)
-        here = syncs.device[self.syncs] == device
-        here[call >= 0] = np.isin(calls.tid[call[call >= 0]], threads)
-        out: I64 = self.syncs[here]
-        return out
+def _of_process(rows: ExportRows, process: int) -> ExportRows:
+    return ExportRows(
+        work=take(rows.work, rows.work.process == process),
+        ranges=take(rows.ranges, rows.ranges.tid & PID_MASK == process),
+        calls=take(rows.calls, rows.calls.tid & PID_MASK == process),
+        syncs=take(rows.syncs, rows.syncs.process == process),
+        events=take(rows.events, rows.events.process == process),
+        flows=take(rows.flows, rows.flows.fwd_tid & PID_MASK == process),  # both ends are of one process
+        overheads=take(rows.overheads, rows.overheads.tid & PID_MASK == process),
+    )
 
 
-def _of(thread: I64, process: int) -> Bool:
-    out: Bool = thread & PID_MASK == process
-    return out
+def _of_device(rows: ExportRows, device: int | None) -> ExportRows:
+    """Return the rows of one device out of those of its process.
+
+    Of threads those that launched on it, or launched nothing at all. Of synchronisation rows those whose call is in the rank, of
+    whatever device: no wait for another may seem one for this. Rows without a call are chosen by their device.
+    """
+    work, ranges, calls, syncs, flows = rows.work, rows.ranges, rows.calls, rows.syncs, rows.flows
+    call = calls_of(work.process, work.correlation, calls)
+    launches, here = call[call != NOWHERE], work.device[call != NOWHERE] == device
+    threads = np.setdiff1d(np.union1d(calls.tid, ranges.tid), np.setdiff1d(calls.tid[launches], calls.tid[launches[here]]))
+    # Ids of calls that launched on other devices alone, and waited for nothing, join nothing here.
+    elsewhere = np.setdiff1d(launches[~here], launches[here])
+    elsewhere = elsewhere[~np.isin(calls.correlation[elsewhere], syncs.correlation[syncs.correlation > 0])]
+    joining = calls.correlation.copy()
+    joining[elsewhere] = 0
+    waiting = calls_of(syncs.process, syncs.correlation, calls)
+    awaited = np.where(waiting != NOWHERE, np.isin(np.append(calls.tid, 0)[waiting], threads), syncs.device == device)
+    return replace(
+        rows,
+        work=take(work, work.device == device),
+        ranges=take(ranges, np.isin(ranges.tid, threads)),
+        calls=take(replace(calls, correlation=joining), np.isin(calls.tid, threads)),
+        syncs=take(syncs, awaited),
+        flows=take(flows, np.isin(flows.fwd_tid, threads) & np.isin(flows.bwd_tid, threads)),
+    )
 
 
-def _own(table: _Threaded) -> _Threaded:
-    """Return a table with thread ids for globalTids."""
-    return replace(table, tid=table.tid & ~PID_MASK)
+def _trace(rows: ExportRows, blank: Trace) -> Trace:
+    """Return ``blank`` with the rows in order, and thread ids for globalTids."""
+    ranges, calls, flows = rows.ranges, rows.calls, rows.flows
+    return replace(
+        blank,
+        host=take_as(replace(ranges, tid=ranges.tid & ~PID_MASK), _by_start(ranges, longest_first=True), HostRows),
+        calls=take_as(replace(calls, tid=calls.tid & ~PID_MASK), _by_start(calls, longest_first=True), CallRows),
+        device=take_as(rows.work, _by_start(rows.work), DeviceRows),
+        syncs=take_as(rows.syncs, _by_start(rows.syncs), SyncRows),
+        events=take_as(rows.events, np.arange(len(rows.events.stream)), EventRows),
+        flows=replace(flows, fwd_tid=flows.fwd_tid & ~PID_MASK, bwd_tid=flows.bwd_tid & ~PID_MASK),
+        overhead=take_as(rows.overheads, _by_start(rows.overheads), OverheadRows),
+    )
 
 
-def _sorted(table: HostRows | CallRows | DeviceRows | SyncRows | OverheadRows, rows: I64, *, longest_first: bool = False) -> I64:
-    """Return rows of a table by start; of those that start together, the shortest or longest first."""
-    end_ns = table.end_ns[rows]
-    return rows[np.lexsort((-end_ns if longest_first else end_ns, table.start_ns[rows]))]
+def _by_start(table: HostRows | CallRows | DeviceRows | SyncRows | OverheadRows, *, longest_first: bool = False) -> NDArray[np.intp]:
+    """Return the order of rows by start; of those that start together, the shortest or longest first."""
+    return np.lexsort((-table.end_ns if longest_first else table.end_ns, table.start_ns))

@@ -8,24 +8,26 @@ are used again. "Earlier" is by correlation id, which CUPTI gives out as calls b
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
 
-from graphlink.model import I64, U8, Bool, EventRows, SyncKind, SyncRows
-from graphlink.read.columns import MISSING
+from graphlink.model import I64, NOWHERE, U8, Bool, EventRows, SyncKind, SyncRows
+from graphlink.pairs import numbered_pairs
+from graphlink.read.columns import MISSING, ByteTexts
 from graphlink.read.nsys.device import CUPTI, ExportWork, context_of, is_number
 from graphlink.read.nsys.file import PID_MASK, Export
 from graphlink.read.nsys.ranges import ExportCalls
-from graphlink.read.nsys.text import ExportNames
-from graphlink.tables import concat
+from graphlink.tables import concat, last_before, lookup
 
 SYNCS: Final = CUPTI + "SYNCHRONIZATION"
 EVENTS: Final = CUPTI + "CUDA_EVENT"
 _NONE: Final = (MISSING, -1, (1 << 32) - 1)  # of events, and the last of streams
 _NO_PAIR: Final = (*_NONE, 0)
 _BY_TYPE: Final = {1: SyncKind.EVENT, 2: SyncKind.STREAM_WAIT, 3: SyncKind.STREAM, 4: SyncKind.DEVICE}
+_CALL: Final = re.compile(rb"cu(?:da)?(\w+?)(?:_ptds)?(?:_ptsz)?")
 _BY_CALL: Final = {
     b"EventSynchronize": SyncKind.EVENT,
     b"EventQuery": SyncKind.EVENT,
@@ -39,15 +41,11 @@ _BY_CALL: Final = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportSyncs(SyncRows):
-    """Synchronisation rows of all processes, in no order, with what tells streams apart.
-
-    ``record_stream`` is a stream of ``record_context`` on ``record_device``; valid where ``record_known``.
-    """
+    """Synchronisation rows of all processes, in no order, with what tells streams and records apart."""
 
     process: I64
     context: I64
-    record_device: I64
-    record_context: I64
+    pair: I64  # eventSyncId; 0 = none
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,14 +58,13 @@ class ExportEvents(EventRows):
     pair: I64  # eventSyncId; 0 = none
 
 
-def call_kinds(names: ExportNames) -> U8:
+def call_kinds(names: ByteTexts) -> U8:
     """Return for every name so far 1 + SyncKind of a call that is called so, 0 for all others."""
-    out = np.zeros(len(names), np.uint8)
+    out = np.zeros(len(names.strings), np.uint8)
     for text, code in names.items():
-        bare = text.removesuffix(b"_ptsz").removesuffix(b"_ptds")
-        for prefix in (b"cuda", b"cu"):
-            if bare.startswith(prefix) and bare[len(prefix) :] in _BY_CALL:
-                out[code] = 1 + _BY_CALL[bare[len(prefix) :]]
+        call = _CALL.fullmatch(text)
+        if call and call[1] in _BY_CALL:
+            out[code] = 1 + _BY_CALL[call[1]]
     return out
 
 
@@ -89,10 +86,8 @@ def read_events(export: Export, devices: dict[tuple[int, int], int]) -> ExportEv
     )
 
 
-def read_syncs(
-    export: Export, names: ExportNames, calls: ExportCalls, events: ExportEvents, devices: dict[tuple[int, int], int]
-) -> ExportSyncs:
-    """Read every synchronisation row whose kind is known, by its call or else by its type. O(n log n)."""
+def read_syncs(export: Export, names: ByteTexts, calls: ExportCalls, devices: dict[tuple[int, int], int]) -> ExportSyncs:
+    """Read every synchronisation row whose kind is known, by its call or else by its type; without records. O(n log n)."""
     wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId", "eventSyncId")
     columns = export.integers(SYNCS, wanted)
     start, end = export.spans(SYNCS, columns)
@@ -117,15 +112,13 @@ def read_syncs(
     process, context = columns["globalPid"], context_of(columns["contextId"])
     on_stream = np.isin(kind, [SyncKind.STREAM, SyncKind.STREAM_WAIT])
     of_event = np.isin(kind, [SyncKind.EVENT, SyncKind.STREAM_WAIT])
-    correlation = np.where(columns["correlationId"] == MISSING, 0, columns["correlationId"])
     known_event = of_event & ~np.isin(columns["eventId"], _NONE)
-    pair = np.where(of_event & ~np.isin(columns["eventSyncId"], _NO_PAIR), columns["eventSyncId"], 0)
     nothing, no = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.bool_)
-    syncs = ExportSyncs(
+    return ExportSyncs(
         kind=kind,
         start_ns=start[kept],
         end_ns=end[kept],
-        correlation=correlation,
+        correlation=columns["correlationId"],
         device=_devices(process, context, columns["deviceId"], devices),
         stream=columns["streamId"],
         stream_known=on_stream & is_number(columns["streamId"]) & (columns["streamId"] != _NONE[-1]),
@@ -137,32 +130,19 @@ def read_syncs(
         event_known=known_event,
         process=process,
         context=context,
-        record_device=nothing,
-        record_context=nothing,
-    )
-    return _with_records(syncs, events, _records(syncs, pair, events))
-
-
-def _with_records(syncs: ExportSyncs, events: ExportEvents, record: I64) -> ExportSyncs:
-    """Return ``syncs`` with what ``record``, a row of ``events`` or -1, says of what each waits for."""
-    there = record >= 0
-    at = np.where(there, record, 0)
-
-    def of_record(column: I64) -> I64:
-        return np.where(there, column[at], 0) if len(column) else np.zeros(len(at), np.int64)
-
-    return replace(
-        syncs,
-        record=of_record(events.correlation),
-        record_known=there,
-        record_stream=of_record(events.stream),
-        record_stream_known=there,
-        record_device=of_record(events.device),
-        record_context=of_record(events.context),
+        pair=np.where(of_event & ~np.isin(columns["eventSyncId"], _NO_PAIR), columns["eventSyncId"], 0),
     )
 
 
-def with_untold(syncs: ExportSyncs, names: ExportNames, calls: ExportCalls, processes: I64) -> ExportSyncs:
+def with_records(syncs: ExportSyncs, events: ExportEvents) -> ExportSyncs:
+    """Return ``syncs`` with the record that each waits for, where rows tell."""
+    record = _records(syncs, events)
+    correlation, stream = (np.append(column, 0)[record] for column in (events.correlation, events.stream))
+    known = record != NOWHERE
+    return replace(syncs, record=correlation, record_known=known, record_stream=stream, record_stream_known=known)
+
+
+def with_untold(syncs: ExportSyncs, names: ByteTexts, calls: ExportCalls, processes: I64) -> ExportSyncs:
     """Add a row that tells nothing for each stream or device synchronisation of ``processes`` that has none.
 
     Those drive several devices. A call without a row may be of any, while a rank, which has one device only, would take it for its own.
@@ -180,17 +160,12 @@ def with_untold(syncs: ExportSyncs, names: ExportNames, calls: ExportCalls, proc
 
 def context_devices(export: Export, work: ExportWork) -> dict[tuple[int, int], int]:
     """Return the device of each (process, context): of the work in it, else as TARGET_INFO_CUDA_CONTEXT_INFO says."""
-    out: dict[tuple[int, int], int] = {}
-    told = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
-    by_pid = {(pid, context): device for pid, context, device in told if all(isinstance(n, int) for n in (pid, context, device))}
-    for process in np.unique(work.process).tolist():
-        mine = work.process == process
-        for context, first in zip(*np.unique(work.context[mine], return_index=True), strict=True):
-            out[process, int(context)] = int(work.device[mine][first])
-        for (pid, context), device in by_pid.items():
-            if pid == pid_of(process):
-                out.setdefault((process, context), device)
-    return out
+    places, place = numbered_pairs(work.process, work.context)
+    of_work = dict(zip(places, work.device[np.unique(place, return_index=True)[1]].tolist(), strict=True))
+    rows = export.rows("TARGET_INFO_CUDA_CONTEXT_INFO", ("processId", "contextId", "deviceId"))
+    told = [row for row in rows if all(isinstance(number, int) for number in row)]
+    processes = np.unique(work.process).tolist()
+    return {(one, context): device for one in processes for pid, context, device in told if pid == pid_of(one)} | of_work
 
 
 def pid_of(process: int) -> int:
@@ -206,33 +181,30 @@ def _devices(process: I64, context: I64, recorded: I64, devices: dict[tuple[int,
 
 def calls_of(process: I64, correlation: I64, calls: ExportCalls) -> I64:
     """Return the call of each (process, correlation), the earliest where several have it; -1 where there is none. O(n log n)."""
-    out = np.full(len(process), -1, np.int64)
-    by_process = calls.tid & PID_MASK
+    out = np.full(len(process), NOWHERE, np.int64)
+    order = np.argsort(calls.start_ns, kind="stable")
+    process_of_call = calls.tid[order] & PID_MASK
     for one in np.unique(process).tolist():
-        asked = np.flatnonzero((process == one) & (correlation > 0))
-        mine = np.flatnonzero(by_process == one)
-        mine = mine[np.lexsort((calls.start_ns[mine], calls.correlation[mine]))]
-        ids = calls.correlation[mine]
-        at = np.searchsorted(ids, correlation[asked])
-        hit = at < len(ids)
-        hit[hit] = ids[at[hit]] == correlation[asked[hit]]
-        out[asked[hit]] = mine[at[hit]]
+        mine, asked = order[process_of_call == one], process == one
+        out[asked] = np.append(mine, NOWHERE)[lookup(calls.correlation[mine], correlation[asked])]
     return out
 
 
-def _records(syncs: ExportSyncs, pair: I64, events: ExportEvents) -> I64:
-    """Return the row of ``events`` that each row waits for; -1 where rows do not tell. ``pair``: its eventSyncId, 0 = none."""
+def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
+    """Return the row of ``events`` that each row waits for; NOWHERE where rows do not tell."""
     w, e = syncs, events
-    paired = pair != 0
-    by_pair = _last_before((e.process, e.pair), e.correlation, (w.process, pair), w.correlation, paired)
+    out = last_before((e.process, e.pair), e.correlation, (w.process, w.pair), w.correlation)
+    paired = w.pair != 0
+    out[~paired] = NOWHERE
     # Where records have pair ids, one that no record has is of a record that the export lacks: its event id would find another.
     by_event = w.event_known & ~(paired & np.isin(w.process, e.process[e.pair != 0]))
-    keys = (e.process, e.context, e.event), (w.process, w.context, w.event)
-    same = _last_before(keys[0], e.correlation, keys[1], w.correlation, by_event)
+    same = last_before((e.process, e.context, e.event), e.correlation, (w.process, w.context, w.event), w.correlation)
     # A stream may wait for an event of another device: then the context is not the event's, and an id in use only once tells it.
-    free = by_event & (same < 0) & _used_once(w.process, w.event, e)
-    other = _last_before((e.process, e.event), e.correlation, (w.process, w.event), w.correlation, free)
-    return np.where(by_pair >= 0, by_pair, np.where(same >= 0, same, other))
+    other = last_before((e.process, e.event), e.correlation, (w.process, w.event), w.correlation)
+    other[~_used_once(w.process, w.event, e)] = NOWHERE
+    for found in (same, other):
+        out = np.where((out == NOWHERE) & by_event, found, out)
+    return out
 
 
 def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
@@ -242,25 +214,3 @@ def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
         contexts.setdefault((p, e), set()).add(c)
     asked = zip(process.tolist(), event.tolist(), strict=True)
     return np.fromiter((len(contexts.get(key, ())) == 1 for key in asked), np.bool_, len(process))
-
-
-def _last_before(keys: tuple[I64, ...], order: I64, asked_keys: tuple[I64, ...], asked_order: I64, asking: Bool) -> I64:
-    """For each asked key the position of the row with that key whose ``order`` is the largest below the asked one; -1 if there is none.
-
-    By sorting rows and questions together.
-    """
-    asked = np.repeat([False, True], [len(order), len(asked_order)])
-    columns = [np.concatenate(pair) for pair in zip(keys, asked_keys, strict=True)]
-    sorted_ = np.lexsort((~asked, np.concatenate([order, asked_order]), *columns[::-1]))
-    group = np.zeros(len(sorted_), np.bool_)
-    for column in columns:
-        group[1:] |= column[sorted_][1:] != column[sorted_][:-1]
-    number = np.cumsum(group)
-    place = np.where(asked[sorted_], -1, np.arange(len(sorted_)))
-    last = np.maximum.accumulate(place) if len(place) else place
-    ok = last >= 0
-    ok[ok] = number[last[ok]] == number[ok]
-    out = np.full(len(sorted_), -1, np.int64)
-    out[sorted_] = np.where(ok, sorted_[np.where(ok, last, 0)], -1)
-    found = out[len(order) :]
-    return np.where(asking, found, -1)

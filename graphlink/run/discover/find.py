@@ -9,20 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from graphlink.engine.engines import RunsOn, run_all
+from graphlink import publish
+from graphlink.engine.engines import RunsOn, naming_limits, run_all
 from graphlink.engine.memory import estimate_bytes, unpacked_bytes
-from graphlink.errors import GraphlinkError, InputError, UsageError
+from graphlink.errors import InputError, UsageError
 from graphlink.read.nsys.places import Contents, number
 from graphlink.read.nsys.report import read_report
 from graphlink.report import summary
-from graphlink.run import job
+from graphlink.run import codec
 from graphlink.run.discover.inputs import of_files, of_folders, unfold
 from graphlink.run.discover.names import natural_order
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import given, pair
 from graphlink.run.discover.standins import Standins
+from graphlink.run.fetch import naming_urls
 from graphlink.run.options import Inputs, Recordings
-from graphlink.run.ranks import Failed, good, naming_limits, naming_lost
+from graphlink.run.ranks import good
 
 log: Final = logging.getLogger("graphlink")
 _NAMED_RANK: Final = re.compile(r"(?<![a-z])rank[_.-]?([0-9]{1,9})(?![0-9])", re.IGNORECASE)  # of an nsys export
@@ -41,7 +43,7 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
         UsageError: files cannot be paired, or not be used as asked.
     """
     standins = Standins(folder / "urls")  # a folder, which is not published
-    with standins.telling():
+    with naming_urls(standins.urls):
         found = standins.stood_for(_found(standins.named(recordings), one=one))
     warnings = (*found.missing, *found.warnings)
     for text, count in summary.alike(warnings):
@@ -55,14 +57,13 @@ def find(recordings: Recordings, folder: Path, runs_on: RunsOn, *, linked: bool 
             what = "--linked merges an execution trace with device ops, and there is none for it"
             raise UsageError(what, path=bare[0].name, todo="give one of every rank, or leave out --linked")
         return Discovered(found.ranks, warnings=warnings)
-    if linked:
-        raise UsageError("--linked merges an execution trace with device ops, and nsys exports have none", path=found.exports[0])
-    if recordings.nccl:
-        raise UsageError("--nccl is for Kineto traces: side files are not joined with nsys exports", path=found.exports[0])
-    if recordings.strict:
-        raise UsageError(
-            "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are", path=found.exports[0]
-        )
+    for option, refused in (
+        (linked, "--linked merges an execution trace with device ops, and nsys exports have none"),
+        (recordings.nccl, "--nccl is for Kineto traces: side files are not joined with nsys exports"),
+        (recordings.strict, "--strict is for Kineto traces: an nsys export says neither its partners nor how many there are"),
+    ):
+        if option:
+            raise UsageError(refused, path=found.exports[0])
     traces = folder / "nsys"  # a folder, which is not published
     traces.mkdir()
     return Discovered(tuple(ranks_of(found.exports, recordings.rank, traces, runs_on)), warnings=warnings)
@@ -112,10 +113,10 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
     tasks = [(export, folder / f"nsys.{k}") for k, export in enumerate(exports)]
     if len(tasks) == 1:
         with naming_limits(str(exports[0])):
-            files = [_store(*tasks[0])]
+            files = [_store(tasks[0])]
     else:
-        outcomes = run_all(_read, tasks, runs_on, [estimate_bytes(unpacked_bytes(e)) for e in exports], "files")
-        files = good(naming_lost(outcomes, [str(e) for e in exports]), len(tasks), "files")
+        estimates = [estimate_bytes(unpacked_bytes(e)) for e in exports]
+        files = good(run_all(_store, tasks, list(map(str, exports)), runs_on, estimates, "files"), "files")
     if rank is not None and sum(len(contents.places) for contents in files) > 1:
         raise UsageError(
             f"--rank is for a single rank, and the nsys exports hold {sum(len(contents.places) for contents in files)}",
@@ -126,7 +127,7 @@ def ranks_of(exports: Sequence[Path], rank: int | None, folder: Path, runs_on: R
     for k, (export, contents, numbering) in enumerate(
         zip(exports, files, number(files, [_named_rank(path) for path in exports]), strict=True)
     ):
-        if rank is not None and not numbering.told:
+        if rank is not None and numbering.world_size is None:
             numbering = replace(numbering, ranks=(rank,))
         out += [
             Inputs(nsys=export, place=place, stored=_stored(tasks[k][1], place), numbering=numbering, rank=rank)
@@ -140,21 +141,14 @@ def _named_rank(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read(task: tuple[Path, Path]) -> Contents | Failed:
+def _store(task: tuple[Path, Path]) -> Contents:
     export, prefix = task
-    try:
-        with naming_limits(str(export)):
-            return _store(export, prefix)
-    except GraphlinkError as problem:
-        return Failed(problem.text())
-
-
-def _store(export: Path, prefix: Path) -> Contents:
-    job.log.info("reading %s", export)
-    report = read_report(export)
-    for place, trace in enumerate(report.traces):
-        job.store(trace, _stored(prefix, place))
-    return report.contents
+    log.info("reading %s", export)
+    contents, traces = read_report(export)
+    for place, trace in enumerate(traces):
+        with publish.writing(_stored(prefix, place)) as out:
+            codec.dump(trace, out.write)
+    return contents
 
 
 def _stored(prefix: Path, place: int) -> Path:

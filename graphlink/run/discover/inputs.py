@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +20,10 @@ from graphlink.read import kinds
 from graphlink.read.heads import Head, read_head, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.source import unreadable
-from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank
+from graphlink.run.discover.names import is_named_as_recording, is_trace_name, named_rank, told_rank
 from graphlink.run.discover.pairing import Discovered, few, holes, pair, refuse_world
 from graphlink.run.discover.side_files import heads_of, may_be_side_file
-from graphlink.run.job import Inputs
+from graphlink.run.job import Inputs, rank_of
 
 log: Final = logging.getLogger("graphlink")
 
@@ -45,7 +45,7 @@ class _Folder:
 
     def exports(self, *, needed: bool) -> tuple[Path, ...]:
         """Of those that are not ``needed`` it does not matter that one cannot be read."""
-        return tuple(path for path in self.databases if _is_export(path, needed=needed))
+        return tuple(path for path in self.databases if _looks_like(path, needed=needed) == kinds.NSYS.name)
 
     def has_traces(self) -> bool:
         return bool(self.devices or self.hosts or self.exports(needed=False))
@@ -67,7 +67,7 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
             return Discovered((one,))
         (head,) = read_heads(devices)
         one = _single(head, one.et, rank)
-        return Discovered((one,), missing=_holes(one, head))
+        return Discovered((one,), missing=holes({rank_of(one, None)}, [head]))
     if rank is not None:
         raise UsageError("--rank is for a single pair", todo="leave it out: several files are paired by the ranks they hold")
     return pair(read_heads(devices), read_heads(hosts), same_run=same_run)
@@ -86,7 +86,7 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
     """
     paths = _named(names)
     named = [path for path in paths if path.is_file()]
-    folders = [*_contents([path for path in paths if path not in set(named)]), *([_of_files(by_kind(named), named)] if named else [])]
+    folders = [*_contents([path for path in paths if path not in set(named)]), *([_of_files(named)] if named else [])]
     devices = [head for folder in folders for head in folder.devices]
     hosts = [head for folder in folders for head in folder.hosts]
     dumps = tuple(head for folder in folders for head in folder.dumps)
@@ -105,7 +105,9 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
     warnings = (*_left_aside(folders, "Kineto traces", exports_too=True), *foreign)
     if len(devices) == 1 and (not hosts or (len(hosts) == 1 and (rank is not None or not _at_odds(devices[0], hosts[0])))):
         one = _single(devices[0], hosts[0].path if hosts else None, rank)
-        return Discovered((one,), (), warnings, missing if len(named) == len(paths) else (*missing, *_holes(one, devices[0])), dumps)
+        if len(named) < len(paths):
+            missing = (*missing, *holes({rank_of(one, None)}, devices))
+        return Discovered((one,), (), warnings, missing, dumps)
     if rank is not None:
         raise UsageError("--rank is for a single pair, and there are more", path=folders[0].path)
     paired = pair(devices, hosts, same_run=same_run)
@@ -133,28 +135,18 @@ def _matches(name: str) -> list[Path]:
     return [Path(match) for match in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Recordings by kind, in the order in which they were given."""
-
-    devices: list[Path] = field(default_factory=list)
-    hosts: list[Path] = field(default_factory=list)
-    exports: list[Path] = field(default_factory=list)
-    dumps: list[DumpHead] = field(default_factory=list)
-
-
-def by_kind(paths: Sequence[Path]) -> Files:
-    """Tell files by their content.
+def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead]]:
+    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, told by content, and the side files.
 
     Raises:
         InputError: one is no recording.
     """
-    files = Files()
-    of_kind = {kinds.KINETO.name: files.devices, kinds.ET.name: files.hosts, kinds.NSYS.name: files.exports}
+    of_kind: dict[str, list[Path]] = {kind.name: [] for kind in (kinds.KINETO, kinds.ET, kinds.NSYS)}
+    dumps: list[DumpHead] = []
     for path in paths:
         head = read_dump_head(path)
         if head is not None:
-            files.dumps.append(head)
+            dumps.append(head)
             continue
         kind = looks_like(path)
         if kind == kinds.CHAKRA.name:
@@ -169,18 +161,19 @@ def by_kind(paths: Sequence[Path]) -> Files:
                 todo=logs if is_worker_log(path) else "give what a profiler wrote; graphlink doctor --env tells what it would write",
             )
         of_kind[kind].append(path)
-    return files
+    return of_kind, dumps
 
 
-def _of_files(files: Files, named: Sequence[Path]) -> _Folder:
-    """Files that are named, as if they lay in a folder."""
+def _of_files(named: Sequence[Path]) -> _Folder:
+    """Return files that are named as if they lay in a folder."""
+    of_kind, dumps = by_kind(named)
     return _Folder(
         named[0],
-        devices=tuple(read_heads(files.devices)),
-        hosts=tuple(read_heads(files.hosts)),
-        databases=tuple(files.exports),
+        devices=tuple(read_heads(of_kind[kinds.KINETO.name])),
+        hosts=tuple(read_heads(of_kind[kinds.ET.name])),
+        databases=tuple(of_kind[kinds.NSYS.name]),
         logs=(),
-        dumps=tuple(files.dumps),
+        dumps=tuple(dumps),
         strange=(),
         foreign=(),
     )
@@ -197,24 +190,15 @@ def _named(names: Sequence[str]) -> list[Path]:
 
 def _at_odds(device: Head, host: Head) -> bool:
     """Whether the two are of different ranks, by what they record or else by their names."""
-    ranks = [_told_rank(head) for head in (device, host)]
+    ranks = [told_rank(head.rank, head.path) for head in (device, host)]
     return None not in ranks and ranks[0] != ranks[1]
 
 
-def _told_rank(head: Head) -> int | None:
-    return head.rank if head.rank is not None else named_rank(head.path)
-
-
 def _single(head: Head, et: Path | None, rank: int | None) -> Inputs:
-    told = _told_rank(head)
+    told = told_rank(head.rank, head.path)
     if rank is None:
         refuse_world(head, told)
     return Inputs(kineto=head.path, et=et, rank=rank, expected_rank=told)
-
-
-def _holes(one: Inputs, head: Head) -> tuple[str, ...]:
-    rank = next(r for r in (one.rank, one.expected_rank, 0) if r is not None)
-    return holes({rank}, [head])
 
 
 def _contents(paths: Sequence[Path]) -> list[_Folder]:
@@ -233,16 +217,13 @@ def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
     files = {path: [file for file in _inside(path) if file.is_file()] for path in paths}
     named = [file for inner in files.values() for file in inner if is_trace_name(file.name) and not is_named_so(file)]
     heads = {head.path: head for head in read_heads(named)}
-    unknown = [file for inner in files.values() for file in inner if may_be_side_file(file.name) and not _is_kind(heads.get(file))]
+    known = {head.path for head in heads.values() if head.kind is not None}
+    unknown = [file for inner in files.values() for file in inner if may_be_side_file(file.name) and file not in known]
     dumps = {head.path: head for head in heads_of(unknown)}
     return [
         _folder(path, inner, [heads[file] for file in inner if file in heads], [dumps[file] for file in inner if file in dumps])
         for path, inner in files.items()
     ]
-
-
-def _is_kind(head: Head | None) -> bool:
-    return head is not None and head.kind is not None
 
 
 def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Sequence[DumpHead]) -> _Folder:
@@ -279,18 +260,9 @@ def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
     """Of files that are no recordings as they are read here, what they are and what to do."""
     of_kind: dict[kinds.Kind | None, list[str]] = {}
     for path in paths:
-        of_kind.setdefault(_foreign_kind(path), []).append(str(path))
+        kind = kinds.kind_by_name(path.name) or kinds.ALL.get(_looks_like(path) or "")
+        of_kind.setdefault(kind, []).append(str(path))
     return tuple(f"left aside: {few(names)}: {kind.what} ({kind.todo})" for kind, names in of_kind.items() if kind)
-
-
-def _foreign_kind(path: Path) -> kinds.Kind | None:
-    name = kinds.kind_by_name(path.name)
-    if name is not None:
-        return name
-    try:
-        return kinds.ALL.get(looks_like(path) or "")
-    except InputError:
-        return None
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -312,13 +284,14 @@ def _is_folder(path: Path) -> bool:
         raise unreadable(path, problem) from None
 
 
-def _is_export(path: Path, *, needed: bool) -> bool:
+def _looks_like(path: Path, *, needed: bool = False) -> str | None:
+    """Return the name of the kind of a file; None of one that cannot be read, if it is not ``needed``."""
     try:
-        return looks_like(path) == kinds.NSYS.name
+        return looks_like(path)
     except InputError:
         if needed:
             raise
-        return False
+        return None
 
 
 def _left_aside(folders: Sequence[_Folder], taken: str, *, exports_too: bool) -> tuple[str, ...]:

@@ -43,6 +43,11 @@ def named_rank(path: Path) -> int | None:
     return int(found["rank"]) if found else None
 
 
+def told_rank(recorded: int | None, path: Path) -> int | None:
+    """Return the rank that a file records, else that of its name."""
+    return recorded if recorded is not None else named_rank(path)
+
+
 def named_world(path: Path) -> int | None:
     """The number of ranks in ``rank0of8``."""
     found = _rank_in(_stem(path)) or _rank_in(path.parent.name)
@@ -71,9 +76,11 @@ def natural_order(path: Path) -> list[tuple[int, str]]:
 def without_number(path: Path) -> str:
     """The file's name without its rank: the same for the files of a run, as a rule."""
     stem = _stem(path)
-    found = _told(stem)
-    start, end = found.span("rank") if found else last.span() if (last := _last_number(stem)) else (0, 0)
-    return f"{stem[:start]}*{stem[end:]}" if end else stem
+    found, numbers = _told(stem), list(_NUMBER.finditer(stem))
+    if found is None and not numbers:
+        return stem
+    start, end = numbers[-1].span() if found is None else found.span("rank")
+    return f"{stem[:start]}*{stem[end:]}"
 
 
 def _stem(path: Path) -> str:
@@ -86,10 +93,6 @@ def _rank_in(text: str) -> re.Match[str] | None:
 
 def _told(stem: str) -> re.Match[str] | None:
     return _rank_in(stem) or _KIND.search(stem)
-
-
-def _last_number(stem: str) -> re.Match[str] | None:
-    return max(_NUMBER.finditer(stem), key=re.Match.start, default=None)
 
 
 def _columns(paths: Sequence[Path]) -> Iterator[list[int]]:

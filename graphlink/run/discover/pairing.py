@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from graphlink.errors import InputError, UsageError
 from graphlink.nccl.read.read import DumpHead
-from graphlink.read.heads import Head, deep_ranks
+from graphlink.read.heads import Head, at_once, deep_rank
 from graphlink.read.source import open_source
 from graphlink.run.discover.names import counted_ranks, named_rank, named_world, natural_order
 from graphlink.run.discover.same_rank import of_other_runs, refuse_copies, refuse_same_rank
@@ -46,16 +46,11 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """``by``: what told the rank, one of the words below."""
+    """``by``: what told the rank."""
 
     head: Head
     rank: int
-    by: str
-
-
-_CONTENT: Final = "content"
-_NAME: Final = "name"
-_ORDER: Final = "order"
+    by: Literal["content", "name", "order"]
 
 
 def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = False) -> Discovered:
@@ -66,7 +61,7 @@ def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = Fal
         UsageError: no execution trace has the rank of a Kineto trace.
     """
     device_of = _ranked(devices, [head.rank for head in devices], ())
-    refuse_copies([one.head for one in device_of if one.by == _ORDER])
+    refuse_copies([one.head for one in device_of if one.by == "order"])
     refuse_same_rank("Kineto traces", [(one.rank, one.head) for one in device_of])
     host_of, left_aside = _without_merged(_ranked_hosts(device_of, hosts))
     refuse_same_rank("execution traces", [(one.rank, one.head) for one in host_of])
@@ -128,11 +123,10 @@ def _ranked(heads: Sequence[Head], recorded: Sequence[int | None], wanted: Seque
     free = (rank for rank in chain(first, (k for k in count() if k not in first)) if rank not in taken)
     untold = sorted((k for k, rank in enumerate(told) if rank is None), key=lambda k: natural_order(paths[k]))
     by_order = dict(zip(untold, free, strict=False))
-    out = []
-    for k, (head, rank) in enumerate(zip(heads, told, strict=True)):
-        by = _CONTENT if recorded[k] is not None else _NAME
-        out.append(_Ranked(head, by_order[k], _ORDER) if rank is None else _Ranked(head, rank, by))
-    return out
+    return [
+        _Ranked(head, by_order[k], "order") if rank is None else _Ranked(head, rank, "name" if recorded[k] is None else "content")
+        for k, (head, rank) in enumerate(zip(heads, told, strict=True))
+    ]
 
 
 def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ranked]:
@@ -140,7 +134,7 @@ def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ra
     of_process = _of_same_process(devices, hosts)
     recorded = [head.rank if head.rank is not None else rank for head, rank in zip(hosts, of_process, strict=True)]
     untold = [k for k, rank in enumerate(recorded) if rank is None]
-    for k, rank in zip(untold, deep_ranks([hosts[k].path for k in untold]), strict=True):
+    for k, rank in zip(untold, at_once(deep_rank, [hosts[k].path for k in untold]), strict=True):
         recorded[k] = rank
     return _ranked(hosts, recorded, sorted(one.rank for one in devices))
 
@@ -177,18 +171,15 @@ def _named_otherwise(files: Sequence[_Ranked]) -> list[str]:
     other = [
         f"{one.head.path} (rank {one.rank})"
         for one in files
-        if one.by == _CONTENT and (named := named_rank(one.head.path)) is not None and named != one.rank
+        if one.by == "content" and (named := named_rank(one.head.path)) is not None and named != one.rank
     ]
-    if not other:
-        return []
-    return [f"named as of another rank than recorded, the recorded one is taken: {few(other)}"]
+    return [f"named as of another rank than recorded, the recorded one is taken: {few(other)}"] if other else []
 
 
 def _by_order(files: Sequence[_Ranked]) -> list[str]:
-    listed = [f"{one.head.path} (rank {one.rank})" for one in sorted(files, key=lambda one: one.rank) if one.by == _ORDER]
-    if not listed:
-        return []
-    return [f"neither content nor name tells the rank: in order of names {few(listed)}; name them kineto_R, et_R or with rank_R"]
+    listed = [f"{one.head.path} (rank {one.rank})" for one in sorted(files, key=lambda one: one.rank) if one.by == "order"]
+    what = "neither content nor name tells the rank: in order of names"
+    return [f"{what} {few(listed)}; name them kineto_R, et_R or with rank_R"] if listed else []
 
 
 def _half_pairs(devices: Sequence[_Ranked], hosts: Sequence[_Ranked]) -> list[str]:
@@ -202,9 +193,5 @@ def _half_pairs(devices: Sequence[_Ranked], hosts: Sequence[_Ranked]) -> list[st
             f"no execution trace is of the rank of a Kineto trace: {few(lone, 2)} and {few(bare, 2)}",
             todo="give the two of every rank, numbered alike, or a single pair with --kineto and --et",
         )
-    said = []
-    if bare:
-        said.append(f"{WITHOUT_ET}: {few(bare)}")
-    if lone:
-        said.append(f"left aside, as no Kineto trace is of their rank: {few(lone)}")
-    return said
+    said = ((WITHOUT_ET, bare), ("left aside, as no Kineto trace is of their rank", lone))
+    return [f"{what}: {few(names)}" for what, names in said if names]

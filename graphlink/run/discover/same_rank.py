@@ -10,7 +10,7 @@ from graphlink.errors import InputError
 from graphlink.read.heads import Head
 from graphlink.read.kinds import KINETO
 from graphlink.run.discover.names import named_world, without_number
-from graphlink.run.one_run import APART_NS
+from graphlink.run.one_run import APART_NS, differences
 
 _DATED_NS: Final = 10**18  # 2001; what is less counts from Kineto's base date or from when a machine started
 _MOST_RANKS: Final = 5  # that a message lists
@@ -60,27 +60,20 @@ def refuse_copies(heads: Sequence[Head]) -> None:
 
 def of_other_runs(heads: Sequence[Head]) -> InputError | None:
     """What to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the time."""
-    for apart_by, labels in _common(heads):
-        sets: dict[str, list[Head]] = defaultdict(list)
-        for head, label in zip(heads, labels, strict=True):
-            if label is not None:
-                sets[label].append(head)
-        if len(sets) > 1:
-            (one, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
-            return InputError(
-                f"is of another run than {ones[0].path}: they differ by {apart_by}, {one} and {other}",
-                path=others[0].path,
-                where=f"{_few(ones)} against {_few(others)}",
-                todo="give the recordings of one run, or insist with --same-run",
-            )
-    return None
-
-
-def _common(heads: Sequence[Head]) -> Iterator[tuple[str, list[str | None]]]:
     worlds = [head.world_size or named_world(head.path) for head in heads]
-    yield "the number of ranks", [f"{world:,}" if world else None for world in worlds]
-    yield "the job", [head.job or None for head in heads]
-    yield "the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]
+    labels = (
+        ("the number of ranks", [f"{world:,}" if world else None for world in worlds]),
+        ("the job", [head.job for head in heads]),
+        ("the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]),
+    )
+    for how, ones, others in differences(heads, labels):
+        return InputError(
+            f"is of another run than {ones[0].path}: {how}",
+            path=others[0].path,
+            where=f"{_few(ones)} against {_few(others)}",
+            todo="give the recordings of one run, or insist with --same-run",
+        )
+    return None
 
 
 def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[str, dict[str, list[Head]]] | None:

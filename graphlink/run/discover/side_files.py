@@ -18,7 +18,7 @@ from graphlink.read.heads import Head, at_once, read_heads
 from graphlink.read.looks import looks_like
 from graphlink.read.nccl_kinds import read_kind
 from graphlink.read.source import unreadable
-from graphlink.run.discover.names import named_rank
+from graphlink.run.discover.names import told_rank
 from graphlink.run.discover.pairing import Discovered, few
 from graphlink.run.job import Inputs
 
@@ -92,7 +92,7 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
         mine = [k for number in sorted(numbers) for k in places.get(number, ())]
         if not mine and len(ranks) == 1 and (not numbers or traces[0].rank is None):
             mine = [0]
-        if not _names_rank(dump):
+        if told_rank(dump.rank, dump.path) is None:  # else its process tells nothing more
             mine = [k for k in mine if None in (dump.pid, traces[k].pid) or dump.pid == traces[k].pid]
         for k in mine:
             of_rank[k].append(dump)
@@ -109,14 +109,11 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
         )
         for one, mine in zip(ranks, of_rank, strict=True)
     )
-    said = []
-    if untold:
-        said.append(
-            f"left aside, as nothing tells of which rank these side files of NCCL are, or they are of other processes: {few(untold)}"
-        )
-    if lone:
-        said.append(f"left aside, as no Kineto trace is of the rank and process of these side files of NCCL: {few(lone)}")
-    return Discovered(paired, missing=tuple(said))
+    said = (
+        ("nothing tells of which rank these side files of NCCL are, or they are of other processes", untold),
+        ("no Kineto trace is of the rank and process of these side files of NCCL", lone),
+    )
+    return Discovered(paired, missing=tuple(f"left aside, as {why}: {few(names)}" for why, names in said if names))
 
 
 def _traces(ranks: Sequence[Inputs]) -> list[Head]:
@@ -146,45 +143,41 @@ def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
     """Keys of the communicators that have all ranks of the run, so that a rank in one is a global rank."""
     if world is None:
         return frozenset()
-    sizes: dict[str, int] = {}
+    sizes = _sizes(dumps)
     seen: dict[str, set[int]] = defaultdict(set)
     for dump in dumps:
         for communicator, own in _own(dump):
             seen[communicator.key].add(own)
-            if communicator.size:
-                sizes[communicator.key] = communicator.size
     everyone = set(range(world))
     return frozenset(key for key, ranks in seen.items() if sizes.get(key, world) == world and (key in sizes or ranks == everyone))
 
 
 def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> set[int]:
     """The global ranks that a side file is of, by the first that tells; none where nothing does."""
-    for number in (dump.rank, named_rank(dump.path), pids.get(dump.pid) if dump.pid is not None else None):
-        if number is not None:
-            return {number}
-    return {own for communicator, own in _own(dump) if communicator.key in whole}
-
-
-def _names_rank(dump: DumpHead) -> bool:
-    """Whether the file or its name says its rank: then its process tells nothing more."""
-    return dump.rank is not None or named_rank(dump.path) is not None
+    number = told_rank(dump.rank, dump.path)
+    if number is None and dump.pid is not None:
+        number = pids.get(dump.pid)
+    return {own for communicator, own in _own(dump) if communicator.key in whole} if number is None else {number}
 
 
 def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
     """Communicators with a rank in them that calls of the file are of."""
-    return [(member.communicator, member.rank) for member in dump.communicators if member.rank is not None]
+    return [(communicator, rank) for communicator, rank in dump.members if rank is not None]
+
+
+def _sizes(dumps: Collection[DumpHead]) -> dict[str, int]:
+    """Return the numbers of ranks of communicators that are recorded."""
+    return {communicator.key: communicator.size for dump in dumps for communicator, _ in _own(dump) if communicator.size}
 
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
     """Of communicators the global ranks in its order, where each rank that made calls is known; side files of all ranks are given."""
     place: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    sizes: dict[str, int] = {}
+    sizes = _sizes(dumps)
     for dump, numbers in zip(dumps, told, strict=True):
         own = Counter(communicator.key for communicator, _ in _own(dump))
         for communicator, rank in _own(dump):
             place[communicator.key][rank] |= numbers if own[communicator.key] == 1 else set()
-            if communicator.size:
-                sizes[communicator.key] = communicator.size
     out = {}
     for key, ranks in place.items():
         members = tuple(number for k in sorted(ranks) for number in ranks[k])
@@ -194,7 +187,7 @@ def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str,
 
 
 def _members_of(dumps: Iterable[DumpHead], members: dict[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    keys = sorted({member.communicator.key for dump in dumps for member in dump.communicators} & members.keys())
+    keys = sorted({communicator.key for dump in dumps for communicator, _ in dump.members} & members.keys())
     return tuple((key, members[key]) for key in keys)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,21 +20,24 @@ from graphlink.run.compare import MOST
 from graphlink.run.discover.inputs import is_looked_into, unfold
 from graphlink.run.discover.pairing import Discovered
 from graphlink.run.discover.side_files import may_be_side_file
-from graphlink.run.fetch import telling
+from graphlink.run.fetch import with_urls
 from graphlink.run.options import Recordings
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
 LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not
-_PREFIX: Final = re.compile(r".*?://+")
 
 
 class Standins:
-    """Files with the names of those behind URLs, below ``folder``."""
+    """Files with the names of those behind URLs, below ``folder``.
+
+    Attributes:
+        urls: How names of stand-ins begin, and the URLs that they stand for.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._remotes: dict[Path, files.Remote] = {}
-        self._prefixes: dict[str, str] = {}  # of stand-ins, and of URLs
+        self._remotes: dict[Path, files.FileState] = {}
+        self.urls: dict[str, str] = {}
 
     def named(self, recordings: Recordings) -> Recordings:
         """Recordings that name stand-ins, which are there then, instead of URLs.
@@ -61,12 +64,15 @@ class Standins:
         """
         for path in found.exports:
             if path in self._remotes:
-                raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].url, todo="copy it here first")
+                raise UsageError("nsys exports are read from this machine only", path=self._remotes[path].name, todo="copy it here first")
         return replace(
             found,
-            ranks=tuple(replace(one, remote=self._behind(*one.files)) for one in found.ranks),
-            warnings=tuple(map(self.told, found.warnings)),
-            missing=tuple(map(self.told, found.missing)),
+            ranks=tuple(
+                replace(one, remote=tuple((path, self._remotes[path]) for path in one.files if path in self._remotes))
+                for one in found.ranks
+            ),
+            warnings=tuple(with_urls(text, self.urls) for text in found.warnings),
+            missing=tuple(with_urls(text, self.urls) for text in found.missing),
         )
 
     def graphs(self, names: Sequence[str]) -> list[Path]:
@@ -75,22 +81,8 @@ class Standins:
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
             for graph in files.found(f"{url}/*.et")[:MOST] if not files.is_file(url) else ():
-                files.fetch(graph.url, local)
+                files.fetch(graph.name, local)
         return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
-
-    def told(self, text: str) -> str:
-        """A text with URLs in place of the names of stand-ins."""
-        for local, url in self._prefixes.items():
-            text = text.replace(local, url)
-        return text
-
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        with telling(self.told):
-            yield
-
-    def _behind(self, *paths: Path) -> tuple[tuple[Path, files.Remote], ...]:
-        return tuple((path, self._remotes[path]) for path in paths if path in self._remotes)
 
     def _folders(self, names: Sequence[str]) -> list[str]:
         urls = filter(files.is_url, names)
@@ -107,8 +99,8 @@ class Standins:
             below = [inner for inner in files.folders(url) if not inner.rpartition("/")[2].startswith(".")]
             self._add([one for recordings in at_once(_recordings, below) for one in recordings])
 
-    def _add(self, found: Sequence[files.Remote]) -> list[Path]:
-        added = {self._local(one.url): one for one in found}
+    def _add(self, found: Sequence[files.FileState]) -> list[Path]:
+        added = {self._local(one.name): one for one in found}
         at_once(_fetch_head, list(added.items()))
         self._remotes |= added
         return list(added)
@@ -121,38 +113,32 @@ class Standins:
         return f"{glob.escape(str(self._folder))}/{inner}" if files.is_pattern(name) else str(local)
 
     def _local(self, url: str) -> Path:
-        start = _PREFIX.match(url)
-        assert start is not None
-        prefix, rest = start[0], url[start.end() :]
+        scheme, slashes, rest = re.split("(://+)", url, maxsplit=1)
+        prefix = scheme + slashes
         if prefix.startswith("http"):
             rest = rest.partition("?")[0]
         root = self._folder / re.sub("[:/]", "_", prefix)
         parts = PurePosixPath(rest).parts
         if ".." in parts:
             raise InputError("has a name that leads out of its folder", path=url, todo="rename it")
-        self._prefixes[f"{root}/"] = prefix
+        self.urls[f"{root}/"] = prefix
         return root.joinpath(*parts)
 
 
-def _recordings(url: str) -> list[files.Remote]:
-    return [one for one in files.found(url) if is_looked_into(one.url.rpartition("/")[2])]
+def _recordings(url: str) -> list[files.FileState]:
+    return [one for one in files.found(url) if is_looked_into(one.name.rpartition("/")[2])]
 
 
-def _side_files(name: str) -> list[files.Remote]:
+def _side_files(name: str) -> list[files.FileState]:
     if files.is_pattern(name) or files.is_folder(name):
-        return [one for one in files.found(name) if may_be_side_file(one.url.rpartition("/")[2])]
+        return [one for one in files.found(name) if may_be_side_file(one.name.rpartition("/")[2])]
     return [files.remote(name)]
 
 
-def _fetch_head(stand: tuple[Path, files.Remote]) -> None:
+def _fetch_head(stand: tuple[Path, files.FileState]) -> None:
     path, remote = stand
     files.fetch_start(remote, path, SHORT_BYTES)
-    if remote.size_bytes > SHORT_BYTES and not _says_rank(path):
-        files.fetch_start(remote, path, LONG_BYTES)
-
-
-def _says_rank(path: Path) -> bool:
-    try:
-        return read_head(path).rank is not None
-    except InputError:  # cut off inside its head
-        return False
+    with contextlib.suppress(InputError):  # cut off inside its head
+        if remote.size_bytes <= SHORT_BYTES or read_head(path).rank is not None:
+            return
+    files.fetch_start(remote, path, LONG_BYTES)

@@ -11,7 +11,7 @@ import pytest
 from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.read import read_dump
-from graphlink.nccl.read.records import Clock, Dump
+from graphlink.nccl.read.records import Dump
 from graphlink.read.nccl_kinds import DumpKind
 
 EPOCH_US = 1752867229235059  # as in NCCL's README
@@ -60,7 +60,7 @@ def test_every_field_is_read(tmp_path: Path, indent: int | None) -> None:
     path = tmp_path / "x.log"
     path.write_text("\n".join(json.dumps(each, indent=indent) for each in LINES) + "\n")
     dump = read_dump(path)
-    assert (dump.kind, dump.clock, dump.host, dump.pid, dump.rank) == (DumpKind.INSPECTOR, Clock.EPOCH, "node-7", 438776, None)
+    assert (dump.kind, dump.host, dump.pid, dump.rank) == (DumpKind.INSPECTOR, "node-7", 438776, None)
     assert [(each.key, each.name, each.size) for each in dump.communicators] == [
         (str(0xB07AD3F00DCAFE00), "tp", 8),
         (str(0x7F8C496AE9F661), "", 8),
@@ -70,7 +70,6 @@ def test_every_field_is_read(tmp_path: Path, indent: int | None) -> None:
     assert (calls.communicator.tolist(), calls.rank.tolist()) == ([0, 1, 0, 0], [4, 2, 4, 4])
     assert (calls.seq.tolist(), calls.peer.tolist()) == ([1407, 1231, 1408, 5], [NOWHERE] * 3 + [3])
     assert calls.bytes.tolist() == [17179869184, 2147483648, 8192, 64]
-    assert calls.exec_ns.tolist() == [61_974_000, 41_057_000, 0, 9_000]
     assert calls.start_ns.tolist() == [0, EPOCH_US * 1000, 0, 0]
     assert calls.end_ns.tolist() == [0, EPOCH_US * 1000 + 5000, 0, 0]
     assert (calls.channels.tolist(), calls.count.tolist()) == ([NOWHERE, 2, NOWHERE, NOWHERE], [NOWHERE] * 4)
@@ -78,7 +77,7 @@ def test_every_field_is_read(tmp_path: Path, indent: int | None) -> None:
     assert (kernels.call.tolist(), kernels.channel.tolist()) == ([1, 1], [0, 1])
     assert (kernels.start_ns - EPOCH_US * 1000).tolist() == [122_000, 123_000]
     assert (kernels.end_ns - EPOCH_US * 1000).tolist() == [40_752_000] * 2
-    assert (dump.events, dump.paired, dump.left_out) == (4, 1, {})
+    assert (dump.events, dump.left_out) == (4, {})
     assert dump.warnings == ("1 calls were timed on the host only: their times on the GPU are not known",)
 
 
@@ -112,9 +111,9 @@ def test_values_of_other_types_are_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text(json.dumps(other))
     dump = read_dump(tmp_path / "x.log")
     calls = dump.calls
-    numbers = (calls.communicator, calls.rank, calls.seq, calls.bytes, calls.pid)
+    numbers = (calls.communicator, calls.rank, calls.seq, calls.bytes)
     assert [column.tolist() for column in numbers] == [[NOWHERE]] * len(numbers)
-    assert (texts(dump, calls.function), calls.exec_ns.tolist(), dump.host, dump.pid) == ([""], [0], "", None)
+    assert (texts(dump, calls.function), dump.host, dump.pid) == ([""], "", None)
 
 
 def test_the_name_gives_host_and_pid_that_the_content_does_not(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from graphlink.model import NOWHERE
 from graphlink.nccl.read.proxy import op_of
 from graphlink.nccl.read.read import read_dump
-from graphlink.nccl.read.records import Clock, Dump, State
+from graphlink.nccl.read.records import Dump, State
 from graphlink.read.nccl_kinds import DumpKind
 
 SEND = ("BufferWait", "GPUWait", "SendWait")
@@ -116,10 +116,9 @@ def test_steps_make_ops_and_ops_belong_to_calls(tmp_path: Path, pr: bool) -> Non
         out.collective("allreduce", 1, 4990, 5019)
         out.collective("broadcast", 2, 5990, 6004)
     dump = out.read(tmp_path / "x.json")
-    assert (dump.kind, dump.clock, dump.communicators, dump.warnings) == (DumpKind.PROXY, Clock.STEADY, (), ())
+    assert (dump.kind, dump.communicators, dump.warnings) == (DumpKind.PROXY, (), ())
     proxies = dump.proxies
     assert (proxies.peer.tolist(), proxies.channel.tolist(), proxies.sends.tolist()) == ([1, 2, 1], [3] * 3, [True, False, True])
-    assert (proxies.start_ns.tolist(), proxies.end_ns.tolist()) == ([5_000_000, 5_000_500, 6_000_000], [5_019_000, 5_007_000, 6_004_000])
     assert proxies.bytes.tolist() == [NOWHERE] * 3, "totalbytes is not what goes over the wire"
     assert steps_of(dump) == STEPS
     assert dump.left_out == {"NET BufferWait": 8, "NET Idle": 2, "NET Append": 2}
@@ -160,7 +159,6 @@ def test_steps_before_the_first_collective_have_another_zero(tmp_path: Path) -> 
     dump = out.read(tmp_path / "x.json")
     assert dump.warnings == ("1 steps came before the profiler set its clock to zero again: their times are not used",)
     assert dump.left_out == {"NET BufferWait": 4, "steps timed from another zero of the clock": 4}
-    assert (dump.proxies.start_ns.tolist(), dump.proxies.end_ns.tolist()) == ([0, 50_000], [0, 53_000])
     assert steps_of(dump) == [(1, 0, "GPU", 51_000, 52_000), (1, 0, "WIRE", 52_000, 53_000)]
     assert (dump.proxies.call.tolist(), dump.calls.start_ns.tolist()) == ([NOWHERE, 0], [200])
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphlink.model import Comm, Trace
 from graphlink.read import read_nsys
-from graphlink.read.nsys.nccl import Launch, Member, Payload, comm_of, kernel_comms, members, operation
+from graphlink.read.nsys.nccl import Member, comm_of, kernel_comms, members, operation
 from graphlink.read.nsys.places import Contents, Place, number
 from graphlink.testing import CommArgs, Execution, Group, Program, ThreadBuilder, Training, run, training_program
 from graphlink.testing.nsys import NsysVariation, write_nsys
@@ -109,12 +109,12 @@ def test_a_range_of_the_same_name_in_another_domain_is_the_users(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_sizes_are_of_the_side_that_nccl_counts(name: str, sent: int | None, received: int | None) -> None:
-    comm = comm_of(name, Payload(communicator=5, size_bytes=100), {5: 4})
+    comm = comm_of(name, {"communicator": 5, "size_bytes": 100}, {5: 4})
     assert (comm.in_nelems, comm.out_nelems, comm.elem_bytes, comm.group_size) == (sent, received, 1, 4)
 
 
 def test_operations() -> None:
-    names = (b"ncclAllReduce", b"ncclBcast", b"ncclAlltoAllConfig", b"ncclGroupEnd", b"ncclCommInitRank", b"myncclSend")
+    names = ("ncclAllReduce", "ncclBcast", "ncclAlltoAllConfig", "ncclGroupEnd", "ncclCommInitRank", "myncclSend")
     assert [operation(name) for name in names] == ["allreduce", "broadcast", "alltoall", None, None, None]
 
 
@@ -130,14 +130,14 @@ def kernels(*ranges: tuple[str, Comm | None] | int) -> list[Comm | None]:
     names, comms, launches = [], {}, []
     for one in ranges:
         if isinstance(one, int):
-            launches += [Launch(1, 10 * len(names) - 9 + k, len(launches) + k) for k in range(one)]
+            launches += [(1, 10 * len(names) - 9 + k, len(launches) + k) for k in range(one)]
         else:
             if one[1] is not None:
                 comms[len(names)] = one[1]
-            names.append(one[0].encode())
+            names.append(one[0])
     start = 10 * np.arange(len(names), dtype=np.int64)
     found = kernel_comms(np.ones(len(names), np.int64), start, start + 9, names, comms, launches)
-    return [found.get(launch.row) for launch in launches]
+    return [found.get(kernel) for _, _, kernel in launches]
 
 
 def alone(comm: Comm) -> tuple[str, Comm]:
@@ -171,10 +171,10 @@ def test_calls_of_a_group_become_one_where_one_says_it() -> None:
 
 
 def test_sends_and_receives_between_all_are_an_all_to_all() -> None:
-    def call(name: str, payload: Payload) -> tuple[str, Comm]:
-        return alone(comm_of(name, payload, {1: 3}))
+    def call(name: str, peer: int) -> tuple[str, Comm]:
+        return alone(comm_of(name, {"communicator": 1, "size_bytes": 10 + peer, "peer": peer}, {1: 3}))
 
-    calls = [call(name, Payload(communicator=1, size_bytes=10 + peer, peer=peer)) for peer in range(3) for name in ("send", "recv")]
+    calls = [call(name, peer) for peer in range(3) for name in ("send", "recv")]
     (comm,) = kernels(START, *calls, END, 1)
     assert comm is not None
     assert (comm.name, comm.in_nelems, comm.out_nelems, comm.group_size, comm.dst_rank) == ("alltoall", 33, 33, 3, None)
@@ -195,7 +195,7 @@ def member(communicator: int, size: int, rank: int, place: Place) -> Member:
 def test_without_communicators_ranks_follow_the_order() -> None:
     files = [Contents((P, Q, R), ()), Contents((S,), ())]
     assert [n.ranks for n in number(files)] == [(0, 1, 2), (3,)]
-    assert not any(n.told for n in number(files))
+    assert all(n.world_size is None for n in number(files))
 
 
 def test_names_count_for_files_of_one_rank_only() -> None:
@@ -213,14 +213,14 @@ def test_the_largest_communicator_of_all_tells() -> None:
     ]
     found = number(files, (None, 1))
     assert [n.ranks for n in found] == [(5, 4), (0,)]
-    assert {(n.told, n.world_size) for n in found} == {(True, 8)}
+    assert {n.world_size for n in found} == {8}
     assert {g.name: (g.size, g.ranks) for g in found[0].groups} == {"6": (1, (5,)), "7": (2, (4, 5)), "8": (8, tuple(range(8)))}
 
 
 def test_a_communicator_that_contradicts_itself_tells_nothing() -> None:
     for wrong in (member(8, 2, 0, Q), member(8, 3, 1, Q)):
         (found,) = number([Contents((P, Q), (member(8, 2, 0, P), wrong))])
-        assert (found.ranks, found.told, found.groups[0].ranks) == ((0, 1), False, None)
+        assert (found.ranks, found.world_size, found.groups[0].ranks) == ((0, 1), None, None)
 
 
 def test_a_member_on_a_device_without_work_is_the_only_one_of_its_process() -> None:
@@ -229,8 +229,9 @@ def test_a_member_on_a_device_without_work_is_the_only_one_of_its_process() -> N
 
 
 def test_members_are_of_the_processes_that_recorded_them() -> None:
-    one = Payload(communicator=3, ranks=2, rank=1, device=0)
-    assert members([(5, one), (5, one), (6, one._replace(rank=2)), (6, one._replace(ranks=None))]) == (Member(3, 2, 1, 5, 0),)
+    one = {"communicator": 3, "ranks": 2, "rank": 1, "device": 0}
+    without = {"communicator": 3, "rank": 1, "device": 0}
+    assert members([(5, one), (5, one), (6, one | {"rank": 2}), (6, without)]) == (Member(3, 2, 1, 5, 0),)
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from graphlink.read.nsys.ranges import ExportCalls
 from graphlink.read.nsys.split import number_streams
-from graphlink.read.nsys.syncs import _last_before, calls_of
+from graphlink.read.nsys.syncs import calls_of
+from graphlink.tables import last_before
 
 SMALL = st.integers(0, 3)
 PROCESS = st.sampled_from([1 << 24, 2 << 24, -(1 << 30)])
@@ -22,15 +23,15 @@ def columns(rows: list[tuple[int, ...]], count: int) -> list[np.ndarray]:
 @settings(max_examples=200, deadline=None)
 @given(
     rows=st.lists(st.tuples(SMALL, SMALL, st.integers(0, 9)), max_size=12),
-    asked=st.lists(st.tuples(SMALL, SMALL, st.integers(0, 9), st.booleans()), max_size=12),
+    asked=st.lists(st.tuples(SMALL, SMALL, st.integers(0, 9)), max_size=12),
 )
-def test_the_last_row_before(rows: list[tuple[int, int, int]], asked: list[tuple[int, int, int, bool]]) -> None:
+def test_the_last_row_before(rows: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]) -> None:
     a, b, order = columns(rows, 3)
-    c, d, asked_order, asking = columns(asked, 4)
-    found = _last_before((a, b), order, (c, d), asked_order, asking.astype(np.bool_))
-    for k, (one, other, at, want) in enumerate(asked):
+    c, d, asked_order = columns(asked, 3)
+    found = last_before((a, b), order, (c, d), asked_order)
+    for k, (one, other, at) in enumerate(asked):
         best = max((o for x, y, o in rows if (x, y) == (one, other) and o < at), default=None)
-        if not want or best is None:
+        if best is None:
             assert found[k] == -1
         else:
             assert rows[found[k]] == (one, other, best)

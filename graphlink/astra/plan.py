@@ -1,0 +1,196 @@
+"""Plans what ASTRA-sim is given beside the graphs of a run, with a network measured from them, and writes it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from graphlink.astra import files
+from graphlink.astra.files import Dimension, Plan, Prepared
+from graphlink.astra.findings import Verdict
+from graphlink.astra.network import far, network, transfers
+from graphlink.astra.ranks import judge, runs_of
+from graphlink.errors import InputError, OutputError
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
+from graphlink.model import NOWHERE
+from graphlink.publish import Publication, naming
+from graphlink.publish import write as write_file
+from graphlink.replay.folder import GROUPS, graph_files, load, load_groups
+from graphlink.replay.workload import workload
+from graphlink.version import __version__
+
+FILES: Final = ("README.txt", "comm_group.json", "memory.json", "network.yml", "run.sh", "summary.json", "system.json")
+IDLE_FILES: Final = ("trace.0.et", "trace.1.et")  # of a run of one rank
+LOGS: Final = ("log-head", "log-legacy")  # what run.sh makes
+_STOPS: Final = ("abort", "hang", "exit 1", "skipped", "endless", "cannot run")
+_OURS: Final = ("groups-path", "alone", "cpu-statistics")  # the first two do not hold for what is written here; the last costs nothing
+_CHUNKS: Final = ("tiny-gather", "small-gather")  # do not hold with the system.json of one dimension, which has one chunk a collective
+
+
+def plan(
+    folder: Path, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None, replay_only: bool
+) -> Plan:
+    """Return what is to be written into ``out`` for the graphs in ``folder``. ``topology``: by its name as an option.
+
+    Raises:
+        InputError: no graphs, a rank without one, or graphs that stop ASTRA-sim.
+    """
+    if not folder.is_dir():
+        raise InputError("there is no such folder", path=folder, todo="name the folder that graphlink wrote with --out")
+    paths = graph_files(folder)
+    graphs = load(paths)
+    world = _world(folder, graphs)
+    groups = load_groups(folder)
+    work = workload(graphs)
+    measured = network(transfers(work, groups), groups, max(world, 2))
+    warnings = _checked(folder, replay_only=replay_only, one_chunk=len(measured) == 1)
+    rings = _given(measured, max(world, 2), gigabytes_per_s, latency_ns)
+    # from where run.sh calls the simulator: OUT/log-head or OUT/log-legacy
+    beside = Path(os.path.relpath(folder.resolve(), out.resolve() / LOGS[0])).as_posix()
+    named = set(np.unique(work.column("group")[work.column("comm_type") != NOWHERE]).tolist()) - {NO_GROUP}  # all ranks have no name
+    beyond = any(set(groups[g]) != set(range(world)) for g in named if g in groups)
+    return Plan(
+        folder=folder,
+        prefix="../trace" if world == 1 else f"{beside}/{paths[0].name.removesuffix('.0.et')}",
+        ranks=max(world, 2),
+        nodes=_expected(graphs, world, replay_only=replay_only),
+        groups=frozenset(r for r, given in (("head", bool(named)), ("legacy", beyond)) if given and (folder / GROUPS).is_file()),
+        network=_laid_out(rings, far(work, groups, [d.npus for d in rings]), topology),
+        replay_only=replay_only,
+        alone=paths[0] if world == 1 else None,
+        warnings=warnings,
+    )
+
+
+def _world(folder: Path, graphs: Mapping[int, ChakraFile]) -> int:
+    """How many ranks the run has; all of them are here.
+
+    Raises:
+        InputError: one is not.
+    """
+    world = max(max(graphs) + 1, *(f.metadata.world_size or 0 for f in graphs.values()))
+    missing = world - len(graphs)
+    if missing:
+        first = islice((rank for rank in range(world) if rank not in graphs), 8)  # a graph may say any number
+        some = ", ".join(map(str, first)) + (", ..." if missing > 8 else "")
+        raise InputError(
+            f"has no graph of rank{'s' * (missing > 1)} {some} of a run of {world}: ASTRA-sim needs all of them, from 0",
+            path=folder,
+            todo="record and link all ranks into one folder; graphlink replay DIR replays the ranks that are there",
+        )
+    if world == 1 and (graphs[0].comm_size > 0).any():
+        raise InputError("holds one rank, which communicates with others", path=folder, todo="record and link all ranks into one folder")
+    return world
+
+
+def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[str, ...]:
+    """What ``graphlink check`` warns of.
+
+    Raises:
+        InputError: it found what stops ASTRA-sim.
+    """
+    (run,) = runs_of(folder)
+    ours = {*_OURS, *(_CHUNKS if one_chunk else ())}
+    verdicts = [v for v in judge(run, None).verdicts if v.rule.key not in ours]
+    todo = f"graphlink check {shlex.quote(str(folder))} lists all that was found"
+    for verdict in verdicts:
+        if verdict.rule.grade == "error" and _stops(verdict.rule.head, replay_only=replay_only):
+            raise InputError(
+                f"ASTRA-sim would not run these graphs: {_told(verdict)}: {verdict.rule.head}",
+                path=folder,
+                where=verdict.examples[0] if verdict.examples else None,
+                todo=todo,
+            )
+    return tuple(f"{_told(v)}: feeder_v3 {v.rule.head or 'no harm'}; legacy {v.rule.on_legacy or 'no harm'}" for v in verdicts)
+
+
+def _stops(what: str, *, replay_only: bool) -> bool:
+    return any(word in what for word in _STOPS) and not (replay_only and what.endswith("(network mode)"))
+
+
+def _told(verdict: Verdict) -> str:
+    return f"{verdict.rule.what}: {verdict.count} ({verdict.rule.key})"
+
+
+def _expected(graphs: Mapping[int, ChakraFile], world: int, *, replay_only: bool) -> dict[str, int]:
+    """Nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
+    nodes = sum(len(f.id) for f in graphs.values()) + (world == 1)
+    skipped = sum(int(((f.type == NodeType.COMP) & (f.duration_micros == 0)).sum()) for f in graphs.values())
+    return {"head": nodes, "legacy": nodes - (0 if replay_only else skipped)}
+
+
+def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float | None, latency_ns: float | None) -> tuple[Dimension, ...]:
+    """With what the command line says in the place of what was measured."""
+    dimensions = measured
+    if gigabytes_per_s is not None:  # of one link: so there is one kind
+        first = measured[0]
+        step = min(d.step_ns for d in measured)
+        kept = tuple(e for e in first.evidence if e.startswith("latency"))
+        told = f"bandwidth {gigabytes_per_s:g}e9 bytes/s: as given with --bandwidth"
+        dimensions = (replace(first, npus=world, bytes_per_s=gigabytes_per_s * 1e9, step_ns=step, evidence=(told, *kept)),)
+    if latency_ns is not None:
+        told = f"latency {latency_ns:g} ns a step: as given with --latency"
+        dimensions = tuple(
+            replace(d, step_ns=latency_ns, evidence=(*(e for e in d.evidence if not e.startswith("latency")), told)) for d in dimensions
+        )
+    return dimensions
+
+
+def _laid_out(rings: tuple[Dimension, ...], far: Sequence[str], given: str | None) -> tuple[Dimension, ...]:
+    """As ``given``, else rings, or switches where a transfer is ``far``: on a ring ASTRA-sim charges it the latency of every hop."""
+    topology = given or ("switch" if far else "ring")
+    told = f"topology {topology}" + (": as given with --topology" if given else "")
+    if not far:
+        told += "; nothing goes further than to a neighbour"
+    elif topology == "ring" or not given:
+        others = f" and {len(far) - 3} more" if len(far) > 3 else ""
+        told += f"; on a ring messages pay the latency of each hop: those of {', '.join(far[:3])}{others}"
+    return tuple(replace(d, topology=topology.title().replace("-", ""), evidence=(told, *d.evidence)) for d in rings)
+
+
+def write(what: Plan, out: Path, *, force: bool) -> Prepared:
+    """Write the folder, all of it or nothing.
+
+    Raises:
+        OutputError: it holds other files, or an earlier run's without ``force``.
+    """
+    known = {*FILES, *IDLE_FILES, *LOGS, ".graphlink"}
+    foreign = sorted(p.name for p in out.iterdir() if p.name not in known) if out.is_dir() else []
+    if foreign:
+        raise OutputError(f"holds {foreign[0]}, which is not of graphlink astra", path=out, todo="name another folder with --out")
+    made = {
+        "system.json": files.system_json(len(what.network), replay_only=what.replay_only),
+        "network.yml": files.network_yml(what.network),
+        "memory.json": files.memory_json(),
+        "run.sh": files.run_sh(what),
+        "README.txt": files.readme(what),
+    }
+    # beside run.sh, so that its path cannot contain "empty", which ASTRA-sim takes for no file
+    if what.groups:
+        made[GROUPS] = (what.folder / GROUPS).read_bytes()
+    if what.alone is not None:
+        made |= {"trace.0.et": what.alone.read_bytes(), "trace.1.et": files.idle_rank()}
+    names = sorted([*made, "summary.json"])
+    made["summary.json"] = files.as_json({"graphlink": __version__, "files": names, "network": what.network})
+    with Publication(out, force=force) as publication:
+        for name, data in made.items():
+            write_file(publication.beside / name, data)
+        with naming(publication.beside / "run.sh"):
+            (publication.beside / "run.sh").chmod(0o755)
+        publication.publish()
+    return Prepared(
+        files=names,
+        network=what.network,
+        folder=str(out),
+        ranks=what.ranks,
+        nodes=what.nodes["head"],
+        replay_only=what.replay_only,
+        warnings=what.warnings,
+    )

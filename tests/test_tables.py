@@ -1,0 +1,30 @@
+"""Columns that are made of few rows, against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphlink.model import NOWHERE
+from graphlink.tables import begins, marked, spread
+
+few = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20)
+
+
+@given(few)
+def test_values_stand_at_their_rows_the_last_of_several(given_: list[tuple[int, int]]) -> None:
+    rows, values = (np.array([pair[k] for pair in given_], np.int32) for k in (0, 1))
+    plain = dict(given_)
+    column = spread(10, rows, values)
+    assert column.tolist() == [plain.get(row, NOWHERE) for row in range(10)]
+    assert column.dtype == np.int32
+    assert spread(10, rows, values, 7).tolist() == [plain.get(row, 7) for row in range(10)]
+    assert marked(10, rows).tolist() == [row in plain for row in range(10)]
+
+
+@given(few)
+def test_rows_begin_where_any_column_changes(given_: list[tuple[int, int]]) -> None:
+    columns = [np.array([pair[k] for pair in given_], np.int64) for k in (0, 1)]
+    before = [None, *given_]
+    assert begins(*columns).tolist() == [now != then for now, then in zip(given_, before, strict=False)]
