@@ -23,9 +23,9 @@ from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Column, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
 from graphlink.pipeline.delays import _LOADER, _MEMORY
-from graphlink.pipeline.grouped import taken
 from graphlink.pipeline.records import Spans
 from graphlink.pipeline.waits import LATENCY_NS
+from graphlink.tables import take
 
 _DEVICE: Final = (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.COLLECTIVE)
 _ROUNDS: Final = 8  # threads that wake each other in turn, at most
@@ -82,8 +82,8 @@ class Hosts:
 
     def _profiler(self) -> _Table:
         overhead, strings = self.linked.trace.overhead, self.linked.trace.strings
-        cut = spans.disjoint(overhead.start_ns, overhead.end_ns)
-        text = self.texts.of_names(overhead.name[cut.of], strings, "profiler: {}")
+        cut = spans.cut(spans.union(overhead.start_ns, overhead.end_ns), overhead.start_ns, overhead.end_ns)
+        text = self.texts.of_names(overhead.name[cut.by], strings, "profiler: {}")
         return _Table(Cause.PROFILER_ARTEFACT, np.zeros(len(text), np.int64), cut.start_ns, cut.end_ns, text)
 
     def _sleeps(self, before: I32) -> tuple[_Table, I64]:
@@ -193,8 +193,9 @@ class Hosts:
         tid, text = tid[known], text[known]
         start, end = self.axis.clipped(tid, start_ns[known]), self.axis.clipped(tid, end_ns[known])
         order = np.lexsort((-end, start))
-        cut = spans.disjoint(start[order], end[order])
-        return _Table(cause, self.axis.thread(cut.start_ns), cut.start_ns, cut.end_ns, text[order][cut.of])
+        start, end = start[order], end[order]
+        cut = spans.cut(spans.union(start, end), start, end)
+        return _Table(cause, self.axis.thread(cut.start_ns), cut.start_ns, cut.end_ns, text[order][cut.by])
 
     def _first_ns(self) -> I64:
         """Return when each thread of the axis first did anything."""
@@ -274,8 +275,8 @@ def explain(hosts: Hosts, busy: Busy, from_ns: int, to_ns: int) -> Idle:
     shift = own_clock_ns(linked)[row]
     whole = _Some(idle.start_ns - shift, idle.end_ns - shift, np.arange(len(row)), np.zeros(len(row), np.int64))
     found = _Found()
-    found.add(taken(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))
-    _by_launch(hosts, found, taken(whole, ended), row[ended])
+    found.add(take(whole, ~ended), Cause.NO_WORK, hosts.texts.code("nothing more was launched"))
+    _by_launch(hosts, found, take(whole, ended), row[ended])
     start, end, of, cause, text = (np.concatenate(column) for column in zip(*found.parts, strict=True))
     order = np.argsort(start, kind="stable")
     start, end, of = start[order], end[order], of[order]
@@ -334,8 +335,8 @@ def _unprofiled(hosts: Hosts, found: _Found, some: _Some) -> _Some:
     """Add what of ``some`` the profiler took, and return the rest."""
     pieces, by = some.cut(hosts.profiler.start_ns, hosts.profiler.end_ns)
     hit = by != NOWHERE
-    found.add(taken(pieces, hit), Cause.PROFILER_ARTEFACT, hosts.profiler.text[by[hit]])
-    return taken(pieces, ~hit)
+    found.add(take(pieces, hit), Cause.PROFILER_ARTEFACT, hosts.profiler.text[by[hit]])
+    return take(pieces, ~hit)
 
 
 def _late(hosts: Hosts, found: _Found, some: _Some) -> None:
@@ -345,12 +346,12 @@ def _late(hosts: Hosts, found: _Found, some: _Some) -> None:
     for table in hosts.tables:
         left, by = left.cut(table.start_ns, table.end_ns)
         hit = by != NOWHERE
-        found.add(taken(left, hit).in_time(axis), table.cause, table.text[by[hit]])
-        left = taken(left, ~hit)
+        found.add(take(left, hit).in_time(axis), table.cause, table.text[by[hit]])
+        left = take(left, ~hit)
     left = left.in_time(axis)
     begun = left.end_ns > hosts.first_ns[left.tid]
-    found.add(taken(left, begun), Cause.PYTHON, hosts.texts.code("between ops"))
-    found.add(taken(left, ~begun), Cause.NO_WORK, hosts.texts.code("before the first op of its thread"))
+    found.add(take(left, begun), Cause.PYTHON, hosts.texts.code("between ops"))
+    found.add(take(left, ~begun), Cause.NO_WORK, hosts.texts.code("before the first op of its thread"))
 
 
 def _awake(hosts: Hosts, some: _Some) -> _Some:
@@ -359,8 +360,8 @@ def _awake(hosts: Hosts, some: _Some) -> _Some:
     for _ in range(_ROUNDS):
         pieces, by = some.on(axis).cut(sleeps.start_ns, sleeps.end_ns)
         pieces, slept = pieces.in_time(axis), by != NOWHERE
-        done.append(taken(pieces, ~slept))
-        some = replace(taken(pieces, slept), tid=hosts.waker[by[slept]])
+        done.append(take(pieces, ~slept))
+        some = replace(take(pieces, slept), tid=hosts.waker[by[slept]])
         if not len(some.of):
             break
     return _Some(*(np.concatenate([getattr(one, name) for one in (*done, some)]) for name in _Some.__slots__))
