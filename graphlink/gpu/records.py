@@ -62,10 +62,14 @@ class StepTime(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Idle(Short):
-    """Idle time of one device, disjoint and ascending, times since the epoch. ``evidence``: a position in ``texts`` (entry 0 is "")."""
+    """Idle time of one device, disjoint and ascending, on its own clock; ``shift_ns``: by how much that is ahead of the host's there.
+
+    ``evidence``: a position in ``texts`` (entry 0 is "").
+    """
 
     start_ns: I64
     end_ns: I64
+    shift_ns: I64
     cause: U8
     evidence: I64
     texts: tuple[str, ...]

@@ -10,6 +10,7 @@ from graphlink.gpu.file import CauseName, IdleEntry, IdleFile
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.records import Short, Table, ms, percent, shortened
 
+_FEW = 3  # causes on a line
 MEANING: dict[CauseName, str] = {
     "profiler_artefact": "the profiler worked",
     "straggler_wait": "the host waited for a rank that came late",
@@ -86,6 +87,19 @@ def _share(one: DeviceTime) -> float:
     return one.idle_ns / (one.to_ns - one.from_ns or 1)
 
 
+def gpu_line(one: DeviceTime) -> str:
+    """Return what a device was busy with and why it was idle, on a line: ``idle 97.8 % of 61.265 ms (start_delay 88.3 %, ...); ...``."""
+    whole = one.to_ns - one.from_ns
+    causes = sorted(one.idle_by_cause_ns.items(), key=lambda item: -item[1])[:_FEW]
+    why = ", ".join(f"{cause} {percent(ns, one.idle_ns)}" for cause, ns in causes)
+    return f"idle {percent(one.idle_ns, whole)} of {ms(whole)} ms{f' ({why})' if why else ''}; {_busy(one)}"
+
+
+def _busy(one: DeviceTime) -> str:
+    parts = {"compute": one.compute_ns, "exposed communication": one.exposed_comm_ns, "exposed copies": one.exposed_copy_ns}
+    return ", ".join(f"{name} {percent(ns, one.to_ns - one.from_ns)}" for name, ns in parts.items() if ns) or "no work"
+
+
 def _devices(ranks: Sequence[RankIdle]) -> Table:
     head = ("rank", "device", "ms", "compute", "communication", "copies", "idle", "most by")
     rows = [
@@ -106,9 +120,7 @@ def _rank(rank: RankIdle) -> list[str | Table]:
     out: list[str | Table] = []
     for one, causes in zip(rank.gpu, rank.causes, strict=True):
         whole = one.to_ns - one.from_ns
-        parts = {"compute": one.compute_ns, "exposed communication": one.exposed_comm_ns, "exposed copies": one.exposed_copy_ns}
-        said = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in parts.items() if ns)
-        out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {said or 'no work'}")
+        out.append(f"rank {rank.rank}, device {one.device}: idle {percent(one.idle_ns, whole)} of {ms(whole)} ms; {_busy(one)}")
         if one.comm_ns:
             out.append(f"  communication {ms(one.comm_ns)} ms, {percent(one.comm_ns - one.exposed_comm_ns, one.comm_ns)} of it hidden")
         rows = [

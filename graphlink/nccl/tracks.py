@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +12,8 @@ from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
 from graphlink.pairs import numbered_pairs
-from graphlink.perfetto.packets import Arg, Track
-from graphlink.perfetto.slices import Slices, flat, lanes
+from graphlink.perfetto.packets import Arg, Rows, Track
+from graphlink.perfetto.slices import flat, lanes
 from graphlink.read.columns import Parts, Strings
 
 STATES: Final = {State.GPU: "GPU wait", State.PEER: "peer wait", State.WIRE: "wire", State.RECEIVE: "receive"}
@@ -24,20 +23,10 @@ _NUMBERS: Final = ("peer", "step", "bytes", "nccl_seq", "correlation")
 Columns = dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelRows:
-    """``slices`` name rows of ``tracks`` and texts of ``names``, both from 0; ``args`` are of slices from 0."""
-
-    tracks: tuple[Track, ...]
-    slices: Slices
-    names: tuple[str, ...]
-    args: tuple[Arg, ...]
-
-
-def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int, first_track: int) -> ChannelRows:
+def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: int) -> Rows:
     """Return what the dumps whose clock is known hold of this rank between two moments, in ns since the first. O(n log n).
 
-    A block without an end has no length. ``first_track``: how many rows the process has before.
+    A block without an end has no length.
     """
     found, strings = Parts(), Strings()
     for number, (dump, clock) in enumerate(zip(files.dumps, files.clocks, strict=True)):
@@ -52,9 +41,7 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     end = np.maximum(start, found.column("end_ns"))
     row = found.column("channel") * len(_ROLES) + found.column("role")
     rows, track = numbered_pairs(row, lanes(start, end, row))
-    tracks = [
-        Track(0, f"NCCL channel {r // len(_ROLES)}{_ROLES[r % len(_ROLES)]}", order=1 + first_track + k) for k, (r, _) in enumerate(rows)
-    ]
+    tracks = [Track(0, f"NCCL channel {r // len(_ROLES)}{_ROLES[r % len(_ROLES)]}") for r, _ in rows]
     words = list(strings)
     name = found.column("name", np.int32)
     used = {code: k for k, code in enumerate(dict.fromkeys(name.tolist()))}
@@ -68,7 +55,7 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
     communicator = found.column("communicator", np.int32)
     known = np.flatnonzero(communicator)
     args.append(Arg("communicator", known, np.arange(len(known)), [words[k] for k in communicator[known].tolist()]))
-    return ChannelRows(tuple(tracks), slices, tuple(words[one] for one in used), tuple(args))
+    return Rows(tuple(tracks), slices, tuple(words[one] for one in used), tuple(args))
 
 
 def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, strings: Strings) -> tuple[Bool, Columns]:

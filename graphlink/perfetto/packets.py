@@ -62,6 +62,16 @@ class Arg:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that a feature adds to a rank. ``slices`` name ``tracks`` and ``names``, both from 0; ``args`` are of slices from 0."""
+
+    tracks: tuple[Track, ...]
+    slices: Slices
+    names: tuple[str, ...]
+    args: tuple[Arg, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Arrows:
     """Begins and ends of arrows from slice to slice; the slice where one ``ends`` begins no sooner, and has a higher key.
 

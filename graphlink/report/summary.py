@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from graphlink.errors import InputError
 from graphlink.gpu.records import DeviceTime, StepTime
+from graphlink.gpu.table import gpu_line
 from graphlink.graph.critical import ShareNs
 from graphlink.model import DeviceClock, Sync
 from graphlink.nccl import summary as summary_nccl
@@ -189,6 +190,7 @@ def like_it(count: int) -> str:
 def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
     replay, rejected = rank.replay, sum(rank.sync.rejected.values())
     rows = [
+        *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
@@ -220,7 +222,7 @@ def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
 def _rank_lines(ranks: Sequence[Rank]) -> list[str | Table]:
     """Return a line a rank."""
     head = (
-        *("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
+        *("rank", "GPU idle %", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
         *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),
     )
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
@@ -251,6 +253,7 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
     replay = rank.replay
     return (
         str(rank.rank),
+        "/".join(f"{100 * one.idle_ns / (one.to_ns - one.from_ns or 1):.1f}" for one in rank.gpu),
         f"{rank.graph_nodes:,}",
         f"{sum(rank.edges.values()):,}",
         f"{rank.device.ops:,}",

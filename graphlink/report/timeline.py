@@ -19,11 +19,9 @@ from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.model import I32, I64, NOWHERE, Bool, Column, CommKind, CommOps, Communication, EdgeKind, Graph, Linked, NodeKind
-from graphlink.nccl.records import SideFiles
-from graphlink.nccl.tracks import channel_rows
 from graphlink.pairs import numbered_pairs
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Track
+from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Rows, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
@@ -65,7 +63,8 @@ class Joined(Short):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, and that replay ``beside`` in rows of its own."""
+    """A rank to be shown: its graph, what was ``found`` in the replay ``played``, that replay ``beside`` in rows of its own, and the rows
+    of features."""
 
     rank: int
     graph: Graph
@@ -75,7 +74,7 @@ class Shown:
     found: Explained
     played: Replay
     beside: bool = False
-    nccl: SideFiles | None = None
+    features: Sequence[Rows] = ()
 
 
 def write(out: BinaryIO, shown: Shown) -> int:
@@ -112,8 +111,8 @@ def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -
 
 
 def trace_of(shown: Shown) -> perfetto.Trace:
-    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
-    channels."""
+    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, the rows of
+    features."""
     graph, linked = shown.graph, shown.linked
     n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
@@ -143,14 +142,13 @@ def trace_of(shown: Shown) -> perfetto.Trace:
         processes.append(Process(f"rank {shown.rank} replayed", number=1))
         tracks += more
     count = sum(len(p.track) for p in parts)
-    if shown.nccl is not None:
-        ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
-        channels = channel_rows(shown.nccl, linked.trace.device, graph.epoch_ns, ended_ns, len(tracks))
-        slices = channels.slices
+    made = count
+    for rows in shown.features:
+        slices = rows.slices
         parts.append(replace(slices, track=slices.track + np.int32(len(tracks)), name=slices.name + np.int32(len(names))))
-        args += [replace(arg, slice=count + arg.slice) for arg in channels.args]
-        tracks += channels.tracks
-        names = (*names, *channels.names)
+        args += [replace(arg, slice=made + arg.slice) for arg in rows.args]
+        tracks += [replace(track, order=1 + len(tracks) + k) for k, track in enumerate(rows.tracks)]
+        names, made = (*names, *rows.names), made + len(slices.track)
     slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])

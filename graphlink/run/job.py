@@ -21,6 +21,7 @@ from graphlink.depend.build import Built, build
 from graphlink.errors import GraphlinkError, InputError
 from graphlink.gpu import file as idle_file
 from graphlink.gpu.time import GpuTime, gpu_time
+from graphlink.gpu.tracks import idle_rows
 from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
@@ -40,6 +41,8 @@ from graphlink.nccl import job as nccl
 from graphlink.nccl.noted import columns as nccl_columns
 from graphlink.nccl.read.records import Dump
 from graphlink.nccl.records import SideFiles
+from graphlink.nccl.tracks import channel_rows
+from graphlink.perfetto.packets import Rows
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import svg as pipeline_svg
 from graphlink.pipeline.analyse import analyse, rank_pipeline
@@ -254,10 +257,17 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
     played = replay(graph, cost)
     found = explain(graph, prepared.linked, prepared.comm, played.end_ns, cost)
     publish.write(folder / files[1], path.encode(rank, graph, found, (NAMES,) if prepared.folded else ()))
+    log.info("finding out why devices were idle")
+    gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
+    files.append(idle_file.name_of(rank))
+    with publish.writing(folder / files[-1]) as out:
+        out.writelines(idle_file.blocks(rank, gpu))
     if options.timeline != "none":
         log.info("writing the timeline")
         beside = options.timeline == "both"
-        shown = timeline.Shown(rank, graph, prepared.linked, prepared.comm, joined, found, played, beside, prepared.nccl)
+        shown = timeline.Shown(
+            rank, graph, prepared.linked, prepared.comm, joined, found, played, beside, _feature_rows(prepared, graph, gpu)
+        )
         with publish.writing(folder / timeline.part_name(rank)) as out:
             timeline.write(out, shown)
     extra = groups.too_many({rank: joined.ids})
@@ -268,15 +278,17 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
         extra += merged.warnings
         with publish.writing(folder / files[-1]) as out:
             linked_file.write(out, merged)
-    log.info("finding out why devices were idle")
-    gpu = gpu_time(graph, prepared.linked, prepared.comm, joined.wait_ns)
-    files.append(idle_file.name_of(rank))
-    with publish.writing(folder / files[-1]) as out:
-        out.writelines(idle_file.blocks(rank, gpu))
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += stood.warnings
     entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return entry, tuple(files)
+
+
+def _feature_rows(prepared: Prepared, graph: Graph, gpu: GpuTime) -> list[Rows]:
+    """Return what the wings show of a rank on the timeline."""
+    ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
+    channels = [] if prepared.nccl is None else [channel_rows(prepared.nccl, prepared.linked.trace.device, graph.epoch_ns, ended_ns)]
+    return [idle_rows(gpu), *channels]
 
 
 def _without_waits(graph: Graph, joined: Joined) -> I64:

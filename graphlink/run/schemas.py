@@ -11,6 +11,8 @@ import msgspec
 
 from graphlink.astra.files import Prepared
 from graphlink.astra.findings import Judged
+from graphlink.gpu.file import IdleFile
+from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.read_et import NodeView
@@ -28,6 +30,8 @@ FILES: Final[dict[str, Any]] = {
     "summary.schema.json": Summary,
     "comm_group.schema.json": CommGroups,
     "critical_path.schema.json": PathFile,
+    "idle.schema.json": IdleFile,
+    "idle.report.schema.json": IdleReport,
     "critical_path.ranks.schema.json": CriticalAcross,
     "linked.schema.json": LinkedFile,
     "bubbles.schema.json": Bubbles,

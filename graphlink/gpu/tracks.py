@@ -1,0 +1,31 @@
+"""A row of the timeline for each device: when it was idle, with the cause as the name and the evidence as a detail (docs/idle.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from graphlink.gpu.file import CAUSES
+from graphlink.gpu.time import GpuTime
+from graphlink.model import I64
+from graphlink.perfetto.packets import Arg, Rows, Track
+from graphlink.perfetto.slices import flat
+
+_NONE = np.zeros(0, np.int64)
+
+
+def idle_rows(found: GpuTime) -> Rows:
+    """Return the idle intervals of all devices, on the host's clock like all else of the timeline. Linear."""
+    idle = [one for _, one in found.idle]
+
+    def column(name: str) -> I64:
+        return np.concatenate([_NONE, *(getattr(one, name) for one in idle)])
+
+    track = np.repeat(np.arange(len(idle), dtype=np.int32), [len(one.start_ns) for one in idle])
+    shift = column("shift_ns")
+    said = [] if not idle else [Arg("evidence", np.arange(len(track)), column("evidence"), idle[0].texts)]
+    return Rows(
+        tuple(Track(0, f"GPU {device} idle") for device, _ in found.idle),
+        flat(track, column("start_ns") - shift, column("end_ns") - shift, column("cause").astype(np.int32)),
+        CAUSES,
+        tuple(said),
+    )
