@@ -22,7 +22,7 @@ from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Column, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
-from graphlink.pipeline.delays import _LOADER, _MEMORY
+from graphlink.pipeline.delays import LOADER, MEMORY
 from graphlink.pipeline.records import Spans
 from graphlink.pipeline.waits import LATENCY_NS
 from graphlink.tables import take
@@ -70,8 +70,9 @@ class Hosts:
     def __init__(self, graph: Graph, linked: Linked, late: Column | None = None) -> None:
         self.graph, self.linked, self.late, self.texts = graph, linked, late, _Texts()
         trace, before = linked.trace, before_on_thread(graph)
-        threads = np.concatenate([trace.host.tid, trace.calls.tid])
-        self.axis = Axis.over(threads, trace.host.start_ns, trace.host.end_ns, trace.calls.start_ns, trace.calls.end_ns)
+        rows = (trace.host, trace.calls, trace.device)
+        times = (column for table in rows for column in (table.start_ns, table.end_ns))
+        self.axis = Axis.over(np.append(trace.host.tid, trace.calls.tid), *times)
         self.profiler = self._profiler()
         self.sleeps, self.waker = self._sleeps(before)
         waits = wait_slices(graph, linked, before)
@@ -103,7 +104,7 @@ class Hosts:
         """Return calls that manage memory, and ranges that load data."""
         trace = self.linked.trace
         out = []
-        for rows, pattern, cause in ((trace.calls, _MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, _LOADER, Cause.DATA_LOADING)):
+        for rows, pattern, cause in ((trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, LOADER, Cause.DATA_LOADING)):
             fitting = [k for k in np.unique(rows.name).tolist() if pattern.fullmatch(trace.strings[k])]
             mine = np.flatnonzero(np.isin(rows.name, fitting))
             out.append(self._table(cause, rows.tid[mine], rows.start_ns[mine], rows.end_ns[mine], self._named(rows.name[mine], "{}")))

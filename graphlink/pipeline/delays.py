@@ -27,8 +27,8 @@ from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
 from graphlink.pipeline.work import Worked
 from graphlink.tables import concat, take
 
-_MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
-_LOADER: Final = re.compile(
+MEMORY: Final = re.compile(r"(?:cuda|hip|cu)(?:Malloc|Free|HostAlloc|HostFree|Mem(?:Alloc|Free|Create|Map|Unmap|Release|PoolTrimTo)).*")
+LOADER: Final = re.compile(
     r"enumerate\(DataLoader\).*|batch-generator|batch_generator|DataLoader.*|dataloader.*|data[-_ ]?load.*", re.IGNORECASE
 )
 
@@ -138,7 +138,7 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
     overhead = trace.overhead
     words = [f"profiler: {strings[name]}" for name in overhead.name.tolist()]
     tables = [_table(overhead.start_ns, overhead.end_ns, Cause.PROFILER_ARTEFACT, words)]
-    for table, pattern, cause in ((trace.calls, _MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, _LOADER, Cause.DATA_LOADING)):
+    for table, pattern, cause in ((trace.calls, MEMORY, Cause.MEMORY_MANAGEMENT), (trace.host, LOADER, Cause.DATA_LOADING)):
         fitting = [k for k in np.unique(table.name).tolist() if pattern.fullmatch(strings[k])]
         mine = np.flatnonzero(np.isin(table.name, fitting) & np.isin(table.tid, threads))
         words = [strings[k] for k in table.name[mine].tolist()]

@@ -363,6 +363,21 @@ def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]
     return [f"{who} says rank {other}; written as rank {rank}, as --rank says" for who, other in told if other not in (None, rank)][:1]
 
 
+def _recorded_inputs(prepared: Prepared) -> summary.Inputs:
+    """Return where a rank came from."""
+    inputs, trace, et = prepared.inputs, prepared.linked.trace, prepared.linked.et
+    return summary.Inputs(
+        et=inputs.name_of(inputs.et) if inputs.et else None,
+        kineto=inputs.name_of(inputs.kineto) if inputs.kineto else None,
+        nsys=str(inputs.nsys) if inputs.nsys else None,
+        device=int(trace.device.device[0]) if inputs.nsys and len(trace.device.device) else None,
+        et_schema=et.schema if et else None,
+        recorded_at=et.recorded_at if et else None,
+        pid=trace.pid,
+        resolution_ns=trace.resolution_ns,
+    )
+
+
 def _entry(
     prepared: Prepared,
     critical: CriticalPath,
@@ -388,16 +403,7 @@ def _entry(
     return summary.Rank(
         rank=prepared.rank,
         world_size=world_size,
-        inputs=summary.Inputs(
-            et=prepared.inputs.name_of(prepared.inputs.et) if prepared.inputs.et else None,
-            kineto=prepared.inputs.name_of(prepared.inputs.kineto) if prepared.inputs.kineto else None,
-            nsys=str(prepared.inputs.nsys) if prepared.inputs.nsys else None,
-            device=int(trace.device.device[0]) if prepared.inputs.nsys and len(trace.device.device) else None,
-            et_schema=et.schema if et else None,
-            recorded_at=et.recorded_at if et else None,
-            pid=trace.pid,
-            resolution_ns=trace.resolution_ns,
-        ),
+        inputs=_recorded_inputs(prepared),
         graph_nodes=len(graph.kind),
         node_kinds={k.name.lower(): n for k in NodeKind if (n := int(np.count_nonzero(graph.kind == k)))},
         host=summary.Host(

@@ -9,6 +9,7 @@ from msgspec.structs import replace as changed
 from graphlink.nccl.read.records import Dump, State
 from graphlink.nccl.records import SideFiles
 from graphlink.nccl.summary import NcclClock
+from graphlink.nccl.tracks import channel_rows
 from graphlink.ranks.records import Clock
 from graphlink.report.timeline import Joined, Shown
 from tests.nccl_records import CLOCK, Proxy, Step, dump, ops, side_files
@@ -33,7 +34,11 @@ OFFSET = changed(CLOCK, offset_ns=EPOCH_NS - OWN_NS)
 
 def made(files: SideFiles | None) -> Shown:
     comm = communication(ALL_REDUCE)
-    return replace(shown(every_kind(), records(), comm, {comm.ops.groups[0]: 5}), nccl=files)
+    one = shown(every_kind(), records(), comm, {comm.ops.groups[0]: 5})
+    if files is None:
+        return one
+    ended_ns = one.graph.epoch_ns + int(one.graph.end_ns.max())
+    return replace(one, features=[channel_rows(files, one.linked.trace.device, one.graph.epoch_ns, ended_ns)])
 
 
 def told(*dumps: Dump, clock: NcclClock = OFFSET) -> list[Row]:
