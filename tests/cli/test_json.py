@@ -30,6 +30,7 @@ VERBS_AND_RECORDS = [
     (["bubbles", "{pipeline}"], "bubbles"),
     (["bubbles", "{pipeline}", "--schedule", "gpipe"], "bubbles.compared"),
     (["check", "{out}"], "check"),
+    (["idle", "{out}"], "idle.report"),
     (["doctor", "{traces}"], "doctor"),
     (["astra", "{out}", "--force"], "astra"),
 ]

@@ -26,6 +26,7 @@ OPTIONS = {
     "critical-path": "--across --rank --top",
     "bubbles": "--top --compare --schedule --microbatches --chunks --input-share",
     "check": "--groups",
+    "idle": "--rank --top",
     "doctor": "--env",
     "astra": "-o --out --topology --bandwidth --latency --replay-only --force",
 }
