@@ -175,8 +175,9 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
     to_host, pageable = (np.array([word in text for text in trace.strings], np.bool_)[device.name] for word in ("DtoH", "Pageable"))
-    staged = pageable & (role[call] == Role.COPY_ASYNC)
-    copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
+    launching = np.append(role, np.uint8(Role.OTHER))[call]  # the last entry stands for NOWHERE
+    staged = pageable & (launching == Role.COPY_ASYNC)
+    copied = np.flatnonzero((launching == Role.COPY) | staged)
     pairs = [
         (copied, call[copied].astype(np.int64)),
         *(last_of(trace, call, launched, *what) for what in asked),
