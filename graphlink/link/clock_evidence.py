@@ -155,6 +155,8 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     role = roles(calls, trace.strings)
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
+    if not len(launched):
+        return returned(trace, launched, launched, launched > 0, launched > 0)
     row_call = lookup(calls.correlation, syncs.correlation)
     usable = (row_call != NOWHERE) & (role[row_call] != Role.EVENT_QUERY)
     stream = np.flatnonzero(usable & (syncs.kind == SyncKind.STREAM) & syncs.stream_known)
@@ -175,9 +177,8 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
         (device.device[:1].repeat(len(all_)), None, all_, all_),
     ]
     to_host, pageable = (np.array([word in text for text in trace.strings], np.bool_)[device.name] for word in ("DtoH", "Pageable"))
-    launching = np.append(role, np.uint8(Role.OTHER))[call]  # the last entry stands for NOWHERE
-    staged = pageable & (launching == Role.COPY_ASYNC)
-    copied = np.flatnonzero((launching == Role.COPY) | staged)
+    staged = pageable & (role[call] == Role.COPY_ASYNC)
+    copied = np.flatnonzero((call != NOWHERE) & ((role[call] == Role.COPY) | staged))
     pairs = [
         (copied, call[copied].astype(np.int64)),
         *(last_of(trace, call, launched, *what) for what in asked),
