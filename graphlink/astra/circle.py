@@ -17,7 +17,7 @@ from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.order import Edges, Reach
+from graphlink.graph.order import IncomingEdges, Reach
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import successive
 
@@ -32,13 +32,13 @@ Key = tuple[int, ...]  # which meeting or message: (type, group, turn) or (type,
 class Ordered:
     """A rank's graph without cycles: ``order`` is one in which ``edges`` (CSR by target) run forward; ``reach`` by data_deps alone."""
 
-    edges: Edges
+    edges: IncomingEdges
     order: I64
     reach: Reach
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class CommOrder:
     """What must have ended before what, of one rank's communication: points and edges between them, the other nodes taken out.
 
     A point is a communication node that is surely the one of its ``key`` (else None), or a set of points that others wait for.
@@ -52,7 +52,7 @@ class Waits:
     target: I64
 
 
-def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> Waits:
+def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
     """The points of one rank. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph has.
 
     A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one source, target, tag
@@ -64,7 +64,7 @@ def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | No
     marked[list(keys)] = True
     node, parents = _contracted(ordered, marked.tolist())
     target = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
-    return Waits(
+    return CommOrder(
         rank=rank,
         keys=tuple(keys.get(i) for i in node),
         told=tuple("" if i == NOWHERE else f'rank {rank} node {graph.id[i]} "{graph.name_of(i)[:40]}"' for i in node),
@@ -154,7 +154,7 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
     return node, parents
 
 
-def judge_circles(ranks: Sequence[Waits], findings: Findings) -> set[tuple[int, int]]:
+def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[int, int]]:
     """Finds what can never end; returns (rank, node id) of it. Linear in points and edges; those of all ranks are in memory."""
     merged, sent, received = _met([key for of in ranks for key in of.keys])
     low = np.cumsum([0, *(len(of.keys) for of in ranks)]).tolist()

@@ -47,7 +47,7 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TraceWindow:
     """A stretch of a trace from ``start_ns`` to the next one's, with ``events`` device rows and calls that start in it."""
 
     name: str
@@ -55,13 +55,13 @@ class Window:
     events: int
 
 
-def windows(trace: Trace, size: int) -> tuple[Window, ...]:
+def windows(trace: Trace, size: int) -> tuple[TraceWindow, ...]:
     """Cut a trace of more than ``size`` device, call and sync rows at ProfilerStep starts; a smaller one stays whole.
 
     As many steps go into a window as fit into ``size``; one step is never cut, nor is a trace without marks. O(marks * log rows).
     """
     device, calls, syncs, host = trace.device, trace.calls, trace.syncs, trace.host
-    whole = Window("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
+    whole = TraceWindow("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
     if whole.events + len(syncs.start_ns) <= size:
         return (whole,)
     step_names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep#")]
@@ -79,7 +79,7 @@ def windows(trace: Trace, size: int) -> tuple[Window, ...]:
         if rows[i + 1] - rows[cuts[-1]] > size and rows[i] > rows[cuts[-1]]:
             cuts.append(i)
     cuts.append(len(rows) - 1)
-    return tuple(Window(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts))
+    return tuple(TraceWindow(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts))
 
 
 def sync_calls(trace: Trace) -> tuple[I32, I32, Bool]:
@@ -168,7 +168,7 @@ def _ranks(*columns: I64) -> list[I64]:
     return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> Iterator[tuple[I64, I64, I64]]:
+def choices(feed: DeviceFeed, cut: tuple[TraceWindow, ...]) -> Iterator[tuple[I64, I64, I64]]:
     """Yield what of ``feed`` goes into each window (see above): ascending positions of device rows, sync rows and records.
 
     O(n log n + Context Sync rows * streams * log n).

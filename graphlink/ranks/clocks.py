@@ -36,7 +36,7 @@ from graphlink.ranks.clock_ties import (
     tree,
 )
 from graphlink.ranks.columns import added, blocks, column
-from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
 from graphlink.tables import take
 
 _SURE_DRIFT: Final = 1e-6
@@ -46,13 +46,13 @@ _HOST_NS: Final = 10_000_000
 _UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machines (dlrm8-v100), where too few tell
 
 
-def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
+def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> AlignedClocks:
     """Estimate how the clock of each rank maps onto the run's. ``ranks`` ascending.
 
     n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some twenty times.
     """
     if not ranks:
-        return Clocks((), 0, ())
+        return AlignedClocks((), 0, ())
     resolution = max(r.resolution_ns for r in ranks)
     base, root, tolerance, clock_warnings = _found(ranks, ties(ranks, meetings), resolution)
     body = _bodies(ranks, root)
@@ -73,15 +73,15 @@ def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
         *_shifted(ranks, body, shift_ns, uncertainty_ns, slack_ns),
         *_impossible(ranks, room, shift_ns, max(tolerance, slack_ns)),
     )
-    return Clocks(run, max(tolerance, int(uncertainty_ns.max()), slack_ns), warnings)
+    return AlignedClocks(run, max(tolerance, int(uncertainty_ns.max()), slack_ns), warnings)
 
 
-def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
+def on_run(ranks: Sequence[RankComms], run: Sequence[AlignedClock], name: str) -> I64:
     """Map a column of times of all ranks, one rank after the other, onto the run's clock."""
     return np.concatenate([clock.of(getattr(rank, name)) for rank, clock in zip(ranks, run, strict=True)])
 
 
-def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[Clock], I64, int, list[str]]:
+def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[AlignedClock], I64, int, list[str]]:
     """Return what ties tell: clocks, of each rank the position of the lowest that device work ties it to, a tolerance, and warnings."""
     count, middle = len(ranks), middles(ranks)
     pairs = pairs_of(found, count)
@@ -109,7 +109,7 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     for k, (first, root) in enumerate(zip(like.tolist(), grown.root.tolist(), strict=True)):
         offset = int(middle[root] - middle[first]) + round(float(all_clocks.shift_ns[first])) if first != root else 0
         drift = float(all_clocks.drift[first])
-        out.append(Clock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
+        out.append(AlignedClock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
     return out, grown.root, tolerance, warnings
 
 

@@ -20,7 +20,7 @@ IDEAL: Final = "ideal"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Replay(Short):
+class IdealReplay(Short):
     """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
 
     start_ns: I64
@@ -31,7 +31,7 @@ class Replay(Short):
         return int(self.end_ns.max(initial=0))
 
 
-def replay(graph: Graph, cost_ns: I64) -> Replay:
+def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
     """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
 
     ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns a node.
@@ -40,7 +40,7 @@ def replay(graph: Graph, cost_ns: I64) -> Replay:
     dependencies starts at 0.
     """
     end = longest_path(graph.first, graph.source, cost_ns)
-    return Replay(end - cost_ns, end)
+    return IdealReplay(end - cost_ns, end)
 
 
 def measured_ns(graph: Graph) -> int:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.ranks.records import Clocks, RankComms
+from graphlink.ranks.records import AlignedClocks, RankComms
 from graphlink.run.state import Manifest
 
 APART_NS: Final = 600 * 10**9
@@ -52,7 +52,7 @@ def differences(
             yield f"they differ by {what}, {label} and {other}", ones, others
 
 
-def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: Clocks) -> InputError | None:
+def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: AlignedClocks) -> InputError | None:
     """Return what to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
     clock_of = {clock.rank: clock for clock in clocks.clocks}
     times = np.array([(rank.began_ns, rank.ended_ns) for rank in ranks], np.int64)

@@ -17,7 +17,7 @@ from graphlink.cli.bubbles import what_if
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.records import Cause, Other, Phase, Pipeline, Rates
+from graphlink.pipeline.records import Cause, Other, Pass, Rates, RunPipeline
 from tests.cli.conftest import Ran
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -25,7 +25,7 @@ Run = Callable[..., Ran]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def folder(path: Path, given: Pipeline) -> Path:
+def folder(path: Path, given: RunPipeline) -> Path:
     path.mkdir(exist_ok=True)
     (path / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(given)))
     return path
@@ -49,7 +49,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)
-def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, given: Pipeline) -> None:
+def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, given: RunPipeline) -> None:
     ran = graphlink("bubbles", folder(tmp_path / "out", given), "--top", "5")
     assert (ran.status, ran.err) == (0, "")
     file = json.loads((tmp_path / "out" / bubbles.NAME).read_text())
@@ -76,7 +76,7 @@ def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, giv
 
 
 def test_every_cause_that_took_time_is_a_column(graphlink: Run, tmp_path: Path) -> None:
-    boxes, gaps = with_optimizer(played(one_f_one_b(2, 2), {Phase.F: 40_000_000, Phase.B: 80_000_000}))
+    boxes, gaps = with_optimizer(played(one_f_one_b(2, 2), {Pass.F: 40_000_000, Pass.B: 80_000_000}))
     inside = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
     stall = next(g for g in gaps[0] if g.cause == Cause.DEPENDENCY_STALL)
     bounds = np.linspace(stall.start_ns, stall.end_ns, len(inside) + 1).astype(np.int64).tolist()
@@ -109,7 +109,7 @@ def test_what_is_unknown_is_said(graphlink: Run, tmp_path: Path) -> None:
 
 
 def test_no_idle_time_at_all(graphlink: Run, tmp_path: Path) -> None:
-    given = pipeline([[Box(Phase.F, 0, 0, 0, 10), Box(Phase.B, 0, 0, 10, 30)]])
+    given = pipeline([[Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30)]])
     ran = graphlink("bubbles", folder(tmp_path / "out", given))
     assert (ran.status, "no idle intervals" in ran.out) == (0, True)
 
@@ -240,7 +240,7 @@ def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
     assert "1F1B itself: all stages at their mean times, no transfers, 33 ms" in (tmp_path / "both.svg").read_text()
 
 
-def side_by_side() -> Pipeline:
+def side_by_side() -> RunPipeline:
     """Two pipelines of two stages: ranks 2 and 0, in this order of stages, and ranks 3 and 1, whose times are twice as long."""
     slow = {phase: 2 * ns for phase, ns in EQUAL.items()}
     (second, first), (slow_second, slow_first) = played(one_f_one_b(2, 4), EQUAL)[::-1], played(one_f_one_b(2, 4), slow)[::-1]

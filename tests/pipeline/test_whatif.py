@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from graphlink.pipeline.recognise import recognise
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import orders
-from graphlink.pipeline.simulate import Times, simulate
+from graphlink.pipeline.simulate import ActionTimes, simulate
 from graphlink.pipeline.theory import Measured, measure, what_if
 from tests.pipeline.made import even_times, possible, recorded
 
 
-def measured(schedule: str, p: int, m: int, v: int = 1, times: Times | None = None, transfer_ns: int = 0) -> Measured:
+def measured(schedule: str, p: int, m: int, v: int = 1, times: ActionTimes | None = None, transfer_ns: int = 0) -> Measured:
     made = orders(schedule, p, m, v)
     whole = recorded(made, simulate(made, times or even_times(p * v, 120 // v, 120 // v, 120 // v, transfer_ns)))
     return measure(whole, recognise(whole))
@@ -26,10 +26,10 @@ def test_the_measured_schedule_itself_gives_the_measured_step(schedule: str, p: 
     spread = np.arange(4 * p * v).reshape(4, p * v) * 7 + 20
     if schedule == "DualPipe":
         spread[:, p:] = spread[:, :p]
-    times = Times(spread, np.arange(p * v - 1) * 3, np.arange(p * v - 1) * 5)
+    times = ActionTimes(spread, np.arange(p * v - 1) * 3, np.arange(p * v - 1) * 5)
     timed = simulate(orders(schedule, p, m, v), times)
     if schedule == "DualPipe":  # has full and split backwards, whose times were drawn apart
-        times.duration_ns[Phase.B] = times.duration_ns[Phase.I] + times.duration_ns[Phase.W]
+        times.duration_ns[Pass.B] = times.duration_ns[Pass.I] + times.duration_ns[Pass.W]
         timed = simulate(orders(schedule, p, m, v), times)
     found = what_if(schedule, m, measured(schedule, p, m, v, times), chunks=v)
     assert found[2].makespan_ns == timed.makespan_ns
@@ -73,13 +73,13 @@ def test_more_microbatches_and_other_ranks() -> None:
 
 def test_chunks_are_cut_from_and_merged_into_stages() -> None:
     spread = np.tile(np.array([[10, 30, 50, 70]]), (4, 1))
-    times = Times(spread, np.zeros(3, np.int64), np.zeros(3, np.int64))
+    times = ActionTimes(spread, np.zeros(3, np.int64), np.zeros(3, np.int64))
     halves = what_if("interleaved", 8, measured("1F1B", 4, 8, times=times))
     first = {
         int(stage): int(cost)
         for order, start, end in zip(halves[1], halves[2].start_ns, halves[2].end_ns, strict=True)
         for phase, stage, cost in zip(order.phase, order.stage, end - start, strict=True)
-        if phase == Phase.F
+        if phase == Pass.F
     }
     assert [first[stage] for stage in range(8)] == [5, 5, 15, 15, 25, 25, 35, 35]
     assert any("measured in 4 parts, is cut into 8" in text for text in halves[0].assumed)
@@ -102,25 +102,25 @@ def test_full_backwards_are_split_only_by_a_share_that_is_given() -> None:
 def test_stages_whose_backwards_are_fused_take_the_others_share() -> None:
     run = measured("ZB-H1", 4, 8)
     seen, times = run.seen.copy(), run.times.duration_ns.copy()
-    seen[[Phase.I, Phase.W], 0], seen[Phase.B, 0] = False, True
-    times[[Phase.I, Phase.W], 0], times[Phase.B, 0] = 0, 400
+    seen[[Pass.I, Pass.W], 0], seen[Pass.B, 0] = False, True
+    times[[Pass.I, Pass.W], 0], times[Pass.B, 0] = 0, 400
     fused = replace(run, seen=seen, times=replace(run.times, duration_ns=times))
     found = what_if("ZB-H2", 8, fused)
     assert any("takes 50.0% of them, as where they were" in text for text in found[0].assumed)
     assert found[2].work_ns == (8 * 520, 8 * 360, 8 * 360, 8 * 360)
-    seen[Phase.B, 0] = False
+    seen[Pass.B, 0] = False
     with pytest.raises(ValueError, match="not every stage has both"):
         what_if("1F1B", 8, replace(fused, seen=seen))
 
 
 def test_transfers_stay_or_become_their_mean() -> None:
     times = even_times(4, 10, 10, 10)
-    run = measured("ZB-H1", 4, 8, times=Times(times.duration_ns, np.array([2, 4, 9]), np.array([1, 2, 3])))
+    run = measured("ZB-H1", 4, 8, times=ActionTimes(times.duration_ns, np.array([2, 4, 9]), np.array([1, 2, 3])))
     same = what_if("ZB-H2", 8, run)
     assert same[2].makespan_ns == simulate(orders("ZB-H2", 4, 8), run.times).makespan_ns
     assert len(same[0].assumed) == 1
     other = what_if("interleaved", 8, run)
-    mean = Times(even_times(8, 5, 5, 5).duration_ns, np.full(7, 5), np.full(7, 2))
+    mean = ActionTimes(even_times(8, 5, 5, 5).duration_ns, np.full(7, 5), np.full(7, 2))
     assert other[2].makespan_ns == simulate(orders("interleaved", 4, 8, 2), mean).makespan_ns
     assert "each transfer between ranks takes the mean of the measured ones" in other[0].assumed
 

@@ -16,7 +16,7 @@ from graphlink.ranks.clock_bounds import rooms
 from graphlink.ranks.clock_fit import Fit, solved
 from graphlink.ranks.clock_ties import MOST, Affine, Ties, components, lines, pairs_of, ties
 from graphlink.ranks.clocks import clocks
-from graphlink.ranks.records import Clock
+from graphlink.ranks.records import AlignedClock
 from tests.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
@@ -245,7 +245,7 @@ def test_room_is_what_a_loop_finds() -> None:
 )
 def test_onto_the_run_time_keeps_its_order(offset_ns: int, drift: float, since: list[int]) -> None:
     own = EPOCH_NS + np.sort(np.array([*since, *(s + 1 for s in since)]))
-    clock = Clock(offset_ns, drift, EPOCH_NS + (1 << 39), rank=1, residual_ns=0, shares=1, known=True)
+    clock = AlignedClock(offset_ns, drift, EPOCH_NS + (1 << 39), rank=1, residual_ns=0, shares=1, known=True)
     run = clock.of(own)
     assert run.dtype == np.int64
     assert (np.diff(run) >= 0).all()
