@@ -18,7 +18,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import varint, varints
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.perfetto.slices import Slices, events
+from graphlink.perfetto.slices import SliceEvents, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
@@ -208,7 +208,7 @@ def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
     return at[order], value[order], encode
 
 
-def _packets(trace: PerfettoTrace, order: tuple[I32, Bool, I64]) -> Iterator[bytes]:
+def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
     """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
     sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """

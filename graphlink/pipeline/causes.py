@@ -140,8 +140,13 @@ class _Delayed:
         arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
         kind = _taken(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
         some, local = exchange != NOWHERE, cause != Cause.UNKNOWN
-        known, seen, transfer_ns, late_rank = self._transfer(exchange, kind, x, y, produced)
-        middle = np.clip(np.where(local & ~known & ~seen, y, transfer_ns), x, y)
+        known = _taken(self.meeting.known, exchange, 0).astype(np.bool_)  # all its sides were recorded
+        late_rank = np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
+        # when the transfer began: else NCCL's own records may tell; of unknown parameters it transfers once there is something to
+        guess = np.where(~some | local | (kind == CommKind.RECV), y, np.where(kind == CommKind.UNKNOWN, produced, x))
+        by_nccl = _taken(self.came_ns, exchange, NO_TIME)
+        began = np.where(known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(by_nccl != NO_TIME, by_nccl, guess))
+        middle = np.clip(began, x, y)
         # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
         alone = some & (kind == CommKind.RECV) & ~known & ~local
         stall = np.where(some, np.where(kind == CommKind.COLLECTIVE, x, produced), arrives)
@@ -170,18 +175,6 @@ class _Delayed:
 
         parts.add(self.run, step, Spans(late, middle), then, held)
         parts.add(self.run, step, Spans(middle, y), Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
-
-    def _transfer(self, exchange: I64, kind: I64, x: I64, y: I64, produced: I64) -> tuple[Bool, Bool, I64, I64]:
-        """Return, of the communication ``exchange`` of each piece [x, y), whether all its sides were recorded, else whether NCCL's own
-        records tell when its transfer began; when it did, the end of the piece where there is none; and the rank that came last."""
-        some = exchange != NOWHERE
-        known = some & _taken(self.meeting.known, exchange, 0).astype(np.bool_)
-        came = _taken(self.came_ns, exchange, NO_TIME)
-        seen = some & ~known & (came != NO_TIME)
-        # Of unknown parameters it transfers once there is something to.
-        guess = np.where(seen, came, np.where(kind == CommKind.RECV, y, np.where(kind == CommKind.UNKNOWN, produced, x)))
-        transfer = np.where(known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(some, guess, y))
-        return known, seen, transfer, np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
 
     def _before_recording(self, exchange: I64, kind: I64, rank: I64) -> Bool:
         """Return which collectives are the first of their group, and began before the recording of ``rank`` does."""

@@ -8,7 +8,7 @@ microbatch. Where the two are not one to one nothing is inferred. Weight gradien
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -197,8 +197,16 @@ class _Passes:
     of_row: I64
 
 
-def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tuple[_Passes, _Passes, I64] | str:
-    """Return forward passes, backward passes, and of each of these its forward pass; or why they are not one to one."""
+class _PassPairs(NamedTuple):
+    """``forward_of``: of each backward pass its forward pass."""
+
+    forward: _Passes
+    backward: _Passes
+    forward_of: I64
+
+
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _PassPairs | str:
+    """Return forward and backward passes, or why they are not one to one."""
     starts = linked.trace.host.start_ns
     known, forward = _forward(linked, autograd, backward)
     if not len(forward):
@@ -212,7 +220,7 @@ def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tupl
     pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
-    return f, b, pairs[1]
+    return _PassPairs(f, b, pairs[1])
 
 
 def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
@@ -31,25 +32,20 @@ def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry
     there = [played for played in recognised.steps if played.step in bounds]
     if recognised.schedule == UNKNOWN or not there:
         return None
-    known: dict[bytes, tuple[Timed, ...]] = {}
+    none = np.zeros_like(measured.times.forward_ns)
+    cases = (equal_stages(measured), replace(measured.times, forward_ns=none, backward_ns=none), measured.times)  # (a), (b), (c)
+    known: dict[bytes, list[Timed]] = {}
     rebuilt = []
     for played in there:
         key = b"".join(column.tobytes() for order in played.orders for column in (order.phase, order.stage, order.microbatch))
         if key not in known:
-            known[key] = rebuild(played.orders, measured)
+            known[key] = [simulate(played.orders, times) for times in cases]
         rebuilt.append(known[key])
     equal, own, moved = (sum(one.bubble_ns for one in timed) for timed in zip(*rebuilt, strict=True))
     ran = [bounds[played.step] for played in there]
     bubble = sum(len(step.work_ns) * (step.end_ns - step.start_ns) - sum(step.work_ns) for step in ran)
     parts = PartsNs(schedule=equal, imbalance=own - equal, communication=moved - own, rest=bubble - moved, measured=bubble)
     return Theory(**structs.asdict(rates_of([one[0] for one in rebuilt])), parts_ns=parts)
-
-
-def rebuild(orders: Sequence[Order], measured: Measured) -> tuple[Timed, Timed, Timed]:
-    """Play a step in the orders of the schedule with (a) equal stages, (b) own medians, (c) own medians and transfers."""
-    none = np.zeros_like(measured.times.forward_ns)
-    still = replace(measured.times, forward_ns=none, backward_ns=none)
-    return simulate(orders, equal_stages(measured)), simulate(orders, still), simulate(orders, measured.times)
 
 
 def equal_stages(measured: Measured) -> ActionTimes:
@@ -187,6 +183,14 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     return least
 
 
+class PlayedSchedule(NamedTuple):
+    """What a schedule gives on measured times, and its step: the orders, and when each action ran."""
+
+    other: Other
+    orders: tuple[Order, ...]
+    timed: Timed
+
+
 def what_if(
     schedule: str,
     microbatches: int,
@@ -195,7 +199,7 @@ def what_if(
     stages: int | None = None,
     chunks: int | None = None,
     input_share: float | None = None,
-) -> tuple[Other, tuple[Order, ...], Timed]:
+) -> PlayedSchedule:
     """Play one step of ``schedule`` (named in any case) with ``microbatches`` of the measured size.
 
     Args:
@@ -206,8 +210,6 @@ def what_if(
 
     The model is cut anew where the number of virtual stages is another: a measured stage's time counts as spread evenly over its
     layers. Then, or where stages move between ranks, every transfer takes the mean of the measured ones.
-
-    Return what it gives, and the step: its orders and when each action ran.
 
     Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is missing or none.
     """
@@ -230,7 +232,7 @@ def what_if(
         assumed=tuple(assumed),
         **structs.asdict(rates_of([timed])),
     )
-    return other, made, timed
+    return PlayedSchedule(other, made, timed)
 
 
 def _by_layers(measured: Measured) -> tuple[I64, Bool]:

@@ -30,11 +30,11 @@ def play_coupled(work: Workload, meetings: Rendezvous) -> Played:
     took, sent = shortest_ns(meetings, work.cost_ns - work.fixed_ns), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
-    held, kind, ended, lag_ns = binding(work, end, work.lag_ns)
-    start = np.maximum(ended, meetings.begin_ns[work.member])
+    bound = binding(work, end, work.lag_ns)
+    start = np.maximum(bound.ended_ns, meetings.begin_ns[work.member])
     if not ran.all():
         start[work.target[~ran[work.source]]] = NOT_RUN
-    arrival = np.maximum(ended + lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
+    arrival = np.maximum(bound.ended_ns + bound.lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
     begin, joined = start.copy(), np.full(len(work), NOWHERE, np.int32)
 
     receive, by = sent.receive[ran[sent.receive]], sent.by[ran[sent.receive]]
@@ -47,7 +47,7 @@ def play_coupled(work: Workload, meetings: Rendezvous) -> Played:
     order = np.lexsort((arrival[member], meeting))
     last = spread(len(took), meeting[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(start, begin, end, held, kind, joined, meetings.begin_ns)
+    return Played(start, begin, end, bound.dependency, bound.kind, joined, meetings.begin_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,11 @@ def play_ideal(work: Workload) -> Played:
     """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
-    held, kind, ended, _ = binding(work, end, work.lag_ns)
-    start = np.where(end != NOT_RUN, ended, NOT_RUN)
-    return Played(start, start, end, held, kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64))
+    bound = binding(work, end, work.lag_ns)
+    start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
+    return Played(
+        start, start, end, bound.dependency, bound.kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64)
+    )
 
 
 def _any_order(work: Workload) -> I64:

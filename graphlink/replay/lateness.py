@@ -59,8 +59,7 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
-    _, _, ready, _ = binding(work, played.end_ns)
-    waited = played.start_ns[at] - ready[at]
+    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
     lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
     mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
     out = []

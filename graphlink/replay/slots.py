@@ -40,13 +40,13 @@ def _play(work: Workload, meetings: Rendezvous | None) -> Played:
     run = _Run(work, meetings)
     run.simulate()
     start, begin, end = (np.array(c, np.int64) for c in (run.start, run.begin, run.end[: len(work)]))
-    dependency, of_edge, ended, _ = binding(work, end)
+    bound = binding(work, end)
     # a node that started later than its dependencies allowed waited for the one that had the slot before it
     begins = np.zeros(len(work.ranks), np.int64) if meetings is None else meetings.begin_ns
-    ready = np.maximum(ended, begins[work.member])
+    ready = np.maximum(bound.ended_ns, begins[work.member])
     waited = (start != NOT_RUN) & (start > ready)
-    held = np.where(waited, np.array(run.before, np.int64), dependency).astype(np.int32)
-    kind = np.where(waited, SLOT, of_edge).astype(np.uint8)
+    held = np.where(waited, np.array(run.before, np.int64), bound.dependency).astype(np.int32)
+    kind = np.where(waited, SLOT, bound.kind).astype(np.uint8)
     return Played(start, begin, end, held, kind, np.array(run.joined, np.int32), begins, has_lags=False)
 
 

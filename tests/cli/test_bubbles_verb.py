@@ -18,6 +18,7 @@ from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.records import Cause, Other, Pass, Rates, RunPipeline
+from graphlink.pipeline.theory import PlayedSchedule
 from tests.cli.conftest import Ran
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -148,12 +149,12 @@ def offer() -> Any:
         activations=(2.0, 1.5),
         assumed=("weights\x1b take a third",),
     )
-    return given, orders, timed
+    return PlayedSchedule(given, orders, timed)
 
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
     file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
-    lines = what_if(file, offer()[0])
+    lines = what_if(file, offer().other)
     assert lines[0] == "what if: ZB-H1, 2 stages, 4 microbatches, 1 chunk, on the measured times of a step"
     assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
     assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"

@@ -32,17 +32,17 @@ def test_the_measured_schedule_itself_gives_the_measured_step(schedule: str, p: 
         times.duration_ns[Pass.B] = times.duration_ns[Pass.I] + times.duration_ns[Pass.W]
         timed = simulate(orders(schedule, p, m, v), times)
     found = what_if(schedule, m, measured(schedule, p, m, v, times), chunks=v)
-    assert found[2].makespan_ns == timed.makespan_ns
-    assert found[2].own_ns == timed.own_ns
+    assert found.timed.makespan_ns == timed.makespan_ns
+    assert found.timed.own_ns == timed.own_ns
 
 
 def test_the_table_from_one_run() -> None:
     run = measured("ZB-H1", 4, 8)
     makespans = {"gpipe": 33, "1f1b": 33, "interleaved": 28.5, "zb-h1": 27, "ZB-h2": 27, "zb-v": 25.5, "interleaved-zb": 25.5}
     for schedule, makespan in makespans.items():
-        assert what_if(schedule, 8, run)[2].makespan_ns == makespan * 120, schedule
-    assert what_if("interleaved", 8, run, chunks=4)[2].makespan_ns == 26.25 * 120
-    found, _, _ = what_if("zb-h2", 8, run)
+        assert what_if(schedule, 8, run).timed.makespan_ns == makespan * 120, schedule
+    assert what_if("interleaved", 8, run, chunks=4).timed.makespan_ns == 26.25 * 120
+    found = what_if("zb-h2", 8, run).other
     assert (found.schedule, found.stages, found.microbatches, found.chunks) == ("ZB-H2", 4, 8, 1)
     assert round(found.bubble_rate_makespan or 0, 4) == 0.1111
     assert found.bubble_rate_zb == 0
@@ -51,7 +51,7 @@ def test_the_table_from_one_run() -> None:
 
 def test_activations_are_in_shares_of_a_rank() -> None:
     run = measured("ZB-H1", 4, 8)
-    held = {schedule: what_if(schedule, 8, run)[0].activations for schedule in ("1F1B", "ZB-H1", "ZB-H2", "ZB-V", "DualPipe")}
+    held = {schedule: what_if(schedule, 8, run).other.activations for schedule in ("1F1B", "ZB-H1", "ZB-H2", "ZB-V", "DualPipe")}
     assert held == {
         "1F1B": (4, 3, 2, 1),
         "ZB-H1": (4, 4, 4, 4),
@@ -59,16 +59,16 @@ def test_activations_are_in_shares_of_a_rank() -> None:
         "ZB-V": (4, 4, 4, 4),
         "DualPipe": (5, 5, 5, 5),
     }
-    assert what_if("interleaved", 8, run, chunks=2)[0].activations == (5.5, 4.5, 3.5, 2.5)
+    assert what_if("interleaved", 8, run, chunks=2).other.activations == (5.5, 4.5, 3.5, 2.5)
 
 
 def test_more_microbatches_and_other_ranks() -> None:
     run = measured("1F1B", 4, 8)
-    assert what_if("1F1B", 64, run)[2].makespan_ns == (64 + 3) * 360
-    assert what_if("1F1B", 64, run, stages=8)[2].makespan_ns == (64 + 7) * 180
-    assert what_if("1F1B", 64, run, stages=3)[2].makespan_ns == (64 + 2) * 480
+    assert what_if("1F1B", 64, run).timed.makespan_ns == (64 + 3) * 360
+    assert what_if("1F1B", 64, run, stages=8).timed.makespan_ns == (64 + 7) * 180
+    assert what_if("1F1B", 64, run, stages=3).timed.makespan_ns == (64 + 2) * 480
     whole = what_if("1F1B", 64, run, stages=1)
-    assert (whole[2].makespan_ns, whole[2].bubble_ns) == (64 * 4 * 360, 0)
+    assert (whole.timed.makespan_ns, whole.timed.bubble_ns) == (64 * 4 * 360, 0)
 
 
 def test_chunks_are_cut_from_and_merged_into_stages() -> None:
@@ -77,14 +77,14 @@ def test_chunks_are_cut_from_and_merged_into_stages() -> None:
     halves = what_if("interleaved", 8, measured("1F1B", 4, 8, times=times))
     first = {
         int(stage): int(cost)
-        for order, start, end in zip(halves[1], halves[2].start_ns, halves[2].end_ns, strict=True)
+        for order, start, end in zip(halves.orders, halves.timed.start_ns, halves.timed.end_ns, strict=True)
         for phase, stage, cost in zip(order.phase, order.stage, end - start, strict=True)
         if phase == Pass.F
     }
     assert [first[stage] for stage in range(8)] == [5, 5, 15, 15, 25, 25, 35, 35]
-    assert any("measured in 4 parts, is cut into 8" in text for text in halves[0].assumed)
+    assert any("measured in 4 parts, is cut into 8" in text for text in halves.other.assumed)
     merged = what_if("1F1B", 8, measured("interleaved", 2, 8, 2, times=times))
-    assert [work // 8 for work in merged[2].work_ns] == [80, 240]
+    assert [work // 8 for work in merged.timed.work_ns] == [80, 240]
 
 
 def test_full_backwards_are_split_only_by_a_share_that_is_given() -> None:
@@ -94,9 +94,9 @@ def test_full_backwards_are_split_only_by_a_share_that_is_given() -> None:
     with pytest.raises(ValueError, match=r"lies between 0 and 1, not at 1\.5"):
         what_if("zb-h1", 8, run, input_share=1.5)
     found = what_if("zb-h1", 8, run, input_share=0.5)
-    assert found[2].makespan_ns == 27 * 120
-    assert "the input gradient takes 50.0% of a backward (given)" in found[0].assumed
-    assert what_if("gpipe", 8, run)[2].makespan_ns == 33 * 120
+    assert found.timed.makespan_ns == 27 * 120
+    assert "the input gradient takes 50.0% of a backward (given)" in found.other.assumed
+    assert what_if("gpipe", 8, run).timed.makespan_ns == 33 * 120
 
 
 def test_stages_whose_backwards_are_fused_take_the_others_share() -> None:
@@ -106,8 +106,8 @@ def test_stages_whose_backwards_are_fused_take_the_others_share() -> None:
     times[[Pass.I, Pass.W], 0], times[Pass.B, 0] = 0, 400
     fused = replace(run, seen=seen, times=replace(run.times, duration_ns=times))
     found = what_if("ZB-H2", 8, fused)
-    assert any("takes 50.0% of them, as where they were" in text for text in found[0].assumed)
-    assert found[2].work_ns == (8 * 520, 8 * 360, 8 * 360, 8 * 360)
+    assert any("takes 50.0% of them, as where they were" in text for text in found.other.assumed)
+    assert found.timed.work_ns == (8 * 520, 8 * 360, 8 * 360, 8 * 360)
     seen[Pass.B, 0] = False
     with pytest.raises(ValueError, match="not every stage has both"):
         what_if("1F1B", 8, replace(fused, seen=seen))

@@ -55,7 +55,7 @@ def played(s: Slices) -> dict[int, tuple[int, int, int]]:
     """(start, end, depth) of each slice as a reader sees them: an end closes what was opened last on its track."""
     stacks: dict[int, list[int]] = defaultdict(list)
     out: dict[int, tuple[int, int, int]] = {}
-    assert (np.diff(events(s)[2]) >= 0).all()
+    assert (np.diff(events(s).time_ns) >= 0).all()
     for which, begins, time in zip(*(column.tolist() for column in events(s)), strict=True):
         stack = stacks[int(s.track[which])]
         if begins:
