@@ -238,7 +238,7 @@ class DeviceClock(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Clocks(Short):
+class DeviceClocks(Short):
     """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by number."""
 
     offset_ns: I64
@@ -268,7 +268,7 @@ class Trace(Short):
     host_name: str = ""  # of the machine; "" where the recording does not tell
     job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
     frames: FrameRows | None = None  # None = the recording has no stacks
-    clocks: Clocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
+    clocks: DeviceClocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 
 @dataclass(frozen=True, slots=True, repr=False)

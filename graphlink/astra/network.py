@@ -19,7 +19,7 @@ from graphlink.astra.files import Dimension
 from graphlink.graph.chakra import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
 from graphlink.replay.slots import meeting_costs
 from graphlink.replay.whatif import wire_share
 from graphlink.replay.workload import Workload
@@ -177,7 +177,7 @@ def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *
     return within
 
 
-def _collectives(work: Workload, met: Meetings) -> Transfers:
+def _collectives(work: Workload, met: Rendezvous) -> Transfers:
     node = np.flatnonzero(met.code == COLLECTIVE)
     meeting = met.partner[node].astype(np.int64)
     n = len(met.group)
@@ -191,7 +191,7 @@ def _collectives(work: Workload, met: Meetings) -> Transfers:
     return take(Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took), agreed & whole)
 
 
-def _messages(work: Workload, met: Meetings) -> Transfers:
+def _messages(work: Workload, met: Rendezvous) -> Transfers:
     receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
     # what waited costs nothing on one side or the other
     cost, _ = meeting_costs(work, met)

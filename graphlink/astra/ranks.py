@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.circle import Ordered, Waits, judge_circles, starts_first, waits_of
+from graphlink.astra.circle import CommOrder, Ordered, judge_circles, starts_first, waits_of
 from graphlink.astra.findings import Findings, Judgement
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
@@ -76,7 +76,7 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
     highest = max(ranks, default=0)
     world, nodes = max(len(run), highest + 1), 0
     ops: dict[int, RankOps] = {}
-    waits: list[Waits] = []
+    waits: list[CommOrder] = []
     for file in files:
         graph = read_or_judge(file, findings)
         if graph is None:

@@ -22,7 +22,7 @@ from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
 from graphlink.graph.chakra import TWICE, ChakraFile, Fault, Has, frames, read_chakra
-from graphlink.graph.order import Edges, Reach
+from graphlink.graph.order import IncomingEdges, Reach
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
 from graphlink.read.source import open_source
@@ -67,7 +67,7 @@ class RankRules:
         self.ordered: Ordered | None = None  # once judged, of a graph without cycles
         data, ctrl = graph.data, graph.ctrl
         source, target = np.concatenate([data.source, ctrl.source]).astype(np.int64), np.concatenate([data.target, ctrl.target])
-        self._data, self._ctrl, self._both = data, ctrl, Edges.of(len(graph.id), source, target)
+        self._data, self._ctrl, self._both = data, ctrl, IncomingEdges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
         """Add nodes that break a rule. ``more``: what is said of each behind its name."""
@@ -137,7 +137,7 @@ class RankRules:
         self._implied(reach)
         self._chained(reach)
 
-    def _circle(self, edges: Edges, order: I64) -> str:
+    def _circle(self, edges: IncomingEdges, order: I64) -> str:
         graph = self.graph
         nodes = cycle(edges.source, edges.target, order, len(graph.id))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from graphlink.capture.files import put, writable
 from graphlink.capture.hooks import DEFAULT, HOOKS, Did, Hook, resume
-from graphlink.capture.place import Meeting, Place, here, meet
+from graphlink.capture.place import Meeting, WorldRank, here, meet
 from graphlink.capture.support import Support, support
 from graphlink.capture.window import Window
 from graphlink.errors import GraphlinkError
@@ -32,7 +32,7 @@ class Report:
     """
 
     folder: Path
-    place: Place
+    place: WorldRank
     steps: tuple[int, ...]  # begun, as numbered in the ranges ProfilerStep#N
     ended: str  # by what: the schedule, stop, or what cut it short
     bytes: dict[str, int]  # by file name
@@ -74,7 +74,7 @@ class Recording:
         self._did: list[Did] = []
         self._execution_trace = execution_trace
         self._spent_ns: dict[str, int] = {}
-        self._place: Place | None = None
+        self._place: WorldRank | None = None
 
     def prepare(self) -> None:
         if _running:
@@ -153,14 +153,14 @@ class Recording:
         if self in _running:
             _running.remove(self)
 
-    def _meet(self, place: Place, timeout_s: float) -> None:
+    def _meet(self, place: WorldRank, timeout_s: float) -> None:
         with self._warning("ranks do not begin together", RuntimeError):
             self.together = meet(place, timeout_s, self._number)
         if self.together is not None and self.together.missing:
             ranks = ", ".join(map(str, self.together.missing))
             self.warnings.append(f"ranks do not begin together: after {timeout_s:g} s, not there: {ranks}")
 
-    def _find_older(self, place: Place) -> None:
+    def _find_older(self, place: WorldRank) -> None:
         """Ranks that this run does not have were left by another, and would be read as of this one."""
         numbers = [path.stem.removeprefix("kineto_") for path in self.folder.glob("kineto_*.json")]
         world = place.world_size or (1 << 31 if place.told_by else 1)

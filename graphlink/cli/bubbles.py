@@ -71,11 +71,11 @@ def bubbles(arguments: argparse.Namespace) -> int:
         schedules.compare(file, offer, Path(arguments.compare))
 
     def text() -> list[str | Table]:
-        blocks = [*report(file, arguments.top), *([what_if(file, offer[0])] if offer else [])]
+        blocks = [*report(file, arguments.top), *([what_if(file, offer.other)] if offer else [])]
         blocks += [[f"wrote {arguments.compare}"]] if arguments.compare is not None else []
         return joined(blocks)
 
-    tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer[0]) if offer else file, text)
+    tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer.other) if offer else file, text)
     return 0
 
 

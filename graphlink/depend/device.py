@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.devicetime import LATE_NS, Delays, StreamOrder, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import LATE_NS, DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
@@ -24,7 +24,7 @@ class DeviceSide:
     """
 
     order: StreamOrder
-    delays: Delays
+    delays: DelayNodes
     latency_ns: I64
     delay_latency_ns: I64
     events: Waits

@@ -16,7 +16,7 @@ from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward
-from graphlink.depend.timeline import Elements, Marks, Neighbours, elements, marks
+from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.link.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat, spread
@@ -101,12 +101,12 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     )
 
 
-def _places(tour: Marks, tid: I64, time_ns: I64) -> I64:
+def _places(tour: EulerTour, tid: I64, time_ns: I64) -> I64:
     """Return positions of times on threads, brought into the rank, and no later than the last mark of the thread."""
     return tour.within(tour.axis.clipped(tid, time_ns))
 
 
-def _blocked_from(linked: Linked, tour: Marks, blocking: I64, wait_ns: I64, launched_ns: I64) -> I64:
+def _blocked_from(linked: Linked, tour: EulerTour, blocking: I64, wait_ns: I64, launched_ns: I64) -> I64:
     """Return the position from which each of the ``blocking`` calls was blocked: one that launches, from when it had launched."""
     calls = linked.trace.calls
     launches = np.isin(blocking, linked.device_call)
@@ -114,7 +114,7 @@ def _blocked_from(linked: Linked, tour: Marks, blocking: I64, wait_ns: I64, laun
     return tour.axis.of(calls.tid[blocking], from_ns)
 
 
-def _launch_cuts(linked: Linked, el: Elements, tour: Marks, launched_ns: I64, blocked: Bool) -> Cuts:
+def _launch_cuts(linked: Linked, el: Elements, tour: EulerTour, launched_ns: I64, blocked: Bool) -> Cuts:
     """Return where each launching call had launched: a cut in any case where that was before it blocked or returned."""
     calls, axis = linked.trace.calls, tour.axis
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Elements, Marks
+from graphlink.depend.timeline import Elements, EulerTour
 from graphlink.link.askers import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import spread, take
@@ -65,7 +65,7 @@ class HostCommWaits:
     late_ns: int
 
 
-def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: Marks) -> HostCommWaits:
+def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: EulerTour) -> HostCommWaits:
     """Find waits for host-side communication.
 
     Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.

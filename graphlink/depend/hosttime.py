@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.depend.points import Blocked, Cuts, Points, points
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Axis, Elements, Marks
+from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, NodeKind
 from graphlink.tables import spread
 
@@ -49,7 +49,7 @@ class HostNodes:
         return found.astype(np.int32)
 
 
-def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
+def host_nodes(el: Elements, marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
     """Make the nodes of all threads; ``blocked`` must be disjoint and in order. Cost: O(n log n)."""
     p = points(marks, blocked, cuts, sleeps, gap_ns)
     following = np.where(p.last, p.at_ns, np.append(p.at_ns[1:], p.at_ns[-1:]))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Marks, covered_before
+from graphlink.depend.timeline import EulerTour, covered_before
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import take
 
@@ -81,7 +81,7 @@ class Points:
 _EARLY, _MARK, _FALL, _WAKE, _CUT, _LAUNCH = range(6)  # order of points at one time behind one mark
 
 
-def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
+def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
     """Find all points, with the nodes that open. Cost: O(n log n)."""
     kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps)
     order = np.lexsort((kind, at_ns, segment))
@@ -102,7 +102,7 @@ def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: i
     return Points(at_ns, owner, opens, sleep, falls, begins, last)
 
 
-def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
+def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
     """(kind, position, mark it lies behind, row of Sleeps), unsorted."""
     axis = marks.axis
     heads = marks.bounds[:-1]

@@ -22,7 +22,7 @@ from graphlink.depend.devicetime import stream_order
 from graphlink.depend.merge import Dependencies
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
-from graphlink.depend.timeline import Axis, Elements, Marks, Neighbours
+from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import spread, take
@@ -51,7 +51,7 @@ class Spins:
     untold_ns: int
 
 
-def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept: Sleeps) -> Spins:
+def spins(linked: Linked, found: Dependencies, el: Elements, marks: EulerTour, slept: Sleeps) -> Spins:
     """Find waits that poll. Cost: O(n log n)."""
     silent, op = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
     device, axis = linked.trace.device, marks.axis
@@ -85,7 +85,7 @@ def _awake(axis: Axis, slept: Sleeps, from_ns: I64, until_ns: I64) -> Bool:
     return np.append(wakes[order], -1)[last] <= from_ns
 
 
-def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> Blocked:
+def _silences(linked: Linked, marks: EulerTour, slept: Sleeps) -> Blocked:
     """Stretches of 100 us and more inside an op, without any mark or call and not asleep."""
     calls, axis = linked.trace.calls, marks.axis
     n = len(marks.at_ns)
@@ -105,7 +105,7 @@ def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> Blocked:
     return take(Blocked(owner, starts, ends), _awake(axis, slept, starts, ends))
 
 
-def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: Blocked) -> tuple[Blocked, I32]:
+def _behind_launches(linked: Linked, el: Elements, marks: EulerTour, silent: Blocked) -> tuple[Blocked, I32]:
     """(silences, the device op that the thread launched last before each); those without one inside the silent op are left out."""
     calls, axis = linked.trace.calls, marks.axis
     row = np.flatnonzero(linked.device_call != NOWHERE)

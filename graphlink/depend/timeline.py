@@ -104,7 +104,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class EulerTour:
     """The Euler tour, two marks an element, positions on ``axis`` ascending: what rounding put out of order is moved up.
 
     ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where each element's
@@ -198,7 +198,7 @@ def _last_synchronisation(linked: Linked) -> int:
     return last if len(mine) and not any(found.any() for found in later) else NOWHERE
 
 
-def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:
+def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> EulerTour:
     """Make the Euler tour of ``el``, all within [rank_start_ns, rank_end_ns]. Cost: O(elements)."""
     n = len(el.tid)
     depth, size = [0] * n, [1] * n
@@ -217,4 +217,4 @@ def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:
     at_ns[begin], at_ns[end] = axis.of(el.tid, el.start_ns), axis.of(el.tid, el.end_ns)
     owner[begin], owner[end] = np.arange(n), el.parent
     begins[begin] = True
-    return Marks(axis, np.maximum.accumulate(at_ns), owner, begins, begin, np.append(begin[first], 2 * n))
+    return EulerTour(axis, np.maximum.accumulate(at_ns), owner, begins, begin, np.append(begin[first], 2 * n))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from graphlink.graph.order import Edges
+from graphlink.graph.order import IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.records import Short
 from graphlink.tables import begins, concat
@@ -76,7 +76,7 @@ class Fault(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Deps(Short, Edges):
+class Deps(Short, IncomingEdges):
     """Dependencies of one sort: of positions in the file on positions in it, in the order of the file.
 
     ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry resolves, none stands twice at a node, none leads to its own node; cycles

@@ -39,7 +39,7 @@ SHARES: Final = tuple(s.name.lower() for s in Share)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CriticalPath(Short):
+class CriticalChain(Short):
     """The chain of nodes that a replay's end hangs on, first node first: each was held back by the one before it.
 
     All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
@@ -74,7 +74,7 @@ def share(part: int, total: int) -> float:
     return round(part / total, 6) if total else 0.0
 
 
-def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
+def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalChain:
     """Walk back from the node that ends last, always to the dependency that held the node back longest: that ended last, a launch with its
     latency.
 
@@ -85,7 +85,7 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
     return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns).lag_ns, shares)
 
 
-def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalPath:
+def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalChain:
     """As ``critical_path``, with the lag of each edge."""
     held = held_by(graph.first, graph.source, end_ns, lag_ns)
     path: list[int] = []
@@ -116,13 +116,13 @@ def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> 
     return held
 
 
-def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalPath:
+def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalChain:
     cost, share, kind = np.diff(end_ns[path], prepend=0), shares[path], graph.kind[path]
     delay = cost - graph.duration_ns[path]
     by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
     by_share[Share.IDLE.name.lower()] += int(delay.sum())
     edge = np.append(NOWHERE, graph.edge_kind[dependency[1:]])[: len(path)].astype(np.int32)
-    return CriticalPath(
+    return CriticalChain(
         node=path,
         cost_ns=cost,
         late_ns=delay,

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from graphlink.graph import relief
-from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs
+from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
 from graphlink.graph.latency import Costs
 from graphlink.graph.names import Names
 from graphlink.graph.slack import Slack, crossing, least_over, length_ns
@@ -67,7 +67,7 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, share: U8, named: Names, top: int = 100) -> Gains:
+def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, named: Names, top: int = 100) -> Gains:
     """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share.
 
     ``late``, ``path``: slack and critical path of the replay; ``share``, ``named``: what each node's time counts as, and its name.
@@ -109,7 +109,7 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, sha
     )
 
 
-def _single_gains(graph: Graph, late: Slack, path: CriticalPath, work_ns: I64) -> I64:
+def _single_gains(graph: Graph, late: Slack, path: CriticalChain, work_ns: I64) -> I64:
     """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     cost = work_ns[path.node]
     avoiding = crossing(graph, late, path.node, past=True, below_ns=int(cost.max(initial=0)))
@@ -138,7 +138,7 @@ class _Groups:
     gain_ns: I64  # NOWHERE where it is not known yet
 
     @classmethod
-    def of(cls, label: I32, work_ns: I64, path: CriticalPath, alone_ns: I64) -> _Groups:
+    def of(cls, label: I32, work_ns: I64, path: CriticalChain, alone_ns: I64) -> _Groups:
         working = (label != NOWHERE) & (work_ns > 0)
         labels = int(label.max(initial=NOWHERE)) + 1
         on_path = path.node[working[path.node]]

@@ -16,16 +16,16 @@ PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the ans
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class IncomingEdges:
     """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
 
     first: I64
     source: I64 | I32
 
     @staticmethod
-    def of(count: int, source: I64, target: I64) -> Edges:
+    def of(count: int, source: I64, target: I64) -> IncomingEdges:
         by_target = np.argsort(target, kind="stable")
-        return Edges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
+        return IncomingEdges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
 
     @property
     def target(self) -> I64:
@@ -44,7 +44,7 @@ class Before:
 class Reach:
     """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
 
-    def __init__(self, edges: Edges, order: I64, lane: I64):
+    def __init__(self, edges: IncomingEdges, order: I64, lane: I64):
         """``lane`` by node: where nodes follow each other (thread, stream); chains stay in their lanes. Linear."""
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
@@ -108,7 +108,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class OrderedNodes:
     """Some nodes, one after the other, with all edges that enter them: slices of columns of nodes and of edges."""
 
     nodes: slice
@@ -130,7 +130,7 @@ class Block:
         return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 
-def blocks(first: I64) -> Iterator[Block]:
+def blocks(first: I64) -> Iterator[OrderedNodes]:
     """Yield the nodes of a graph a block at a time, lowest first (``first``: CSR by target, as in ``Graph``).
 
     What is made of a block stays in the processor's cache, and in memory that is used again. A column of all edges does neither: the
@@ -139,4 +139,4 @@ def blocks(first: I64) -> Iterator[Block]:
     last = len(first) - 1
     for low in range(0, last, BLOCK):
         bounds = first[low : min(low + BLOCK, last) + 1]
-        yield Block(slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
+        yield OrderedNodes(slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])

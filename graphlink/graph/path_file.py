@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.graph.critical import SHARES, CriticalPath, ShareNs, path_by_lags, shares
+from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.names import Names, names
 from graphlink.graph.slack import slack
@@ -63,7 +63,7 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
 class Explained:
     """The critical path of a replay, the slack of each node (``slack_ns``), their names, and the largest gains."""
 
-    path: CriticalPath
+    path: CriticalChain
     slack_ns: I64
     names: Names
     gains: Gains

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
-from graphlink.graph.critical import CriticalPath
+from graphlink.graph.critical import CriticalChain
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.link.call_roles import Role, roles
@@ -79,7 +79,7 @@ def sync_points(graph: Graph) -> list[SyncPoint]:
 SyncGain = tuple[SyncPoint, int, int]  # a point, what the critical path waited for there, and what its edges cost the replay, in ns
 
 
-def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: CriticalPath) -> list[SyncGain]:
+def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: CriticalChain) -> list[SyncGain]:
     """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
     Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources

@@ -33,17 +33,6 @@ def order_of(trace: Trace, call: I32) -> Succession:
     The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on the stream of
     the record before that has ended. A record counts where the number of its stream tells the device, too.
     """
-    device = trace.device
-    first, second = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
-    source, target, waits = _named(trace, call)
-    before, after = np.concatenate([first, source]), np.concatenate([second, target])
-    gap_ns = device.start_ns[after] - device.end_ns[before]
-    every = Succession(before, after, gap_ns, np.repeat([False, True], [len(first), len(source)]), waits)
-    return take(every, np.abs(gap_ns) <= MOST_NS)
-
-
-def _named(trace: Trace, call: I32) -> tuple[I64, I64, Evidence]:
-    """(before, after) as rows name them, and what was waited for through them."""
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     wait, record, number = _waiting(trace)
     launched = np.flatnonzero(call != NOWHERE)
@@ -58,8 +47,13 @@ def _named(trace: Trace, call: I32) -> tuple[I64, I64, Evidence]:
     over = _next((syncs.device[sync], syncs.stream[sync], place[sync_call[sync]]), asked)
     held, known = target != NOWHERE, over != NOWHERE
     # exact, but no sign of how late a call returns: it may have waited for later work, too
-    every = np.ones(np.count_nonzero(known), np.bool_)
-    return source[held], launched[target[held]], returned(trace, source[known], sync_call[sync[over[known]]], every, ~every)
+    certain = np.ones(np.count_nonzero(known), np.bool_)
+    waits = returned(trace, source[known], sync_call[sync[over[known]]], certain, ~certain)
+    first, second = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
+    before, after = np.concatenate([first, source[held]]), np.concatenate([second, launched[target[held]]])
+    gap_ns = device.start_ns[after] - device.end_ns[before]
+    every = Succession(before, after, gap_ns, np.arange(len(before)) >= len(first), waits)
+    return take(every, np.abs(gap_ns) <= MOST_NS)
 
 
 def _waiting(trace: Trace) -> tuple[I64, I64, I64]:

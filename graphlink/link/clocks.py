@@ -18,7 +18,7 @@ from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence,
 from graphlink.link.clock_order import Succession, order_of
 from graphlink.link.clock_windows import Windows, of_devices
 from graphlink.link.launch import joined, rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Clocks, DeviceClock, Trace
+from graphlink.model import I32, I64, NOWHERE, DeviceClock, DeviceClocks, Trace
 from graphlink.tables import concat, take
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
@@ -34,7 +34,7 @@ def on_host_clock(trace: Trace) -> Trace:
     return replace(trace, device=take(moved, order), clocks=take(found, order))
 
 
-def clocks(trace: Trace, call: I32) -> Clocks:
+def clocks(trace: Trace, call: I32) -> DeviceClocks:
     """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE without one.
 
     O(n log n).
@@ -58,7 +58,7 @@ def clocks(trace: Trace, call: I32) -> Clocks:
             out[rows.row] = _offsets(windows, rows)
             changes_ns = rows.start_ns[1:][np.diff(out[rows.row]) != 0]
             changed |= dict.fromkeys(devices, changes_ns)
-    return Clocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=n in anchored) for n in numbers))
+    return DeviceClocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=n in anchored) for n in numbers))
 
 
 def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:

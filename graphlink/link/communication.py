@@ -8,6 +8,7 @@ it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the na
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -60,8 +61,8 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     calls = _recorded_calls(linked)
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(groups)
-    comm, may_be, bare = _evidence(linked, calls)
-    ops = typed.table(linked, _device_rows(linked, calls, comm, bare), _host_rows(linked, calls))
+    evidence = _evidence(linked, calls)
+    ops = typed.table(linked, _device_rows(linked, calls, evidence), _host_rows(linked, calls))
     warnings = [
         f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
     ]
@@ -72,7 +73,7 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     uncounted = "a COMP_NODE whose time counts as communication"
     warnings += [f"communication without parameters or group, {uncounted}: {n} x {name}" for name, n in typed.unknown.items()]
     warnings += [f"further kernels of one call, {uncounted}: {n} x {name}" for name, n in typed.doubled.items()]
-    doubtful = _doubtful(linked.trace, may_be)
+    doubtful = _doubtful(linked.trace, evidence.doubtful)
     warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
     return Communication(
         ops,
@@ -240,15 +241,14 @@ class CommRow:
 def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
     """Return the device rows and the host rows that ``communication`` types; O(n log n) in rows."""
     calls = _recorded_calls(linked)
-    comm, _, bare = _evidence(linked, calls)
-    return _device_rows(linked, calls, comm, bare), _host_rows(linked, calls)
+    return _device_rows(linked, calls, _evidence(linked, calls)), _host_rows(linked, calls)
 
 
-def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[CommRow]:
+def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
     trace, op = linked.trace, _launching_ops(linked)
-    rows = np.flatnonzero(comm)
+    rows = np.flatnonzero(evidence.comm)
     ranges = _range_names(linked, rows)
-    coalesced = waiting_calls(linked, calls.host, op, rows[bare[rows]].tolist())
+    coalesced = waiting_calls(linked, calls.host, op, rows[evidence.bare[rows]].tolist())
     found, begun = [], set()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
@@ -266,10 +266,16 @@ def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[
     return found
 
 
-def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
-    """Tell of each device row whether it is communication, may be some, and is a backend's without a recorded call of its own.
+class _Evidence(NamedTuple):
+    """Of each device row, whether it is communication, may be some, and is a backend's without a recorded call of its own."""
 
-    Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
+    comm: Bool
+    doubtful: Bool
+    bare: Bool
+
+
+def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
+    """Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
 
     In a call's op all is communication but what is computation by its name. Copies are copies.
     """
@@ -287,7 +293,7 @@ def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
     kernel = device.kind == DeviceKind.KERNEL
     comm = kernel & (own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION))))
     doubtful = kernel & ~comm & open_ & ((named == Meaning.DOUBTFUL) | (around == Meaning.DOUBTFUL))
-    return comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op]
+    return _Evidence(comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op])
 
 
 def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:

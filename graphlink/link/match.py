@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import Names, common_names
+from graphlink.link.names import HostNames, common_names
 from graphlink.link.order import match_by_order
 from graphlink.link.provenance import differences
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
@@ -63,7 +63,7 @@ def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
     return out if (out != NOWHERE).any() else None
 
 
-def _refuse_other_run(trace: Trace, et: HostTrace, names: Names, pairs: I32, wrong: Bool) -> None:
+def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32, wrong: Bool) -> None:
     shared, unequal = int(np.count_nonzero(pairs != NOWHERE)), int(np.count_nonzero(wrong))
     allowed = max(MAX_WRONG_NAMES, MAX_WRONG_SHARE * shared)
     if unequal <= allowed and shared - unequal >= MIN_RIGHT_SHARE * shared:
@@ -80,7 +80,7 @@ def _refuse_other_run(trace: Trace, et: HostTrace, names: Names, pairs: I32, wro
     )
 
 
-def _coverage(names: Names, only_kineto: Bool, only_et: Bool, is_node: Bool) -> list[str]:
+def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool) -> list[str]:
     """Warnings where a side lacks rows of names that it does have elsewhere: it covers fewer iterations, or a shorter window."""
     in_kineto, in_et = names.present(names.kineto), names.present(names.et[is_node])
     notes = []

@@ -13,7 +13,7 @@ ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class HostNames:
     """``kineto`` and ``et`` have a code a row; ``text[code]`` is the spelling, the same for both sides."""
 
     kineto: I64
@@ -31,7 +31,7 @@ class Names:
         return found
 
 
-def common_names(trace: Trace, et: HostTrace | None) -> Names:
+def common_names(trace: Trace, et: HostTrace | None) -> HostNames:
     """Number the host names of both sides; ``et`` is empty where there is none."""
     codes: dict[str, int] = {}
 
@@ -42,4 +42,4 @@ def common_names(trace: Trace, et: HostTrace | None) -> Names:
 
     kineto = numbered(trace.strings)[trace.host.name]
     other = numbered(et.strings)[et.name] if et is not None else np.zeros(0, np.int64)
-    return Names(kineto, other, tuple(codes))
+    return HostNames(kineto, other, tuple(codes))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import ASYNC_PREFIX, Names
+from graphlink.link.names import ASYNC_PREFIX, HostNames
 from graphlink.model import I32, I64, NOWHERE, Bool, HostTrace, Trace
 
 MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear
@@ -31,7 +31,7 @@ class _Sequence:
         return self.codes.tobytes()
 
 
-def match_by_order(trace: Trace, et: HostTrace, names: Names) -> tuple[I32, list[str]]:
+def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, list[str]]:
     """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places that were guessed).
 
     Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
@@ -64,7 +64,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: Names) -> tuple[I32, list
     return pairs, notes
 
 
-def _run_elsewhere(trace: Trace, names: Names) -> Bool:
+def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
     """Names of ranges on threads that have nothing but gloo's."""
     gloo = np.fromiter((text.startswith(ASYNC_PREFIX) for text in names.text), np.bool_, len(names.text))[names.kineto]
     return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
@@ -153,7 +153,7 @@ def _agreement(a: I64, b: I64) -> int:
     return int(np.count_nonzero(known & (a == b)) - np.count_nonzero(known & (a != b)))
 
 
-def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: Names) -> str:
+def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: HostNames) -> str:
     """The first position at which an ET thread differs from the free Kineto thread that it follows longest."""
     if not kineto:
         return f"ET thread {node.tid} has no Kineto thread left to be paired with"

@@ -18,7 +18,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import varint, varints
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.perfetto.slices import Slices, events
+from graphlink.perfetto.slices import SliceEvents, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
@@ -77,7 +77,7 @@ NO_ARROWS: Final = Arrows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class PerfettoTrace:
     """What a rank shows. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``; times are ns since ``epoch_ns``."""
 
     rank: int
@@ -90,7 +90,7 @@ class Trace:
     arrows: Arrows = NO_ARROWS
 
 
-def encode(trace: Trace) -> Iterator[bytes]:
+def encode(trace: PerfettoTrace) -> Iterator[bytes]:
     """The packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
     number = {word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)}
     args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
@@ -126,7 +126,7 @@ def framed(packet: pb.TracePacket) -> bytes:
     return b"\x0a" + varint(len(data)) + data
 
 
-def _heads(trace: Trace, words: dict[int, str]) -> Iterator[bytes]:
+def _heads(trace: PerfettoTrace, words: dict[int, str]) -> Iterator[bytes]:
     """What processes and tracks are. ``words``: texts of arguments by number."""
     for i, process in enumerate(trace.processes):
         labels = [process.label] if process.label else []
@@ -141,11 +141,11 @@ def _heads(trace: Trace, words: dict[int, str]) -> Iterator[bytes]:
         yield from _track_heads(trace, i, track, names[i], {code: words[code] for code in texts[i]})
 
 
-def _pid(trace: Trace, process: int) -> int:
+def _pid(trace: PerfettoTrace, process: int) -> int:
     return trace.rank % RANKS + 1 + trace.processes[process].number * RANKS
 
 
-def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
+def _track_heads(trace: PerfettoTrace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
     """What the sequence is: its clock, its track, and the strings that its packets name by number."""
     mine = sequence(trace.rank, i)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE)
@@ -170,11 +170,11 @@ def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: di
     yield framed(pb.TracePacket(trusted_packet_sequence_id=mine, track_descriptor=descriptor))
 
 
-def _arg_names(trace: Trace) -> list[str]:
+def _arg_names(trace: PerfettoTrace) -> list[str]:
     return list(dict.fromkeys(arg.name for arg in trace.args))
 
 
-def _used(trace: Trace) -> tuple[list[list[int]], list[list[int]]]:
+def _used(trace: PerfettoTrace) -> tuple[list[list[int]], list[list[int]]]:
     """By track the names and the texts that its slices use."""
     track = trace.slices.track.astype(np.int64)
     texts = [arg for arg in trace.args if arg.words is not None]
@@ -208,7 +208,7 @@ def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
     return at[order], value[order], encode
 
 
-def _packets(trace: Trace, order: tuple[I32, Bool, I64]) -> Iterator[bytes]:
+def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
     """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
     sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
@@ -246,7 +246,7 @@ def _since(track: I32, time_ns: I64) -> I64:
     return time_ns - before
 
 
-def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
+def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
 
     def annotation(head: bytes) -> Callable[[I64], _Rows]:
@@ -268,7 +268,7 @@ def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
     ]
 
 
-def _flows(trace: Trace, begin_of: I64) -> list[_Detail]:
+def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
 
     def fixed(tag: bytes) -> Callable[[I64], _Rows]:

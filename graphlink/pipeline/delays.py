@@ -20,7 +20,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communic
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows
-from graphlink.pipeline.records import Cause, Delays, Phase, Spans
+from graphlink.pipeline.records import Cause, Delays, Pass, Spans
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
@@ -81,7 +81,7 @@ def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange:
 
 
 def _idle(worked: Worked) -> Spans:
-    mine = worked.ranges.phase != Phase.OPT
+    mine = worked.ranges.phase != Pass.OPT
     work = spans.union(worked.work.start_ns, worked.work.end_ns)
     return spans.complement(work, int(worked.ranges.start_ns[mine].min()), int(worked.ranges.end_ns[mine].max()))
 

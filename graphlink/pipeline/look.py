@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final, NamedTuple
 
-from graphlink.pipeline.records import Cause, Phase
+from graphlink.pipeline.records import Cause, Pass
 
-FIRST_CAUSE: Final = len(Phase)  # a look is a phase, or a cause behind them
+FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
 MOST_LINES: Final = 3  # for chunk 3 and all later ones
 PHASE_TEXT: Final = {
-    Phase.F: "forward",
-    Phase.B: "full backward",
-    Phase.I: "input gradient",
-    Phase.W: "weight gradient",
-    Phase.OPT: "optimizer",
+    Pass.F: "forward",
+    Pass.B: "full backward",
+    Pass.I: "input gradient",
+    Pass.W: "weight gradient",
+    Pass.OPT: "optimizer",
 }
-FILL: Final = {Phase.F: "#0076cc", Phase.B: "#f5bf1e", Phase.I: "#c77398", Phase.W: "#005a45", Phase.OPT: "#9c2a00"}
+FILL: Final = {Pass.F: "#0076cc", Pass.B: "#f5bf1e", Pass.I: "#c77398", Pass.W: "#005a45", Pass.OPT: "#9c2a00"}
 _DARK_TEXT: Final = 0.179  # luminance of a fill on which black and white text have the same contrast
 
 
@@ -88,7 +88,7 @@ def style(looks: Iterable[int]) -> str:
     dark = _page_rules("dark")
     for look in used:
         if look < FIRST_CAUSE:
-            fill = FILL[Phase(look)]
+            fill = FILL[Pass(look)]
             ink = "#000" if luminance(fill) > _DARK_TEXT else "#fff"
             rules += [f".p{look}{{fill:{fill}}}", f".x.p{look}{{fill:{ink}}}", f".k.p{look}{{fill:none;stroke:{ink};pointer-events:none}}"]
         else:

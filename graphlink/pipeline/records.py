@@ -27,7 +27,7 @@ Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 
 
-class Phase(IntEnum):
+class Pass(IntEnum):
     """The contract's phases: B is the full backward, I the input gradient and W the weight gradient of a split one."""
 
     F = 0
@@ -63,7 +63,7 @@ class Ranges:
     of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name said it.
     """
 
-    phase: U8  # Phase
+    phase: U8  # Pass
     step: I64
     stage: I64
     chunk: I64
@@ -207,7 +207,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class RunPipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
     ``ranks``, ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run was given its ranges

@@ -27,14 +27,14 @@ import numpy as np
 
 from graphlink.model import I64, U8, Bool
 from graphlink.pipeline.grouped import counted
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 
 SCHEDULES: Final = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # names of the contract
 UNKNOWN: Final = "unknown"
 V_SHAPED: Final = ("ZB-V", "DualPipe")
 SPLIT: Final = ("ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # run I and W apart (DualPipe: some)
 ONE_CHUNK: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")
-F, B, I, W = Phase.F, Phase.B, Phase.I, Phase.W  # noqa: E741
+F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Order:
     outputs leave when it ends.
     """
 
-    phase: U8  # Phase
+    phase: U8  # Pass
     stage: I64
     microbatch: I64
     paired: Bool
@@ -153,7 +153,7 @@ def _turns(
     back_chunk, back = chunks - 1 - chunk, microbatch
     if last_first:
         back_chunk, back = back_chunk[::-1], back[::-1]
-    phases = [Phase.F, Phase.I, Phase.W] if schedule in SPLIT else [Phase.F, Phase.B]
+    phases = [Pass.F, Pass.I, Pass.W] if schedule in SPLIT else [Pass.F, Pass.B]
     hops = 2 if schedule == "ZB-H2" or (schedule == "interleaved" and chunks > 1) else 1
     out = []
     for rank in range(stages):
@@ -220,7 +220,7 @@ def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
     return Order(phase.astype(np.uint8), _stages("DualPipe", rank, stages)[chunk], microbatch + each * chunk, paired)
 
 
-def _columns(steps: list[tuple[Phase, int]]) -> tuple[I64, I64]:
+def _columns(steps: list[tuple[Pass, int]]) -> tuple[I64, I64]:
     """Return phases and chunks."""
     phase, chunk = np.array(steps, np.int64).reshape(-1, 2).T.copy()
     return phase, chunk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -60,10 +60,16 @@ def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
     return least, hits[np.searchsorted(hits, first)]
 
 
-def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> tuple[I64, I64, int]:
-    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
+class Shifts(NamedTuple):
+    """The shift of each rank, its uncertainty where bounds hold it, else 0, and by how much bounds are missed."""
 
-    These are the shift of each rank in ns, its uncertainty where bounds hold it, else 0, and by how much bounds are missed.
+    shift_ns: I64
+    uncertainty_ns: I64
+    slack_ns: int
+
+
+def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
+    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
 
     Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
     before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.
@@ -90,7 +96,7 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     np.fill_diagonal(bound, 0)
     slack, tight = solved(bound)
     shift, width = _placed(tight)
-    return shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack
+    return Shifts(shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack)
 
 
 def _worst(use: I64, group: I32, room: I64) -> list[I64]:

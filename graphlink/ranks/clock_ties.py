@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,10 +163,18 @@ def medians(value: F64, group: I64, count: int) -> F64:
     return out
 
 
-def lines(ties: Ties, pairs: Pairs) -> tuple[F64, F64, I64, F64]:
-    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway: hub_ns - other_ns = level + slope * other_ns.
+class PairLines(NamedTuple):
+    """A line of each pair: hub_ns - other_ns = level + slope * other_ns; how many ties agree with it, and their median deviation."""
 
-    Return level, slope, how many ties agree with each line, and their median deviation from it.
+    level: F64
+    slope: F64
+    near: I64
+    deviation: F64
+
+
+def lines(ties: Ties, pairs: Pairs) -> PairLines:
+    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway.
+
     The slope is the median over ends half the pair's ends apart.
     """
     total = len(pairs.count)
@@ -185,7 +193,7 @@ def lines(ties: Ties, pairs: Pairs) -> tuple[F64, F64, I64, F64]:
     use = steep < flat / 2
     level, slope, deviation = np.where(use, sloped, level), np.where(use, slope, 0.0), np.where(use, steep, flat)
     off = np.abs(ties.hub_ns - ties.other_ns - level[pairs.of] - slope[pairs.of] * ties.other_ns)
-    return level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation
+    return PairLines(level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation)
 
 
 def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:

@@ -14,7 +14,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
 from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash
 from graphlink.ranks.byorder import by_order
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
-from graphlink.ranks.records import Conflict, GroupKey, Unmatched
+from graphlink.ranks.records import Conflict, GroupKey, UnmatchedOps
 
 WHERE: Final = ("before", "between", "after", "everywhere")
 
@@ -179,7 +179,7 @@ def _whole(ops: Ops) -> Pairs:
     return np.arange(len(ops)), ()
 
 
-def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool) -> tuple[list[Unmatched], list[Conflict]]:
+def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool) -> tuple[list[UnmatchedOps], list[Conflict]]:
     """Name everything that does not stand at a place of ``met``: ops that others lack, and ops that are something else there.
 
     Linear in ops, and in members for each run of ops that somebody lacks.
@@ -189,7 +189,7 @@ def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool
     taken = [np.zeros(len(member), np.bool_) for member in members]
     conflicts = _conflicts(group, members, lineup, taken)
     known: dict[bytes, tuple[int, ...]] = {}  # the same run of places is asked for by every member that has it
-    unmatched: list[Unmatched] = []
+    unmatched: list[UnmatchedOps] = []
     for k, member in enumerate(members):
         mine = lineup.at[k]
         matched = mine[met & (mine >= 0)]
@@ -205,7 +205,7 @@ def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool
             if places not in known:
                 known[places] = _lacking(members, lineup, place[run])
             unmatched.append(
-                Unmatched(
+                UnmatchedOps(
                     rank=member.comms.rank,
                     group=group,
                     where=WHERE[where[first]],

@@ -19,7 +19,7 @@ from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.ranks.aligned import Lines, Ops
 from graphlink.ranks.group_ids import common
 from graphlink.ranks.lineup import leftovers, line_up, usable
-from graphlink.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
+from graphlink.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, UnmatchedOps
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -28,7 +28,7 @@ _Channel = tuple[int, int, int]  # source, target, tag
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
+class _CallSeries:
     """All collectives of a group, or all messages of a channel: what one rank sends another in one group with one tag.
 
     ``members``: the recorded ranks of the group, or both ends of the channel, by rank. ``in_step``: sequence numbers mean the same on all.
@@ -41,7 +41,7 @@ class _Calls:
     in_step: bool = True
 
 
-_Met = tuple[_Calls, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
+_Met = tuple[_CallSeries, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
 
 
 def match(ranks: Sequence[RankComms]) -> Matching:
@@ -54,7 +54,7 @@ def match(ranks: Sequence[RankComms]) -> Matching:
     collectives = list(_collectives(ranks, labels, alone))
     collectives.sort(key=lambda one: -max(len(rows) for _, rows in one.members))  # many ops tell the clocks for few
     met: list[_Met] = []
-    unmatched: list[Unmatched] = []
+    unmatched: list[UnmatchedOps] = []
     conflicts: list[Conflict] = []
     by_sequence = 0
     for calls in (*collectives, *_channels(ranks, labels, alone)):
@@ -94,7 +94,7 @@ def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
     return [{own: shared if users[shared] > 1 else own for own, shared in found[one.rank].items()} for one in ranks]
 
 
-def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_Calls]:
+def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_CallSeries]:
     """Yield each group that has several recorded members; what needs nobody else is counted in ``alone``."""
     own: dict[GroupKey, dict[int, I32]] = defaultdict(dict)
     position = {one.rank: k for k, one in enumerate(ranks)}
@@ -111,10 +111,10 @@ def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str
             alone[why] += sum(len(of_rank[r]) for r in here if r in of_rank)
         elif any(r in of_rank for r in here):
             members = [(position[r], of_rank.get(r, nothing)) for r in here]
-            yield _Calls(group, CommKind.COLLECTIVE, members, complete=len(here) == len(group[0]))
+            yield _CallSeries(group, CommKind.COLLECTIVE, members, complete=len(here) == len(group[0]))
 
 
-def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_Calls]:
+def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_CallSeries]:
     """Yield every channel whose two ranks were recorded; messages to or from others are counted in ``alone``.
 
     Where the ends of a channel name different groups, source, target and tag decide. n log n in messages.
@@ -140,7 +140,7 @@ def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) 
         in_step = _in_step(ranks, of_channel)
         for members in of_channel:
             by_rank = sorted(members, key=lambda one: ranks[one[0]].rank)
-            yield _Calls(group, CommKind.SEND, by_rank, in_step=in_step)
+            yield _CallSeries(group, CommKind.SEND, by_rank, in_step=in_step)
 
 
 def _alike(columns: Sequence[NDArray[np.integer[Any]]]) -> list[I64]:
@@ -193,7 +193,7 @@ def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) ->
     return shared > 0 and 10 * shared >= 9 * expected
 
 
-def _ops(ranks: Sequence[RankComms], calls: _Calls) -> list[Ops]:
+def _ops(ranks: Sequence[RankComms], calls: _CallSeries) -> list[Ops]:
     """Return the ops of each member; sizes are not compared of types that may differ in size in this group."""
     free = {int(CollectiveType.ALL_TO_ALL)}
     for position, rows in calls.members:

@@ -5,7 +5,7 @@ Glossary
   group     a communicator, the same on all ranks: members in ring order and a name.
   meeting   one collective or message as all its ranks see it: an op of each member.
 
-Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``Clocks`` says how to bring them onto the run's.
+Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``AlignedClocks`` says how to bring them onto the run's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Meetings:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmatched:
+class UnmatchedOps:
     """Ops of a rank in a row, of one group, that other ranks lack.
 
     ``where``: ``before`` what all have, ``after`` it, ``between`` (dropped there), or ``everywhere`` (nothing of the group meets).
@@ -102,7 +102,7 @@ class Matching:
     """
 
     meetings: Meetings
-    unmatched: tuple[Unmatched, ...]
+    unmatched: tuple[UnmatchedOps, ...]
     conflicts: tuple[Conflict, ...]
     alone: dict[str, int]
     by_sequence: int  # meetings found by sequence number; the others by function, size and order
@@ -139,7 +139,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock(Line):
+class AlignedClock(Line):
     """A rank's clock: the run's by its own.
 
     ``residual_ns``: median of what matched ends still differ by; 0 where nothing was fitted. ``shares``: the rank whose clock it was taken
@@ -153,9 +153,9 @@ class Clock(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
-    """One ``Clock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two ranks."""
+class AlignedClocks:
+    """One ``AlignedClock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two ranks."""
 
-    clocks: tuple[Clock, ...]
+    clocks: tuple[AlignedClock, ...]
     residual_ns: int
     warnings: tuple[str, ...]

@@ -31,7 +31,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clock_ties import F64
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
-from graphlink.ranks.records import Clocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
 
 SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
 _PARTLY: Final = (
@@ -43,7 +43,7 @@ _FEWEST_LATER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class MeetingTimes:
     """One entry a meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
 
     ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much after the one before
@@ -63,17 +63,17 @@ class Times:
     transfer_part_ns: I64
 
 
-def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
+def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks) -> MeetingTimes:
     """Time all meetings on the run's clock. Linear in members, about a million at a time."""
     own = {name: column(ranks, name) for name in ("on_host", "kind", "bytes")}
     own |= {name: on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns")}
     known = np.array([c.known for c in clocks.clocks], np.bool_)
     parts = [_block(own, meetings, known, at) for at in blocks(ranks, meetings)]
-    return Times(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return MeetingTimes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
-    """Return the columns of ``Times`` of the meetings ``at``; ``own``: columns of all ops."""
+    """Return the columns of ``MeetingTimes`` of the meetings ``at``; ``own``: columns of all ops."""
     start, end = own["start_ns"][at.op], own["end_ns"][at.op]
     duration = end - start
     first, last = np.minimum.reduceat(start, at.first), np.maximum.reduceat(start, at.first)
@@ -149,7 +149,7 @@ WORDS: Final = {
 }
 
 
-def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found: Times) -> U8:
+def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, found: MeetingTimes) -> U8:
     """Judge which meetings to exclude from sums: an ``Apart`` a meeting.
 
     A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
@@ -172,7 +172,7 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found:
     return out
 
 
-def _first(meetings: Meetings, found: Times) -> tuple[Bool, Bool]:
+def _first(meetings: Meetings, found: MeetingTimes) -> tuple[Bool, Bool]:
     """Is it the first of any member's recording, and of the late rank's?"""
     first, of_late = np.zeros(len(meetings.kind), np.bool_), np.zeros(len(meetings.kind), np.bool_)
     for rank, of_op in enumerate(meetings.of_op):
@@ -184,7 +184,7 @@ def _first(meetings: Meetings, found: Times) -> tuple[Bool, Bool]:
     return first, of_late
 
 
-def _overhead(ranks: Sequence[RankComms], clocks: Clocks, found: Times, wide: Bool) -> Bool:
+def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingTimes, wide: Bool) -> Bool:
     """Did the profiler work on the late rank for at least half of the time between the first and the last start?"""
     out = np.zeros(len(wide), np.bool_)
     order = np.flatnonzero(wide)

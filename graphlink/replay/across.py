@@ -16,7 +16,7 @@ from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
-from graphlink.replay.meetings import RECEIVE, Meetings, meetings
+from graphlink.replay.meetings import RECEIVE, Rendezvous, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
 from graphlink.replay.workload import Work, Workload, has_times, workload
@@ -197,7 +197,7 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
     )
 
 
-def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
+def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
     """Yield one entry a change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
@@ -221,7 +221,7 @@ def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name:
         )
 
 
-def _what(work: Workload, met: Meetings, node: int) -> str:
+def _what(work: Workload, met: Rendezvous, node: int) -> str:
     file, position = work.file_of(node), int(work.position[node])
     if met.code[node] == RECEIVE:
         return f"a message of tag {int(file.comm_tag[position])}, {int(file.comm_size[position]):,} bytes"

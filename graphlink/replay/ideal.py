@@ -20,7 +20,7 @@ IDEAL: Final = "ideal"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Replay(Short):
+class IdealReplay(Short):
     """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
 
     start_ns: I64
@@ -31,7 +31,7 @@ class Replay(Short):
         return int(self.end_ns.max(initial=0))
 
 
-def replay(graph: Graph, cost_ns: I64) -> Replay:
+def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
     """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
 
     ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns a node.
@@ -40,7 +40,7 @@ def replay(graph: Graph, cost_ns: I64) -> Replay:
     dependencies starts at 0.
     """
     end = longest_path(graph.first, graph.source, cost_ns)
-    return Replay(end - cost_ns, end)
+    return IdealReplay(end - cost_ns, end)
 
 
 def measured_ns(graph: Graph) -> int:
@@ -83,9 +83,11 @@ def play_ideal(work: Workload) -> Played:
     """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
-    held, kind, ended, _ = binding(work, end, work.lag_ns)
-    start = np.where(end != NOT_RUN, ended, NOT_RUN)
-    return Played(start, start, end, held, kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64))
+    bound = binding(work, end, work.lag_ns)
+    start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
+    return Played(
+        start, start, end, bound.dependency, bound.kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64)
+    )
 
 
 def _any_order(work: Workload) -> I64:

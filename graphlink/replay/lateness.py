@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
@@ -59,8 +59,7 @@ def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
-    _, _, ready, _ = binding(work, played.end_ns)
-    waited = played.start_ns[at] - ready[at]
+    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
     lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
     mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
     out = []
@@ -96,7 +95,7 @@ def _lane_name(row: I64) -> str:
     return f"thread {number}" if host else f"stream {number} of device {device}"
 
 
-def stuck(work: Workload, played: Played, meetings: Meetings | None = None) -> list[StuckEntry]:
+def stuck(work: Workload, played: Played, meetings: Rendezvous | None = None) -> list[StuckEntry]:
     """Return one entry a rank that did not finish, with the node at the head of those that never end. Linear."""
     out = []
     for (low, high), rank in zip(work.bounds, work.ranks, strict=True):
@@ -136,7 +135,7 @@ def _dependency(work: Workload, played: Played, node: int) -> str:
     return f"node {work.id(before)} ({work.name(before)[:60]}), which waits for it: a cycle"
 
 
-def _partner(work: Workload, played: Played, meetings: Meetings, node: int) -> str:
+def _partner(work: Workload, played: Played, meetings: Rendezvous, node: int) -> str:
     position, file = int(work.position[node]), work.file_of(node)
     if meetings.code[node] == COLLECTIVE:
         meeting = int(meetings.partner[node])

@@ -18,7 +18,7 @@ from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
 from graphlink.replay.lateness import drifts, slot_waits, stuck
-from graphlink.replay.meetings import Meetings, meetings
+from graphlink.replay.meetings import Rendezvous, meetings
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import PathEntry, RankEntry, Report, Run, WhatIf
@@ -70,7 +70,7 @@ def _replay(
     return changed.refused
 
 
-def _run(work: Workload, joined: Meetings | None, played: Played) -> Run:
+def _run(work: Workload, joined: Rendezvous | None, played: Played) -> Run:
     timed = all(map(has_times, work.files))
     measured = joined.measured_ns if timed and joined else measured_ns(work.files[0]) if timed else None
     return Run(
@@ -86,7 +86,7 @@ def _run(work: Workload, joined: Meetings | None, played: Played) -> Run:
     )
 
 
-def _what_if(before: Played, changed: Changed, joined: Meetings | None, after: Played) -> WhatIf:
+def _what_if(before: Played, changed: Changed, joined: Rendezvous | None, after: Played) -> WhatIf:
     return WhatIf(
         ranks=list(_ranks(changed.work, after, joined)),
         before_ns=before.total_ns,
@@ -168,14 +168,14 @@ def _timed_by_luck(files: Iterable[ChakraFile]) -> list[str]:
     return out
 
 
-def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Meetings | None, Played]:
+def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Rendezvous | None, Played]:
     if machine in JOINED:
         joined = meetings(work, groups, together=together)
         return joined, play_ranks(work, joined) if machine == RANKS else play_coupled(work, joined)
     return None, play_slots(work) if machine == ASTRA_SIM else play_ideal(work)
 
 
-def _ranks(work: Workload, played: Played, joined: Meetings | None) -> Iterator[RankEntry]:
+def _ranks(work: Workload, played: Played, joined: Rendezvous | None) -> Iterator[RankEntry]:
     for i, (rank, file) in enumerate(zip(work.ranks, work.files, strict=True)):
         begin = int(joined.begin_ns[i]) if joined else 0
         end = int(played.end_ns[work.offset[i] : work.offset[i + 1]].max(initial=begin))

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import publish
-from graphlink.graph.critical import CriticalPath, Share
+from graphlink.graph.critical import CriticalChain, Share
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
@@ -27,11 +27,11 @@ from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Track
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.group_ids import GroupIds
-from graphlink.ranks.records import Clock
+from graphlink.ranks.records import AlignedClock
 from graphlink.records import Short
-from graphlink.replay.ideal import Replay
+from graphlink.replay.ideal import IdealReplay
 from graphlink.tables import concat
 
 NAME: Final = "timeline.perfetto-trace"
@@ -49,13 +49,13 @@ DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD,
 class Joined(Short):
     """The part of a run's analysis that the files of one rank are written with.
 
-    ``ids`` holds every communicator of ``Prepared.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
+    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
     all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
     """
 
     ids: GroupIds
     world_size: int
-    clock: Clock | None = None
+    clock: AlignedClock | None = None
     unmatched: I32 | None = None
     size_bytes: Column = NO_COLUMN
     wait_ns: Column = NO_COLUMN
@@ -73,7 +73,7 @@ class Shown:
     comm: Communication
     joined: Joined
     found: Explained
-    played: Replay
+    played: IdealReplay
     beside: bool = False
     nccl: SideFiles | None = None
 
@@ -88,7 +88,7 @@ def part_name(rank: int) -> str:
     return f"timeline.{rank}.part"
 
 
-def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -> str:
+def join(folder: Path, ranks: Sequence[int], pipeline: RunPipeline | None = None) -> str:
     """Put the parts of ``ranks`` in ``folder`` together, in this order, and remove them; return the name of the file.
 
     What there is of a pipeline comes before them.
@@ -111,7 +111,7 @@ def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -
     return NAME
 
 
-def trace_of(shown: Shown) -> perfetto.Trace:
+def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
     channels."""
     graph, linked = shown.graph, shown.linked
@@ -154,7 +154,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
-    return perfetto.Trace(
+    return perfetto.PerfettoTrace(
         rank=shown.rank,
         epoch_ns=graph.epoch_ns,
         processes=tuple(processes),
@@ -166,7 +166,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     )
 
 
-def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
+def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> Slices:
     """Times since ``epoch_ns`` still, but as the run's clock has them. The order in which slices begin and end stays."""
     if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
         return slices
@@ -292,7 +292,7 @@ def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
     return [Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()])]
 
 
-def _path_args(critical: CriticalPath, first: int) -> list[Arg]:
+def _path_args(critical: CriticalChain, first: int) -> list[Arg]:
     """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)

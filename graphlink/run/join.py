@@ -15,14 +15,14 @@ from graphlink.model import I64, NOWHERE, Column, CommKind
 from graphlink.perfetto.packets import ACROSS, KIND_OF_FLOW, NO_ARROWS, Arrows
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.peers import TOLERANCE_NS
-from graphlink.pipeline.records import Pipeline, StageRun
+from graphlink.pipeline.records import RunPipeline, StageRun
 from graphlink.pipeline.stagerun import counted_alike, on_run_clock
 from graphlink.ranks import group_ids as groups
 from graphlink.ranks import summary
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.figures import Figures, figures
 from graphlink.ranks.match import match
-from graphlink.ranks.records import Clock, Clocks, Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Conflict, GroupKey, Matching, Meetings, RankComms, UnmatchedOps
 from graphlink.ranks.times import Apart
 from graphlink.run.job import Joined
 from graphlink.run.state import RankRows
@@ -31,7 +31,7 @@ log: Final = logging.getLogger("graphlink")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JoinedRanks:
     """All that the ranks of a run have in common.
 
     ``ranks``: of each rank what its files are written with, by rank. ``silent``: ranks of whose communication nothing is known;
@@ -40,15 +40,15 @@ class Run:
 
     ranks: dict[int, Joined]
     matching: Matching
-    clocks: Clocks
+    clocks: AlignedClocks
     figures: Figures
-    pipeline: Pipeline | None
+    pipeline: RunPipeline | None
     summary: summary.Run
     silent: tuple[int, ...]
     warnings: tuple[str, ...]
 
 
-def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
+def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> JoinedRanks:
     """Match, align and measure the ranks of a run, O(n log n) in communication ops.
 
     Raises:
@@ -75,7 +75,7 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     ranks = _by_rank(comms, matching, aligned, measured, quiet) | {rank: Joined({}, world_size) for rank in quiet}
     for rank, one in ranks.items():
         ranks[rank] = replace(one, ids=ids.setdefault(rank, {}), world_size=world_size, pipeline=rank_pipeline(pipeline, rank))
-    return Run(
+    return JoinedRanks(
         ranks=ranks,
         matching=matching,
         clocks=aligned,
@@ -87,7 +87,9 @@ def join(rows: Sequence[RankRows], *, keep_unmatched: bool) -> Run:
     )
 
 
-def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, measured: Figures, quiet: Sequence[int]) -> dict[int, Joined]:
+def _by_rank(
+    comms: Sequence[RankComms], matching: Matching, aligned: AlignedClocks, measured: Figures, quiet: Sequence[int]
+) -> dict[int, Joined]:
     """Return what the others say of the nodes of each rank."""
     meetings = matching.meetings
     members = _members(len(comms), meetings)
@@ -113,7 +115,7 @@ def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, me
 
 
 def _summary(
-    every: Sequence[RankComms], matching: Matching, aligned: Clocks, measured: Figures, ids: Mapping[GroupKey, int]
+    every: Sequence[RankComms], matching: Matching, aligned: AlignedClocks, measured: Figures, ids: Mapping[GroupKey, int]
 ) -> summary.Run:
     """``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
     meetings, unmatched = matching.meetings, matching.unmatched
@@ -141,7 +143,7 @@ def _summary(
     )
 
 
-def _listed(u: Unmatched, ids: Mapping[GroupKey, int]) -> summary.Unmatched:
+def _listed(u: UnmatchedOps, ids: Mapping[GroupKey, int]) -> summary.Unmatched:
     return summary.Unmatched(
         rank=u.rank,
         group=summary.group_name(u.group, ids),
@@ -155,7 +157,7 @@ def _listed(u: Unmatched, ids: Mapping[GroupKey, int]) -> summary.Unmatched:
     )
 
 
-def _clock(clock: Clock, host: str) -> summary.RankClock:
+def _clock(clock: AlignedClock, host: str) -> summary.RankClock:
     return summary.RankClock(
         rank=clock.rank,
         host=host,
@@ -168,7 +170,7 @@ def _clock(clock: Clock, host: str) -> summary.RankClock:
     )
 
 
-def cut_short(run: Run) -> tuple[str, ...]:
+def cut_short(run: JoinedRanks) -> tuple[str, ...]:
     """Name what the lists of ``run.summary`` leave out."""
     unmatched = run.matching.unmatched
     found = {
@@ -215,7 +217,7 @@ def _conflict(conflict: Conflict, ids: Mapping[GroupKey, int]) -> str:
     return f"number {c.index} of {where} {how}: rank {c.rank} has {c.told}, {other}"
 
 
-def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) -> StageRun | None:
+def _alike(row: RankRows, matching: Matching, aligned: AlignedClocks, position: int) -> StageRun | None:
     """A rank's part of a pipeline with the times and counts that all ranks share."""
     if row.staged is None:
         return None
@@ -246,7 +248,7 @@ def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
     return out
 
 
-def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: Clocks) -> list[Arrows]:
+def _arrows(comms: Sequence[RankComms], meetings: Meetings, members: Sequence[I64], aligned: AlignedClocks) -> list[Arrows]:
     """Return the arrows of each rank: from a node that waits to the one that came last.
 
     Of ops that start together the highest rank counts as the last: files of lower ranks stand first in a timeline.

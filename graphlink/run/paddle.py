@@ -12,7 +12,7 @@ from graphlink.link.steps import parse_steps
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.logs import read_paddle
 from graphlink.pipeline.paddle.runs import stage_runs
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import RunPipeline
 from graphlink.run.job import RunResult, write_pipeline
 
 log: Final = logging.getLogger("graphlink")
@@ -30,7 +30,7 @@ def run_paddle(logs: Path, step: str, folder: Path) -> RunResult:
     return RunResult((), pipeline, write_pipeline(pipeline, folder))
 
 
-def pipeline_of(logs: Path, step: str = "all") -> Pipeline:
+def pipeline_of(logs: Path, step: str = "all") -> RunPipeline:
     """The pipeline of a folder of worker logs; warnings of the folder stand before those of the analysis."""
     steps = parse_steps(step)
     log.info("reading %s", logs)

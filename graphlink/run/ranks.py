@@ -26,7 +26,7 @@ from graphlink.replay.across import encode as encode_across
 from graphlink.replay.folder import load
 from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
-from graphlink.run.job import Prepared, RunResult
+from graphlink.run.job import PreparedRank, RunResult
 from graphlink.run.join import cut_short, join
 from graphlink.run.one_run import of_other_runs, of_other_times
 from graphlink.run.out import Out, out_of
@@ -160,7 +160,7 @@ def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> 
         return there
     name = f"{stored.key}/{state.FINISHED}"
     with _fitting(place.where(stored.key), earlier=stored.earlier), place.place(name, state.RESULT) as folder:
-        entry, files = job.finish(state.load(place, stored.key, Prepared), joined, options, folder)
+        entry, files = job.finish(state.load(place, stored.key, PreparedRank), joined, options, folder)
         result = Result(joined=made_with, rank=entry, files=list(files))
         publish.write(folder / state.RESULT, msgspec.json.encode(result))
     return result

@@ -24,7 +24,7 @@ from graphlink.read.heads import at_once
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
-from graphlink.run.job import Inputs, Options, Prepared
+from graphlink.run.job import Inputs, Options, PreparedRank
 from graphlink.run.out import Out
 from graphlink.version import __version__
 
@@ -80,9 +80,9 @@ class Stored:
         return self.manifest.recordings[0].name
 
 
-_FILES: Final[dict[type, str]] = {Prepared: "prepared.columns", RankRows: "rows.columns"}
+_FILES: Final[dict[type, str]] = {PreparedRank: "prepared.columns", RankRows: "rows.columns"}
 _Told = TypeVar("_Told", Manifest, Result)
-_Record = TypeVar("_Record", Prepared, RankRows)
+_Record = TypeVar("_Record", PreparedRank, RankRows)
 
 
 def key(inputs: Inputs) -> str:
@@ -121,7 +121,7 @@ def all_found(out: Out) -> list[Stored]:
     return done
 
 
-def save(out: Out, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
+def save(out: Out, inputs: Inputs, options: Options, prepared: PreparedRank, rows: RankRows) -> Stored:
     """Keep the work on a rank, in place of what an earlier job left of it.
 
     Raises:

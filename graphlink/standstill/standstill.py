@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
-from graphlink.graph.critical import CriticalPath
+from graphlink.graph.critical import CriticalChain
 from graphlink.link.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
@@ -99,7 +99,7 @@ def _stood(part: Stretches) -> Stood:
     return Stood(ns=int(part.ns.sum()), explained_ns=int(part.explained_ns.sum()))
 
 
-def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
+def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill:
     """The standstill of a rank; ``path``: of the replay of the graph. Cost: O(n log n)."""
     graph = built.graph
     began, ended = _device_times(graph, len(linked.device_call))
@@ -216,7 +216,7 @@ def _streams(graph: Graph) -> Stretches:
     return Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
 
 
-def _delays_on_path(graph: Graph, path: CriticalPath, streams: Stretches) -> int:
+def _delays_on_path(graph: Graph, path: CriticalChain, streams: Stretches) -> int:
     """Device delays on the path, and of start delays what is not the latency of launches."""
     rest_ns = np.zeros(len(graph.kind), np.int64)
     rest_ns[streams.of] = streams.unexplained_ns
@@ -224,7 +224,7 @@ def _delays_on_path(graph: Graph, path: CriticalPath, streams: Stretches) -> int
     return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
 
 
-def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: Stretches) -> int:
+def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: Stretches) -> int:
     """Of unexplained blocking, how much is in the time of host nodes on the path (gaps, which count whole, are none)."""
     node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])

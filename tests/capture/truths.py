@@ -21,7 +21,7 @@ LATE = "host-side receives or collectives were pending"  # a thread got its core
 
 @dataclass(frozen=True)
 class Rank:
-    prepared: job.Prepared
+    prepared: job.PreparedRank
     comms: RankComms
 
     @property

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphlink.graph import gains, latency, order, relief
 from graphlink.graph import slack as slack_module
-from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs, critical_path
+from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, critical_path
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import Costs, costs
@@ -31,7 +31,7 @@ K, E = NodeKind, EdgeKind
 class Replayed(NamedTuple):
     graph: Graph
     slack: Slack
-    path: CriticalPath
+    path: CriticalChain
     share: U8
     names: Names
 

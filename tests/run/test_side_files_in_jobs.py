@@ -10,7 +10,7 @@ import pytest
 
 from graphlink.errors import InputError
 from graphlink.nccl import job as nccl
-from graphlink.run.job import Inputs, Options, Prepared, prepare
+from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 from graphlink.testing import ClusterRun, ClusterTraining, cluster_run
 from graphlink.testing.nccl import write_nccl
 from graphlink.testing.nccl_records import NcclProfile
@@ -24,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClusterRun, Path]
     return run, folder
 
 
-def prepared(cluster: tuple[ClusterRun, Path], folder: Path, profile: NcclProfile, step: str = "all") -> Prepared:
+def prepared(cluster: tuple[ClusterRun, Path], folder: Path, profile: NcclProfile, step: str = "all") -> PreparedRank:
     """Rank 0 with what the profiler recorded of it."""
     run, traces = cluster
     own = tuple(file.path for file in write_nccl(run, folder, profile) if 0 in file.ranks)

@@ -17,7 +17,7 @@ from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
-from graphlink.pipeline.records import Delays, Phase, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Pass, Ranges, StageRun
 from graphlink.read.columns import Parts
 from graphlink.tables import take
 
@@ -98,7 +98,7 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
     start, end = log.start_ns + shift_ns, log.end_ns + shift_ns
     other = Counter(log.strings[kind] for kind in log.type[jobs.phase == NO_PHASE].tolist())
     none, none_u8, none_i32 = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
-    optimizer = jobs.phase == Phase.OPT
+    optimizer = jobs.phase == Pass.OPT
     return StageRun(
         rank=log.rank,
         previous=previous,
@@ -129,7 +129,7 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
     np.add.at(busy, code, (end_ns - start_ns)[chosen])
     order = np.lexsort((end, start, step[first]))
     kept = first[order]
-    optimizer = phase[kept] == Phase.OPT
+    optimizer = phase[kept] == Pass.OPT
     return Ranges(
         phase=phase[kept],
         step=step[kept] + first_step,

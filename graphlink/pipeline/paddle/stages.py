@@ -30,7 +30,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
 from graphlink.pipeline.paddle.logs import listed
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
@@ -81,7 +81,7 @@ def passages(workers: Sequence[Jobs]) -> Passages:
     step, microbatch, chunk, phase, returns = columns
     start = np.concatenate([jobs.log.start_ns for jobs in workers])
     end = np.concatenate([jobs.log.end_ns for jobs in workers])
-    some = (chunk >= 0) & ((phase == Phase.F) | returns)
+    some = (chunk >= 0) & ((phase == Pass.F) | returns)
     names = np.unique(chunk[some])[:MOST_CHUNKS]
     most = max(MOST_CELLS // max(len(workers) * len(names), 1), 16)
     key = np.full(len(step), most)
@@ -100,7 +100,7 @@ def passages(workers: Sequence[Jobs]) -> Passages:
         ends[cell[rows]] = end[rows]
         return seen.reshape(shape), starts.reshape(shape), ends.reshape(shape)
 
-    forth, forth_start, forth_end = first(phase == Phase.F)
+    forth, forth_start, forth_end = first(phase == Pass.F)
     back, back_start, back_end = first(returns)
     return Passages(tuple(names.tolist()), forth, back, forth_start, forth_end, back_start, back_end)
 
@@ -306,7 +306,7 @@ def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -
 def _ends(jobs: Jobs) -> I64:
     """Return the last end of work and of the optimizer in each step, shape (2, steps); 0 where there is none."""
     out = np.zeros((2, int(jobs.step[-1]) + 1), np.int64)
-    for ends, which in zip(out, (jobs.work, jobs.phase == Phase.OPT), strict=True):
+    for ends, which in zip(out, (jobs.work, jobs.phase == Pass.OPT), strict=True):
         np.maximum.at(ends, jobs.step[which], jobs.log.end_ns[which])
     return out
 

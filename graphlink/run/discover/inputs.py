@@ -258,7 +258,7 @@ def own_outputs(folder: Path) -> frozenset[str]:
 
 def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
     """Of files that are no recordings as they are read here, what they are and what to do."""
-    of_kind: dict[kinds.Kind | None, list[str]] = {}
+    of_kind: dict[kinds.FileKind | None, list[str]] = {}
     for path in paths:
         kind = kinds.kind_by_name(path.name) or kinds.ALL.get(_looks_like(path) or "")
         of_kind.setdefault(kind, []).append(str(path))
