@@ -21,7 +21,7 @@ from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.chakra import TWICE, ChakraFile, Fault, Has, frames, read_chakra
+from graphlink.graph.chakra import TWICE, ChakraFile, Fault, frames, read_chakra
 from graphlink.graph.order import Edges, Reach
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
@@ -220,7 +220,7 @@ class RankRules:
                 found["kind-zero"].append(text)
         for key, texts in found.items():
             self._out.add(key, len(texts), texts)
-        if np.any(self.graph.has & Has.INVOLVED_DIM):
+        if self.graph.says("involved_dim").any():
             for key, nodes in _bad_dimensions(self.file.path).items():
                 self.add(key, np.array(nodes, np.int64))
 
