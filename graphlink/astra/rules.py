@@ -152,8 +152,8 @@ class RankRules:
     def _implied(self, reach: Reach) -> None:
         graph = self.graph
         before, after = self._ctrl.source, self._ctrl.target
-        reached = reach(before, after)
-        for key, mask in (("ctrl-alone", ~reached.yes & ~reached.undecided), ("ctrl-undecided", reached.undecided)):
+        yes, undecided = reach(before, after)
+        for key, mask in (("ctrl-alone", ~yes & ~undecided), ("ctrl-undecided", undecided)):
             self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
 
     def _chained(self, reach: Reach) -> None:
@@ -161,8 +161,8 @@ class RankRules:
         graph = self.graph
         nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
         before, after = successive(nodes[np.lexsort((graph.id[nodes], graph.group[nodes]))], graph.group)
-        reached = reach(before, after)
-        loose = ~reached.yes & ~reached.undecided
+        yes, undecided = reach(before, after)
+        loose = ~yes & ~undecided
         self.add("unchained", after[loose], (f" after {i}" for i in graph.id[before[loose]].tolist()))
 
     def _nodes(self) -> dict[str, Bool]:
