@@ -80,8 +80,7 @@ class Reach:
         return yes, undecided
 
     def _along(self, before: I64 | I32, after: I64 | I32) -> Bool:
-        out: Bool = (self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after])
-        return out
+        return np.asarray((self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after]))
 
     def _walk(self, before: int, after: int, most: int) -> tuple[int, bool | None]:
         """(steps taken, answer or None); only nodes that come later than ``before`` are visited."""

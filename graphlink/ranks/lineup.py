@@ -34,8 +34,7 @@ class Lineup:
 
     def met(self) -> Bool:
         """Places at which all members have the same op."""
-        met: Bool = (self.at >= 0).all(axis=0) & (self.clash == NOWHERE)
-        return met
+        return np.asarray((self.at >= 0).all(axis=0) & (self.clash == NOWHERE))
 
 
 def usable(seq: I64) -> bool:

@@ -68,8 +68,7 @@ class Line:
 
     def of(self, own_ns: I64) -> I64:
         """Map times, rounded to ns. What does not come later stays so."""
-        other_ns: I64 = own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64)
-        return other_ns
+        return np.asarray(own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64))
 
     def at(self, own_ns: int) -> int:
         return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))

@@ -274,8 +274,7 @@ def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
 
 
 def _ids(file: ChakraFile, node: Any) -> I64:
-    ids: I64 = file.id[node].astype(np.int64)
-    return ids
+    return np.asarray(file.id[node].astype(np.int64))
 
 
 def _texts(file: ChakraFile, node: Any) -> Any:
