@@ -104,13 +104,13 @@ def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
     """
     first, source, host = ordered.edges.first, ordered.edges.source, graph.host
-    yes = ordered.reach(before, after).yes
+    yes, _ = ordered.reach(before, after)
     close = np.flatnonzero(~yes & (graph.id[before] < graph.id[after]))
     count = np.diff(first)[before[close]]
     pair = np.repeat(close, count)
     offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
     needs = source[np.repeat(first[before[close]], count) + offset]
-    met = ordered.reach(needs, after[pair]).yes
+    met, _ = ordered.reach(needs, after[pair])
     if deeper:
         some = np.flatnonzero(~met & host[needs] & (first[after[pair] + 1] > first[after[pair]]))
         last = source[first[after[pair[some]] + 1] - 1]

@@ -21,7 +21,7 @@ from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.chakra import TWICE, ChakraFile, Fault, Has, frames, read_chakra
+from graphlink.graph.chakra import TWICE, ChakraFile, Fault, frames, read_chakra
 from graphlink.graph.order import IncomingEdges, Reach
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
@@ -152,8 +152,8 @@ class RankRules:
     def _implied(self, reach: Reach) -> None:
         graph = self.graph
         before, after = self._ctrl.source, self._ctrl.target
-        reached = reach(before, after)
-        for key, mask in (("ctrl-alone", ~reached.yes & ~reached.undecided), ("ctrl-undecided", reached.undecided)):
+        yes, undecided = reach(before, after)
+        for key, mask in (("ctrl-alone", ~yes & ~undecided), ("ctrl-undecided", undecided)):
             self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
 
     def _chained(self, reach: Reach) -> None:
@@ -161,8 +161,8 @@ class RankRules:
         graph = self.graph
         nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
         before, after = successive(nodes[np.lexsort((graph.id[nodes], graph.group[nodes]))], graph.group)
-        reached = reach(before, after)
-        loose = ~reached.yes & ~reached.undecided
+        yes, undecided = reach(before, after)
+        loose = ~yes & ~undecided
         self.add("unchained", after[loose], (f" after {i}" for i in graph.id[before[loose]].tolist()))
 
     def _nodes(self) -> dict[str, Bool]:
@@ -220,7 +220,7 @@ class RankRules:
                 found["kind-zero"].append(text)
         for key, texts in found.items():
             self._out.add(key, len(texts), texts)
-        if np.any(self.graph.has & Has.INVOLVED_DIM):
+        if self.graph.says("involved_dim").any():
             for key, nodes in _bad_dimensions(self.file.path).items():
                 self.add(key, np.array(nodes, np.int64))
 

@@ -79,11 +79,6 @@ def remote(url: str) -> FileState:
     return _remote(url, info)
 
 
-def listing(url: str) -> list[str]:
-    """URLs of ``found``."""
-    return [one.name for one in found(url)]
-
-
 def found(url: str) -> list[FileState]:
     """The files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
 

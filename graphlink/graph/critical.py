@@ -82,7 +82,7 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """
-    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns).lag_ns, shares)
+    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns)[1], shares)
 
 
 def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalChain:

@@ -161,5 +161,4 @@ def _callers(caller: I32, new: I64) -> I32:
         if not skipped.any():
             break
         up = np.where(skipped, up[up], up)
-    nearest: I32 = np.append(new, NOWHERE)[up[:-1]].astype(np.int32)
-    return nearest
+    return np.asarray(np.append(new, NOWHERE)[up[:-1]].astype(np.int32))

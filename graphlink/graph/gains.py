@@ -15,7 +15,6 @@ import numpy as np
 
 from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
-from graphlink.graph.latency import Costs
 from graphlink.graph.names import Names
 from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
@@ -91,7 +90,7 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, sh
         for group, w, gain in zip(groups, wanted, found, strict=True):
             group.gain_ns[w] = gain
     ops, families, by_share = groups
-    idle_ns = late.total_ns - length_ns(graph, Costs(np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns)))
+    idle_ns = late.total_ns - length_ns(graph, np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns))
     share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
     points = sync_gains(graph, sync_points(graph), late, path)
     return Gains(

@@ -33,14 +33,6 @@ class Delayed:
     explained_ns: I64
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What each node costs from when it may begin, and the lag of each edge."""
-
-    cost_ns: I64
-    lag_ns: I64
-
-
 def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, begin_ns: I64, delay_ns: I64) -> Delayed:
     """Splits delays, which begin at ``begin_ns`` and last ``delay_ns``; ``end_ns`` is when each node has ended, or launched.
 
@@ -81,9 +73,12 @@ def lag_ns(first: I64, kind: U8, launch_ns: I64, stream_ns: I64, sync_ns: I64) -
     return out
 
 
-def costs(graph: Graph, end_ns: I64, cost_ns: I64) -> Costs:
-    """Costs and lags with which every node ends as in a replay (``end_ns``) in which delays ran after all else. Linear."""
+def costs(graph: Graph, end_ns: I64, cost_ns: I64) -> tuple[I64, I64]:
+    """Return costs from when nodes may begin, and lags of edges, with which all ends as in a replay in which delays ran after all else.
+
+    ``end_ns``: of each node in that replay. Linear.
+    """
     delay = np.where(graph.kind == NodeKind.DEVICE_DELAY, graph.duration_ns, graph.start_delay_ns)
     split = delayed(graph.first, graph.source, graph.edge_kind, graph.launch_latency_ns, end_ns, end_ns - cost_ns, delay)
     none = np.zeros_like(cost_ns)
-    return Costs(cost_ns - split.explained_ns, lag_ns(graph.first, graph.edge_kind, split.launch_ns, split.stream_ns, none))
+    return cost_ns - split.explained_ns, lag_ns(graph.first, graph.edge_kind, split.launch_ns, split.stream_ns, none)

@@ -33,14 +33,6 @@ class IncomingEdges:
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
-    """By pair: whether the first is known to come before the second. ``undecided`` pairs took too long to follow."""
-
-    yes: Bool
-    undecided: Bool
-
-
 class Reach:
     """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
 
@@ -68,8 +60,11 @@ class Reach:
                 chain[i], place[i] = chain[follows], place[follows] + 1
         self._chain, self._place = np.array(chain, np.int64), np.array(place, np.int64)
 
-    def __call__(self, before: I64 | I32, after: I64 | I32) -> Before:
-        """One answer a pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
+    def __call__(self, before: I64 | I32, after: I64 | I32) -> tuple[Bool, Bool]:
+        """Return of each pair whether the first is known to come before the second, and which took too long to follow.
+
+        Linear where chains or the next dependencies tell, else a walk back for the pair.
+        """
         yes = self._along(before, after) & (before != after)
         undecided = np.zeros(len(before), np.bool_)
         open_ = np.flatnonzero(~yes & (self._rank[before] < self._rank[after]))
@@ -82,11 +77,10 @@ class Reach:
             steps, found = self._walk(int(before[i]), int(after[i]), min(left, PAIR_STEPS))
             left -= steps
             yes[i], undecided[i] = found is True, found is None
-        return Before(yes, undecided)
+        return yes, undecided
 
     def _along(self, before: I64 | I32, after: I64 | I32) -> Bool:
-        out: Bool = (self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after])
-        return out
+        return np.asarray((self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after]))
 
     def _walk(self, before: int, after: int, most: int) -> tuple[int, bool | None]:
         """(steps taken, answer or None); only nodes that come later than ``before`` are visited."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.latency import Costs, costs
+from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
 from graphlink.tables import concat, marked
@@ -37,33 +37,33 @@ class Slack:
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
     """Slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
-    split = costs(graph, end_ns, cost_ns)
+    own_ns, lag_ns = costs(graph, end_ns, cost_ns)
     total = int(end_ns.max(initial=0))
-    node = total - end_ns - _after_ns(graph, split)
-    start = end_ns - split.cost_ns
+    node = total - end_ns - _after_ns(graph, own_ns, lag_ns)
+    start = end_ns - own_ns
     gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
     for block in blocks(graph.first):
-        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - split.lag_ns[block.edges]
+        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - lag_ns[block.edges]
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
-    return Slack(total, start, end_ns, node, gap, edge, split.lag_ns)
+    return Slack(total, start, end_ns, node, gap, edge, lag_ns)
 
 
-def _after_ns(graph: Graph, split: Costs) -> I64:
-    """The longest way from the end of each node to the end of a graph."""
-    out = np.empty(len(split.cost_ns), np.int64)
+def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
+    """The longest way from the end of each node to the end of a graph; ``cost_ns``: of nodes, ``lag_ns``: of edges."""
+    out = np.empty(len(cost_ns), np.int64)
     after = [0] * len(out)
     for block in reversed([*blocks(graph.first)]):
         nodes = block.nodes
         sources = graph.source[block.edges].tolist()
-        cost_ns = split.cost_ns[nodes][::-1].tolist()
-        lags = split.lag_ns[block.edges]
-        lag_ns, late = lags.tolist(), block.entered(lags > 0)[::-1].tolist()
-        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, late, pairwise(block.bounds[::-1].tolist()), strict=True)
+        own = cost_ns[nodes][::-1].tolist()
+        lags = lag_ns[block.edges]
+        lag_of, late = lags.tolist(), block.entered(lags > 0)[::-1].tolist()
+        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), own, late, pairwise(block.bounds[::-1].tolist()), strict=True)
         for v, cost, lagging, (high, low) in each:
             count = high - low
             length = after[v] + cost
             if lagging:
-                for source, lag in zip(sources[low:high], lag_ns[low:high], strict=True):
+                for source, lag in zip(sources[low:high], lag_of[low:high], strict=True):
                     if after[source] < length + lag:
                         after[source] = length + lag
             elif count == 1:
@@ -79,9 +79,9 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
     return out
 
 
-def length_ns(graph: Graph, split: Costs) -> int:
+def length_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> int:
     """How long a replay takes."""
-    return int((split.cost_ns + _after_ns(graph, split)).max(initial=0))
+    return int((cost_ns + _after_ns(graph, cost_ns, lag_ns)).max(initial=0))
 
 
 def leads_nowhere(graph: Graph) -> Bool:

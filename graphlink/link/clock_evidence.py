@@ -152,7 +152,7 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     pageable memory, for itself. A query may have found its event not ready, and tells nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
-    role = roles(calls, trace.strings)
+    role = np.append(roles(calls, trace.strings), Role.OTHER)  # the last for rows without a call
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
     if not len(launched):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -11,24 +11,19 @@ from graphlink.model import I64, NOWHERE, U8
 from graphlink.pairs import numbered_pairs
 from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.records import Pass, Ranges
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Ranges):
     """What one rank ran in one step, one entry an action, by start; of those that start together, F first, then B, I, W.
 
     ``row`` is the row in the rank's ``Ranges``. ``microbatch`` counts from 0 without gaps within a chunk, whatever the recording calls
-    it (``label``; the same number where it says nothing: then counted in order). ``stage`` is ``NOWHERE`` where unknown.
+    it (``label``; the same number where it says nothing: then counted in order).
     """
 
     row: I64
-    phase: U8
-    stage: I64
-    chunk: I64
-    microbatch: I64
     label: I64
-    start_ns: I64
-    end_ns: I64
 
     def __len__(self) -> int:
         return len(self.row)
@@ -89,10 +84,12 @@ def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
     low, high = np.searchsorted(ranges.step, [step, step + 1])
     row = low + np.flatnonzero(ranges.phase[low:high] <= Pass.W)
     row = row[np.lexsort((ranges.phase[row], ranges.start_ns[row]))]
-    phase, chunk, label = ranges.phase[row], chunks[row], ranges.microbatch[row]
+    own = take(ranges, row)
+    chunk, label = chunks[row], own.microbatch
     if (label == NOWHERE).any():
-        label = _by_order(phase, chunk)
-    return Recorded(row, phase, ranges.stage[row], chunk, _without_gaps(chunk, label), label, ranges.start_ns[row], ranges.end_ns[row])
+        label = _by_order(own.phase, chunk)
+    columns = {field.name: getattr(own, field.name) for field in fields(own)}
+    return Recorded(**columns | {"chunk": chunk, "microbatch": _without_gaps(chunk, label)}, row=row, label=label)
 
 
 def _without_gaps(chunk: I64, label: I64) -> I64:

@@ -136,5 +136,4 @@ def _phases(codes: I64) -> NDArray[np.complex128]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     angle = (x >> np.uint64(11)).astype(np.float64) * (2 * np.pi / 2**53)
-    phases: NDArray[np.complex128] = np.exp(1j * angle)
-    return phases
+    return np.asarray(np.exp(1j * angle))

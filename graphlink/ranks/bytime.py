@@ -98,8 +98,7 @@ def _recorded_by_both(left: Ops, right: Ops, near_ns: int) -> int:
 
 def _allowed(end_ns: I64, near_ns: int) -> I64:
     """By how much the time between neighbours may differ between two ranks."""
-    allowed: I64 = near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64)
-    return allowed
+    return np.asarray(near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64))
 
 
 def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
@@ -124,8 +123,7 @@ def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
 def _steps(ops: Ops, near_ns: int) -> I64:
     """A code for each op and the time since the one before it, coarse enough that members of a collective mostly have the same."""
     since = np.diff(ops.end_ns, prepend=ops.end_ns[:1]) // (2 * near_ns)
-    steps: I64 = ops.token * 1_000_003 + since
-    return steps
+    return np.asarray(ops.token * 1_000_003 + since)
 
 
 def _on_left(left: Ops, right: Ops, a: I64, b: I64, near_ns: int) -> Ops:
@@ -171,8 +169,7 @@ def _nearest(of: I64, to: I64) -> I64:
     at = np.clip(np.searchsorted(to, of), 1, max(len(to) - 1, 1))
     if len(to) == 1:
         return np.zeros(len(of), np.int64)
-    nearest: I64 = at - (of - to[at - 1] <= to[at] - of)
-    return nearest
+    return np.asarray(at - (of - to[at - 1] <= to[at] - of))
 
 
 def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
@@ -197,8 +194,7 @@ def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
 def _together(start_ns: I64, end_ns: I64, other_start_ns: I64, other_end_ns: I64) -> Bool:
     """Whether two ops share at least half of the shorter one's time: the last to come to a collective is in it with all others."""
     shared = np.minimum(end_ns, other_end_ns) - np.maximum(start_ns, other_start_ns)
-    together: Bool = 2 * shared >= np.maximum(np.minimum(end_ns - start_ns, other_end_ns - other_start_ns), 1)
-    return together
+    return np.asarray(2 * shared >= np.maximum(np.minimum(end_ns - start_ns, other_end_ns - other_start_ns), 1))
 
 
 def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:

@@ -211,8 +211,7 @@ class _Moments:
 
     def off_ns(self, rank: int, others: I64) -> F64:
         """By how much the clocks of ``others`` differ from that of ``rank``: (moment, other)."""
-        out: F64 = np.abs(self.offset_ns[:, others] - self.offset_ns[:, rank, None])
-        return out
+        return np.asarray(np.abs(self.offset_ns[:, others] - self.offset_ns[:, rank, None]))
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
         found: list[int] = others[self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])].tolist()
@@ -225,8 +224,7 @@ class _Moments:
         """Whether clocks are no farther apart than their errors at both moments, or than what does not tell two clocks apart anyway."""
         one_host = (self.host[others] == self.host[rank]) & (self.host[rank] != 0)
         least = np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
-        out: Bool = np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least))
-        return out
+        return np.asarray(np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least)))
 
     def _path(self, a: int, b: int) -> list[int]:
         """Pairs between two ranks."""

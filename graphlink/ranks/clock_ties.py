@@ -99,8 +99,7 @@ def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
     last = meetings.first[1:] - 1
     pair = meetings.rank[first].astype(np.int64) * count + meetings.rank[last]
     groups = len(meetings.groups)
-    out: I64 = (np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host
-    return out
+    return np.asarray((np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host)
 
 
 def _evenly(key: I64, most: int) -> I64:

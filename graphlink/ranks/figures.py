@@ -124,8 +124,7 @@ def _on_host(ranks: Sequence[RankComms], meetings: Meetings) -> Bool:
     """Return which groups communicate on the host, as the first op of each says."""
     _, first = np.unique(meetings.group, return_index=True)
     entry = meetings.first[first]
-    out: Bool = column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]]
-    return out
+    return np.asarray(column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]])
 
 
 def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool, tolerance_ns: int) -> RankTotals:

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.ranks.aligned import Lines, Ops
-from graphlink.ranks.group_ids import common
+from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
-from graphlink.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, UnmatchedOps
+from graphlink.ranks.records import GroupKey, Meetings, RankComms
+from graphlink.ranks.summary import Unmatched, group_name
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -41,21 +42,45 @@ class _CallSeries:
     in_step: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
+
+    ``lacked``: of each rank (by number) its ops that others lack, as ``unmatched`` names. ``conflicts``, in words: collectives that differ
+    over ranks or stand in another order, which NCCL would hang in, or a recording that cannot be right. ``alone``: ops by reason that
+    need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``ids``: of each rank its communicators,
+    numbered; ``group_ids``: those of all ranks, by the key that they share.
+    """
+
+    meetings: Meetings
+    unmatched: tuple[Unmatched, ...]
+    lacked: dict[int, list[I32]]
+    conflicts: tuple[str, ...]
+    alone: dict[str, int]
+    by_sequence: int  # meetings found by sequence number; the others by function, size and order
+    ids: dict[int, GroupIds]
+    group_ids: dict[GroupKey, int]
+
+
 _Met = tuple[_CallSeries, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
 
 
-def match(ranks: Sequence[RankComms]) -> Matching:
-    """Match a run from what each of its ranks recorded, one entry a rank.
+def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -> Matching:
+    """Match a run from what each of its ranks recorded, one entry a rank; ``named``: the communicators that graphs name, which get numbers.
 
     n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
     """
     labels, lines = _labels(ranks), Lines()
+    shared = {one.rank: label for one, label in zip(ranks, labels, strict=True)}
+    ids = assign(named, shared)
+    group_ids = {shared[rank][key]: number for rank, of_rank in ids.items() for key, number in of_rank.items()}
     alone: Counter[str] = Counter()
     collectives = list(_collectives(ranks, labels, alone))
     collectives.sort(key=lambda one: -max(len(rows) for _, rows in one.members))  # many ops tell the clocks for few
     met: list[_Met] = []
-    unmatched: list[UnmatchedOps] = []
-    conflicts: list[Conflict] = []
+    unmatched: list[Unmatched] = []
+    lacked: dict[int, list[I32]] = defaultdict(list)
+    conflicts: list[str] = []
     by_sequence = 0
     for calls in (*collectives, *_channels(ranks, labels, alone)):
         members = _ops(ranks, calls)
@@ -63,16 +88,18 @@ def match(ranks: Sequence[RankComms]) -> Matching:
         here = lineup.met()
         met.append((calls, np.stack([one.rows[at[here]] for one, at in zip(members, lineup.at, strict=True)])))
         by_sequence += int(np.count_nonzero(here)) if lineup.reference is None else 0
-        lacking, differing = leftovers(calls.group, members, lineup, here)
+        lacking, differing = leftovers(group_name(calls.group, group_ids), members, lineup, here, lacked)
         unmatched += lacking
         conflicts += differing
     return Matching(
         meetings=_meetings(ranks, [one for one in met if one[1].size]),
         unmatched=tuple(unmatched),
+        lacked=lacked,
         conflicts=tuple(conflicts),
         alone={why: count for why, count in alone.items() if count},
         by_sequence=by_sequence,
-        shared={one.rank: label for one, label in zip(ranks, labels, strict=True)},
+        ids=ids,
+        group_ids=group_ids,
     )
 
 

@@ -59,57 +59,6 @@ class Meetings:
 
 
 @dataclass(frozen=True, slots=True)
-class UnmatchedOps:
-    """Ops of a rank in a row, of one group, that other ranks lack.
-
-    ``where``: ``before`` what all have, ``after`` it, ``between`` (dropped there), or ``everywhere`` (nothing of the group meets).
-    ``first`` and ``last`` are positions among the rank's ops of that group (collectives, or messages with that peer, direction and tag).
-    """
-
-    rank: int
-    group: GroupKey
-    where: str
-    count: int
-    first: int
-    last: int
-    first_told: str  # "ALL_REDUCE of 1,024 bytes"
-    last_told: str
-    lacking: tuple[int, ...]  # the ranks that lack them
-    ops: I32
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A collective that differs over ranks, or stands in another order: what NCCL would hang in, or a recording that cannot be right."""
-
-    group: GroupKey
-    index: int  # which collective of the group, from 0, on ``rank``
-    rank: int
-    told: str  # what it is there
-    other_index: int
-    other_rank: int
-    other_told: str
-    why: str  # "differs" or "other order"
-    count: int  # ops of all ranks that it leaves without a meeting, those of earlier conflicts not counted again
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
-
-    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``shared``: of
-    each rank (by number) its groups as all ranks know them.
-    """
-
-    meetings: Meetings
-    unmatched: tuple[UnmatchedOps, ...]
-    conflicts: tuple[Conflict, ...]
-    alone: dict[str, int]
-    by_sequence: int  # meetings found by sequence number; the others by function, size and order
-    shared: dict[int, dict[GroupKey, GroupKey]]
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """Another clock by one's own: other = own + offset + drift * (own - from)."""
 
@@ -119,8 +68,7 @@ class Line:
 
     def of(self, own_ns: I64) -> I64:
         """Map times, rounded to ns. What does not come later stays so."""
-        other_ns: I64 = own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64)
-        return other_ns
+        return np.asarray(own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64))
 
     def at(self, own_ns: int) -> int:
         return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))

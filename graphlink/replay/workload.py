@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphlink.errors import InputError
-from graphlink.graph.chakra import ChakraFile, Deps, Has, NodeType
+from graphlink.graph.chakra import ChakraFile, Deps, NodeType
 from graphlink.graph.latency import Delayed, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
@@ -158,7 +158,7 @@ def names_found(work: Workload, pattern: UserPattern | re.Pattern[str]) -> Bool:
 
 def has_times(file: ChakraFile) -> bool:
     """Return whether any node says when it was recorded to start."""
-    return bool(file.start_ns.any() or np.any(file.has & np.uint32(Has.START_NS)))
+    return bool(file.start_ns.any() or file.says("start_ns").any())
 
 
 def measured_ns(file: ChakraFile) -> int:
@@ -243,7 +243,7 @@ def works_of(file: ChakraFile) -> U8:
     work = np.full(len(file.id), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY
-    work[np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) | file.recorded_comm] = Work.COMM
+    work[np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) | file.says("comm_type_recorded")] = Work.COMM
     work[file.host] = np.where(_named(file, lambda name: name == GAP_NAME), Work.GAP, Work.HOST)[file.host]
     return work
 

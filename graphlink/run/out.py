@@ -173,7 +173,7 @@ class RemoteOut:
         return files.is_folder(self.url)
 
     def names(self, last: str) -> list[str]:
-        return [url.split("/")[-2] for url in files.listing(f"{self.url}/*/{last}")]
+        return [one.name.split("/")[-2] for one in files.found(f"{self.url}/*/{last}")]
 
     def where(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -275,7 +275,7 @@ class RemotePublication:
 
 def _names(url: str) -> list[str]:
     """Of the files in a folder; none where there is no such folder."""
-    return [inner.rpartition("/")[2] for inner in files.listing(url)] if files.is_folder(url) else []
+    return [one.name.rpartition("/")[2] for one in files.found(url)] if files.is_folder(url) else []
 
 
 Out = LocalOut | RemoteOut

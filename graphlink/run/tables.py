@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.errors import bad_value
-from graphlink.graph.chakra import NO_GROUP, ChakraFile, Has, NodeType
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.write_et import KINDS, type_name
 from graphlink.link.commtypes import CollectiveType
@@ -130,7 +130,7 @@ def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Su
         {
             **_named(file, mine),
             "type": np.array(types, object),
-            "size_bytes": _known(file.comm_size[mine], (file.has[mine] & np.uint32(Has.COMM_SIZE)) != 0),
+            "size_bytes": _known(file.comm_size[mine], file.says("comm_size")[mine]),
             "group": _known(group, group > NO_GROUP),
             "ranks": members,
             **_places(file, mine, ("comm_src", "comm_dst", "comm_tag", "stream")),
@@ -266,9 +266,7 @@ def _known(values: I64, known: Bool) -> Any:
 def _places(file: ChakraFile, mine: Any, names: Iterable[str]) -> dict[str, Any]:
     """Columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
     columns = {name: getattr(file, name)[mine] for name in names}
-    return {
-        name: _known(column, ((file.has[mine] & np.uint32(Has[name.upper()])) != 0) & (column >= 0)) for name, column in columns.items()
-    }
+    return {name: _known(column, file.says(name)[mine] & (column >= 0)) for name, column in columns.items()}
 
 
 def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
@@ -276,8 +274,7 @@ def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
 
 
 def _ids(file: ChakraFile, node: Any) -> I64:
-    ids: I64 = file.id[node].astype(np.int64)
-    return ids
+    return np.asarray(file.id[node].astype(np.int64))
 
 
 def _texts(file: ChakraFile, node: Any) -> Any:

@@ -85,8 +85,10 @@ class Standins:
         return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
 
     def _folders(self, names: Sequence[str]) -> list[str]:
-        urls = filter(files.is_url, names)
-        return [one for url in urls for one in (files.folders(url) or files.listing(url) if files.is_pattern(url) else [url.rstrip("/")])]
+        out = []
+        for url in filter(files.is_url, names):
+            out += (files.folders(url) or [one.name for one in files.found(url)]) if files.is_pattern(url) else [url.rstrip("/")]
+        return out
 
     def _fill(self, url: str) -> None:
         """Stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
