@@ -155,6 +155,8 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     role = roles(calls, trace.strings)
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
+    if not len(launched):
+        return returned(trace, launched, launched, launched > 0, launched > 0)
     row_call = lookup(calls.correlation, syncs.correlation)
     usable = (row_call != NOWHERE) & (role[row_call] != Role.EVENT_QUERY)
     stream = np.flatnonzero(usable & (syncs.kind == SyncKind.STREAM) & syncs.stream_known)
