@@ -59,7 +59,7 @@ def test_the_times_of_groups_are_those_of_their_ops(cluster: tuple[ClusterRun, P
     files = prepared(cluster, tmp_path, NcclProfile(proxy_steps=True)).nccl
     assert files is not None
     ops, split = files.ops, files.split
-    names = np.array([ops.strings[k] for k in ops.group_name.tolist()])[split.op]
+    names = np.array([name for _, name in ops.groups])[ops.group[split.op]]
     told = {row.group: row for row in nccl.summarised(files).times}
     assert set(told) == set(names.tolist())
     for name, row in told.items():
