@@ -41,7 +41,7 @@ def _lacks(graph: ChakraFile, bit: Has) -> Bool:
 
 
 def _has(graph: ChakraFile, bit: Has) -> Bool:
-    """Nodes that carry the attribute with a value in it that a reader can make a number of."""
+    """Mark the nodes that carry the attribute with a value in it that a reader can make a number of."""
     out = ~_lacks(graph, bit)
     out[[odd.node for odd in graph.odd if odd.name.upper() == bit.name and odd.kind not in (*INTEGERS, TWICE)]] = False
     return out

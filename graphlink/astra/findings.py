@@ -1,4 +1,4 @@
-"""What ASTRA-sim makes of a graph, rule by rule: one place for the command, its output and docs/check.md.
+"""The behaviour of ASTRA-sim on a graph, rule by rule: one place for the command, its output and docs/check.md.
 
 ``head``: ASTRA-sim's present reader, ``feeder_v3``; ``legacy``: Chakra's ``src/feeder``, which mlcommons ships. "" = no harm there.
 Determined by running hand-made graphs through both, unless the text says (read): then from their source.
@@ -298,7 +298,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was found in a set of rank files, errors first; rules in the order of ``RULES``."""
+    """The findings in a set of rank files, errors first; rules in the order of ``RULES``."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -308,7 +308,7 @@ class Judgement:
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``graphlink check --json`` writes: a run a prefix, or the one graph by its file's name."""
+    """The output of ``graphlink check --json``: a run a prefix, or the one graph by its file's name."""
 
     graphlink: str = __version__
     runs: dict[str, Judgement]
@@ -322,7 +322,7 @@ class Findings:
         self._examples: dict[str, list[str]] = defaultdict(list)
 
     def add(self, key: str, count: int, examples: Iterable[str] = ()) -> None:
-        """``count`` more places where rule ``key`` does not hold; of ``examples`` no more are taken than are kept."""
+        """Add ``count`` places where rule ``key`` does not hold; of ``examples`` no more are taken than are kept."""
         assert key in RULES, key
         if not count:
             return
