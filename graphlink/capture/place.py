@@ -34,7 +34,7 @@ class Meeting:
 
 
 def here(environ: Mapping[str, str] = os.environ) -> Place:
-    """From torch.distributed, else RANK or SLURM_PROCID, else rank 0."""
+    """Find the rank from torch.distributed, else RANK or SLURM_PROCID, else rank 0."""
     host, pid = socket.gethostname(), os.getpid()
     distributed = running()
     if distributed is not None:
@@ -47,7 +47,7 @@ def here(environ: Mapping[str, str] = os.environ) -> Place:
 
 
 def running() -> Any:
-    """``torch.distributed`` where its default process group is there, else None."""
+    """Return ``torch.distributed`` where its default process group is there, else None."""
     import torch.distributed as distributed
 
     return distributed if distributed.is_available() and distributed.is_initialized() else None
