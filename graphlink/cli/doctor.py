@@ -87,7 +87,7 @@ def _parts(parts: dict[str, int]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """``ranks 0-3, 6``."""
+    """Format rank numbers as ``ranks 0-3, 6``."""
     import numpy as np
 
     runs = np.split(ranks, np.flatnonzero(np.diff(ranks) > 1) + 1)

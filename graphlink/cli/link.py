@@ -95,7 +95,7 @@ def link(arguments: argparse.Namespace) -> int:
 
 
 def join(arguments: argparse.Namespace) -> int:
-    """``graphlink join DIR``: join the ranks whose jobs lie in DIR, publish and print the summary; return the exit status.
+    """Join the ranks whose jobs lie in DIR (``graphlink join DIR``), publish and print the summary; return the exit status.
 
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.

@@ -28,7 +28,7 @@ _UNLIMITED: Final = 1 << 30  # columns, where no terminal sets any
 
 
 def visible(text: str) -> str:
-    """``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
+    """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
 
     Controls of ASCII are not in JSON; the others are written as JSON does, in UTF-16.
     """
@@ -38,7 +38,7 @@ def visible(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """``visible`` on one line."""
+    """Return ``text`` as ``visible`` does, on one line."""
     return visible(text).replace("\n", "\\n")
 
 
