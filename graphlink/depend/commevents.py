@@ -221,7 +221,7 @@ class _CallReader:
         return [_WaitCall(*row) for row in zip(*(c.tolist() for c in columns), text, number, strict=True)]
 
     def _stream_of(self, launch: I64) -> I64:
-        """The stream that a call launches on, NOWHERE for NOWHERE."""
+        """Return the stream that a call launches on, NOWHERE for NOWHERE."""
         return np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
@@ -277,7 +277,7 @@ class _CallReader:
         return StreamWait(wait.call, work, wait.next, False, group)
 
     def _apart(self, a: int, b: int) -> bool:
-        """On one device, but not on one stream."""
+        """Tell whether both are on one device, but not on one stream."""
         device = self.linked.trace.device
         return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
 

@@ -66,7 +66,7 @@ def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_
 
 
 def _walk(start_ns: I64, edges: Edges) -> tuple[I64, I64]:
-    """(starts, level among nodes that start together) by one pass in topological order."""
+    """Return (starts, level among nodes that start together) by one pass in topological order."""
     count = len(start_ns)
     order = topological(edges.source, edges.target, np.arange(count))
     if len(order) < count:

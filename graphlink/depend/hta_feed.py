@@ -100,7 +100,8 @@ def sync_calls(trace: Trace) -> tuple[I32, I32, Bool]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeed:
-    """What of one device can be fed. Streams and threads are numbered from 0; ranks from 1, unique over all five rank columns."""
+    """The rows of one device that can be fed to HTA. Streams and threads are numbered from 0; ranks from 1, unique over all five rank
+    columns."""
 
     op: I32  # rows of trace.device, by start
     op_ns: I64
@@ -162,7 +163,7 @@ def _dense(*columns: I64) -> list[I64]:
 
 
 def _ranks(*columns: I64) -> list[I64]:
-    """Ranks from 1 over all columns together; ties in order of column, then row."""
+    """Return ranks from 1 over all columns together; ties in order of column, then row."""
     order = np.argsort(np.concatenate(columns), kind="stable")
     rank = spread(len(order), order, np.arange(1, len(order) + 1))
     return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])
@@ -229,7 +230,8 @@ def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
 
 
 def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> tuple[list[str], dict[str, I64], I64, I64]:
-    """Lay out what ``choices`` chose as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64.
+    """Lay out what ``choices`` chose as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns
+    int64.
 
     Returns (symbols, columns, device_op, call). Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing";
     it is row ``device_op[p]`` of ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.

@@ -40,14 +40,14 @@ def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) 
 
 
 def _by_kind(device: DeviceRows) -> list[Bool]:
-    """The rows of each device, then those of each of its kinds."""
+    """Group device rows: those of each device, then those of each of its kinds."""
     numbers = np.unique(device.device).tolist()
     of_device = [device.device == number for number in numbers]
     return [*of_device, *(mine & (device.kind == kind) for mine in of_device for kind in np.unique(device.kind[mine]).tolist())]
 
 
 def _usual_ns(after_ns: I64) -> int | None:
-    """The median of the latencies around their mode; None where they are too few, or no latencies."""
+    """Return the median of the latencies around their mode; None where they are too few, or no latencies."""
     if len(after_ns) < FEW:
         return None
     around = after_ns[np.abs(after_ns - _mode(np.sort(after_ns))) <= NEAR_NS]
@@ -58,7 +58,8 @@ def _usual_ns(after_ns: I64) -> int | None:
 
 
 def _mode(ascending: I64) -> int:
-    """The half-sample mode: the shortest interval that holds half of the values, and in it again, until three are left or all are equal.
+    """Estimate the half-sample mode: the shortest interval that holds half of the values, and in it again, until three are left or all are
+    equal.
 
     (Robertson and Cryer 1974.) Up to half of the values may be anything, which a mean does not bear; ops that start long after their
     launch for a reason that is not recorded are many in some recordings. Cost: O(n).

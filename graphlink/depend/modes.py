@@ -57,7 +57,7 @@ def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
 
 
 def _beyond_chance(n: int, of: int, by_chance: float) -> bool:
-    """Do ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would?
+    """Tell whether ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would anyway.
 
     Those that lie elsewhere for none leave by_chance / of of them in it: n = real + (of - real) * by_chance / of. How seldom n are by
     chance is Chernoff's bound of the binomial, which holds for lags of unequal chances, too (Hoeffding 1956).

@@ -18,7 +18,7 @@ from graphlink.tables import marked, spread
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """What has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
+    """All that has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
 
     tid: I64
     start_ns: I64
@@ -185,7 +185,8 @@ def behind_rows(linked: Linked) -> Bool:
 
 
 def _last_synchronisation(linked: Linked) -> int:
-    """The last call that waits for a device, if it is outside any row and nothing begins after it on its thread, nor is launched by any."""
+    """Find the last call that waits for a device, if it is outside any row and nothing begins after it on its thread, nor is launched by
+    any."""
     rows, calls = linked.trace.host, linked.trace.calls
     outside = np.flatnonzero((roles(calls, linked.trace.strings) == Role.DEVICE_SYNC) & (linked.call_op == NOWHERE))
     if not len(outside):
