@@ -25,9 +25,8 @@ MOST_GONE: Final = 8  # recordings that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which
-    ``found`` were found in folders, not named; ``passed_over``: what pairing had to say.
-    """
+    """The files of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which ``found``
+    were found in folders, not named; ``passed_over``: what pairing had to say."""
 
     ranks: tuple[Inputs, ...] = ()
     bare: tuple[Path, ...] = ()
@@ -77,7 +76,7 @@ def given(names: Sequence[str], scratch: Path) -> Given:
 
 
 def _recordings_of(path: Path) -> Sequence[Path]:
-    """The recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie beside the outputs.
+    """Find the recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie beside the outputs.
 
     Raises:
         InputError: they are gone.
