@@ -33,7 +33,7 @@ class RunsOn:
 
 
 def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[Any]:
-    """Calls of ``run_all`` inside share what the engine needs to be started."""
+    """Start what the engine needs once, for all calls of ``run_all`` inside."""
     if runs_on.engine == "ray":
         from graphlink.engine.ray import session as ray_session
 
