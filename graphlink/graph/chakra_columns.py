@@ -176,7 +176,7 @@ class ChakraFile(Short):
 
     @property
     def recorded_comm(self) -> Bool:
-        """Nodes that say which communication they were recorded as (``comm_type_recorded``), computation stand-ins too."""
+        """Mark nodes that have the communication they were recorded as (``comm_type_recorded``), computation stand-ins too."""
         mask: Bool = (self.has & Has.COMM_TYPE_RECORDED) != 0
         return mask
 

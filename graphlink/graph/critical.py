@@ -16,7 +16,7 @@ from graphlink.records import Short
 
 
 class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the critical path is made of; sums up to its length."""
+    """The parts of the critical path; they sum up to its length."""
 
     host: int
     compute: int
@@ -26,7 +26,7 @@ class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(IntEnum):
-    """What the time of a node counts as."""
+    """The part of the critical path that the time of a node counts as."""
 
     HOST = 0
     COMPUTE = 1
@@ -60,12 +60,12 @@ class CriticalPath(Short):
 
     @property
     def gap_share(self) -> float:
-        """Share of host gaps in the path, which no op explains."""
+        """Return the share of host gaps in the path, which no op explains."""
         return share(self.gap_ns, self.length_ns)
 
     @property
     def delay_share(self) -> float:
-        """Share of device delays and start delays in the path, which nothing explains."""
+        """Return the share of device delays and start delays in the path, which nothing explains."""
         return share(self.delay_ns, self.length_ns)
 
 
@@ -86,7 +86,7 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
 
 
 def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalPath:
-    """As ``critical_path``, with the lag of each edge."""
+    """Find the critical path as ``critical_path`` does, with the lag of each edge."""
     held = held_by(graph.first, graph.source, end_ns, lag_ns)
     path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
@@ -98,9 +98,8 @@ def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> Critical
 
 
 def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Of every node, the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one; ``NOWHERE``
-    without any.
-    """
+    """Return for every node the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one;
+    ``NOWHERE`` without any."""
     held = np.full(len(first) - 1, NOWHERE, np.int64)
     for block in blocks(first):
         degree = block.degree

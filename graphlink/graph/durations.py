@@ -16,7 +16,7 @@ _ON_HOST[[*CHAINED, NodeKind.HOST_ASYNC, NodeKind.END]] = True
 
 
 def on_host(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Nodes that are host nodes (``is_cpu_op``); HOST_COMM stands for a device-side op and is none."""
+    """Mark the nodes that are host nodes (``is_cpu_op``); HOST_COMM stands for a device-side op and is none."""
     return _ON_HOST[graph.kind]
 
 
@@ -26,7 +26,7 @@ def cost_ns(graph: Graph) -> I64:
 
 
 def lanes(graph: Graph) -> tuple[I64, I64]:
-    """Where each node runs: (device or ``NOWHERE``, thread or stream); HOST_COMM has the lane (-1, -1) of its own."""
+    """Return where each node runs: (device or ``NOWHERE``, thread or stream); HOST_COMM has the place (-1, -1) of its own."""
     host = on_host(graph)
     beside = graph.kind == NodeKind.HOST_COMM
     major = np.where(beside, -1, np.where(host, 0, graph.device))
@@ -35,7 +35,7 @@ def lanes(graph: Graph) -> tuple[I64, I64]:
 
 
 def micros(graph: Graph) -> I64:
-    """``duration_micros`` of each node: what is rounded off one node is carried to the next of its lane.
+    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next of its lane.
 
     After every node, the sum over its thread or stream is the nearest whole microsecond to the sum in ns.
     """

@@ -110,14 +110,14 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, sha
 
 
 def _single_gains(graph: Graph, late: Slack, path: CriticalPath, work_ns: I64) -> I64:
-    """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
+    """Return the gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     cost = work_ns[path.node]
     avoiding = crossing(graph, late, path.node, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path.node), avoiding.low, avoiding.high, avoiding.loss_ns))
 
 
 def _op_of(graph: Graph) -> I32:
-    """The op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
+    """Return the op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
     out = np.arange(len(graph.kind), dtype=np.int32)
     out[np.isin(graph.kind, _NO_OPS)] = NOWHERE
     ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
@@ -152,21 +152,21 @@ class _Groups:
         return cls(label, working, path_ns, gain_ns)
 
     def wanted(self, top: int) -> I64:
-        """The groups to look at next: their bound is above the ``top``-th of the gains known."""
+        """Choose the groups to evaluate next: their bound is above the ``top``-th of the gains known."""
         known = self.gain_ns[self.gain_ns > 0]
         least = int(np.partition(known, len(known) - top)[len(known) - top]) if len(known) >= top else 0
         wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.path_ns > least))
         return wanted[np.argsort(-self.path_ns[wanted], kind="stable")[:WIDTH]]
 
     def relief(self, groups: I64, work_ns: I64, first: int = 0) -> relief.Relief:
-        """A set a group, numbered from ``first``: its nodes cost nothing."""
+        """Return a set for each group, numbered from ``first``: its nodes cost nothing."""
         column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
         mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
         nodes = np.flatnonzero(mine).astype(np.int32)
         return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])
 
     def _order(self) -> I64:
-        """The groups of known gain, the largest first."""
+        """Return the groups of known gain, the largest first."""
         known = np.flatnonzero(self.gain_ns > 0)
         return known[np.lexsort((known, -self.path_ns[known], -self.gain_ns[known]))]
 

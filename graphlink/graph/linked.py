@@ -39,7 +39,7 @@ Node = dict[str, Any]
 
 
 class Frame(msgspec.Struct):
-    """What an ET says around its nodes."""
+    """The contents of an ET around its nodes."""
 
     schema: msgspec.Raw = msgspec.Raw(b'""')
     pid: msgspec.Raw = msgspec.Raw(b"0")
@@ -49,7 +49,7 @@ class Frame(msgspec.Struct):
 
 
 class AddedKeys(msgspec.Struct, kw_only=True):
-    """What is on nodes of the merged trace beside the keys that PyTorch wrote. A node with ``cat`` is a device op."""
+    """The keys on nodes of the merged trace besides those that PyTorch wrote. A node with ``cat`` is a device op."""
 
     id: int
     name: str
@@ -232,7 +232,7 @@ def _host_row_of_et(linked: Linked) -> list[int]:
 
 
 def _own_ns(linked: Linked) -> I64:
-    """Time of each host row that is in none of its children, waits included (as ``exclusive_dur`` is)."""
+    """Return the time of each host row that is in none of its children, waits included (as ``exclusive_dur`` is)."""
     rows, parent = linked.trace.host, linked.parent
     took: I64 = rows.end_ns - rows.start_ns
     own = took.copy()
@@ -242,7 +242,7 @@ def _own_ns(linked: Linked) -> I64:
 
 
 def _frame(et: HostTrace) -> Frame:
-    """The head and foot of the ET, which its records do not keep; one more pass over the file, without its nodes."""
+    """Read the header and footer of the ET, which its records do not keep; one more pass over the file, without its nodes."""
     with open_source(et.path) as source:
         whole = b"".join(iter(partial(source.read, 1 << 24), b""))
     try:

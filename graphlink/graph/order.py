@@ -29,7 +29,7 @@ class Edges:
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
@@ -45,7 +45,7 @@ class Reach:
     """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
 
     def __init__(self, edges: Edges, order: I64, lane: I64):
-        """``lane`` by node: where nodes follow each other (thread, stream); chains stay in their lanes. Linear."""
+        """Build the chains. ``lane`` by node: where nodes follow each other (thread, stream); chains stay inside it. Linear."""
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
         self._edges = edges
@@ -69,7 +69,7 @@ class Reach:
         self._chain, self._place = np.array(chain, np.int64), np.array(place, np.int64)
 
     def __call__(self, before: I64 | I32, after: I64 | I32) -> Before:
-        """One answer a pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
+        """Return one answer for each pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
         yes = self._along(before, after) & (before != after)
         undecided = np.zeros(len(before), np.bool_)
         open_ = np.flatnonzero(~yes & (self._rank[before] < self._rank[after]))
@@ -89,7 +89,7 @@ class Reach:
         return out
 
     def _walk(self, before: int, after: int, most: int) -> tuple[int, bool | None]:
-        """(steps taken, answer or None); only nodes that come later than ``before`` are visited."""
+        """Return (steps taken, answer or None); only nodes that come later than ``before`` are visited."""
         chain, place, rank = self._chain, self._place, self._rank
         first, source = self._edges.first, self._edges.source
         lowest, on, at_least = rank[before], chain[before], place[before]
@@ -117,12 +117,12 @@ class Block:
 
     @property
     def degree(self) -> I64:
-        """How many edges enter each node."""
+        """Count how many edges enter each node."""
         return np.diff(self.bounds)
 
     @property
     def target(self) -> I64:
-        """The node that each edge enters."""
+        """Return the node that each edge enters."""
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
 
     def entered(self, edges: Bool) -> Bool:

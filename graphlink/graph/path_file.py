@@ -80,7 +80,7 @@ def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost
 
 
 def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     path, code = found.path, found.names.code
     at = path.node
     used, name = np.unique(code[at], return_inverse=True)
@@ -111,7 +111,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
 
 
 def load(path: Path) -> PathFile:
-    """A file of an earlier run.
+    """Read a file of an earlier run.
 
     Raises:
         InputError: it cannot be read, or is none of ours.
@@ -134,7 +134,7 @@ class _Length(msgspec.Struct):
 
 
 def length_ns(path: Path) -> int:
-    """The length of the critical path in a file, without reading the rest into memory.
+    """Read the length of the critical path in a file, without reading the rest into memory.
 
     Raises:
         InputError: as ``load``.

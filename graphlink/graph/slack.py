@@ -36,7 +36,7 @@ class Slack:
 
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
-    """Slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
+    """Compute the slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
     split = costs(graph, end_ns, cost_ns)
     total = int(end_ns.max(initial=0))
     node = total - end_ns - _after_ns(graph, split)
@@ -49,7 +49,7 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
 
 
 def _after_ns(graph: Graph, split: Costs) -> I64:
-    """The longest way from the end of each node to the end of a graph."""
+    """Return the longest way from the end of each node to the end of a graph."""
     out = np.empty(len(split.cost_ns), np.int64)
     after = [0] * len(out)
     for block in reversed([*blocks(graph.first)]):
@@ -80,12 +80,12 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
 
 
 def length_ns(graph: Graph, split: Costs) -> int:
-    """How long a replay takes."""
+    """Return how long a replay takes."""
     return int((split.cost_ns + _after_ns(graph, split)).max(initial=0))
 
 
 def leads_nowhere(graph: Graph) -> Bool:
-    """Nodes that no edge leaves."""
+    """Mark the nodes that no edge leaves."""
     return ~marked(len(graph.kind), graph.source)
 
 
@@ -134,7 +134,8 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:
-    """The least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none does.
+    """Return the least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none
+    does.
 
     Of a long interval, what fills whole runs of ``_RUN`` places is asked of the runs, in the same way, and its two ends are short. A
     short one is two ranges of a power of two that overlap: a sparse table, filled from its top. Linear in places.
