@@ -56,7 +56,7 @@ class Groups:
         return comm.group_size or len(comm.in_split) or len(comm.out_split) or self._sizes.get(self._name(comm))
 
     def _name(self, comm: Comm) -> str:
-        """``c10d`` ops of gloo name no group: where the recording has one only, it is that."""
+        """Return the name of the group. ``c10d`` ops of gloo name none: where the recording has one only, it is that."""
         if comm.pg_name or len(self._described) != 1:
             return comm.pg_name or ""
         return next(iter(self._described))

@@ -95,7 +95,8 @@ def asynchronous(trace: Trace) -> Bool:
 
 
 def _call_ops(trace: Trace, parent: I32, crossing: Bool, slack_ns: int) -> I32:
-    """The innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else fits."""
+    """Find the innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else
+    fits."""
     rows, calls = trace.host, trace.calls
     around = last_started(rows, ~crossing, calls.tid, calls.start_ns)
     found = np.full(len(calls.tid), NOWHERE, np.int32)

@@ -32,7 +32,7 @@ class Names:
 
 
 def common_names(trace: Trace, et: HostTrace | None) -> Names:
-    """Number the host names of both sides; ``et`` is empty where there is none."""
+    """Number the host names of both sides alike; ``et`` is empty where there is none."""
     codes: dict[str, int] = {}
 
     def numbered(strings: tuple[str, ...]) -> I64:

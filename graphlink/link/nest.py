@@ -69,7 +69,7 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
 
 
 def _adopt(parent: list[int], crossing: list[bool]) -> None:
-    """Children of crossing rows go to the row around those. A parent comes before its children, so one pass is enough."""
+    """Adopt children: those of crossing rows go to the row around those. A parent comes before its children, so one pass is enough."""
     for i, p in enumerate(parent):
         if p != NOWHERE and crossing[p]:
             parent[i] = parent[p]
