@@ -24,7 +24,7 @@ from graphlink.read.nccl_kinds import DumpKind
 
 
 class State(IntEnum):
-    """What a proxy step waits for."""
+    """The reason for which a proxy step waits."""
 
     GPU = 0  # the kernel: data to send, or a free buffer to receive into
     PEER = 1  # the other rank: its buffer to send into
