@@ -35,7 +35,7 @@ class Slices:
 
 
 def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
-    """Slices that follow each other on their tracks, none in another."""
+    """Flatten slices: on their tracks they follow each other, none lies in another."""
     n = len(track)
     key = np.empty(n, np.int64)
     key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
