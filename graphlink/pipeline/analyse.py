@@ -75,7 +75,8 @@ _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names t
 
 
 def _passes_on(whole: Pipes) -> bool:
-    """Is there a pipeline at all? Names that any training has, and inference, need activations that are passed on, from a first rank.
+    """Tell whether there is a pipeline at all. Names that any training has, and inference, need activations that are passed on, from a
+    first rank.
 
     In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their peers besides.
     """
@@ -99,7 +100,7 @@ def _inferred(run: StageRun) -> bool:
 
 
 def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
-    """``raw``: with the stages of the recording, which the schedule may tell better."""
+    """Analyse the pipeline. ``raw``: with the stages of the recording, which the schedule may show better."""
     groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
     found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
     one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
@@ -128,7 +129,7 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
 
 
 def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
-    """Number steps as the recording does, no longer counted from 0."""
+    """Number steps as the recording does, not from 0."""
     number = np.array(steps, np.int64)
     runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
     named = tuple(structs.replace(step, number=steps[step.number]) for step in pipeline.steps)

@@ -1,4 +1,4 @@
-"""What delayed the next work of a rank after its device, or in a run without device ops its thread, had nothing to do.
+"""The causes that delayed the next work of a rank after its device, or in a run without device ops its thread, had nothing to do.
 
 On a device the edges of the graph tell (``waits``). Where a launch came late, this says what its host did meanwhile: it waited for device
 work, loaded data, managed memory, or just launched late. The first of these counts, in this order: a moment in which the profiler worked, a

@@ -71,7 +71,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the figures of the file mean."""
+    """The meaning of the figures of the file."""
 
     work: str
     sees_device: bool  # False: ranges and work are those of the host
@@ -134,7 +134,7 @@ class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(Bubbles, frozen=True, kw_only=True):
-    """What ``graphlink bubbles --json`` writes: the file, and the schedule that was asked for."""
+    """The output of ``graphlink bubbles --json``: the file, and the schedule that was asked for."""
 
     what_if: Other | UnsetType = UNSET
 

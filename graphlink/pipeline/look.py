@@ -130,8 +130,8 @@ _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def xml(text: str, most: int = 300) -> str:
-    """Any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody sees
-    any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
+    """Return any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody
+    sees any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
     if len(text) > most:
         text = f"{text[: most - 60]} ... {text[-50:]}"
     if _UNSAFE.search(text):

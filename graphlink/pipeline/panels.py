@@ -1,4 +1,4 @@
-"""What ``pipeline.svg`` shows: rows of boxes and of idle intervals, one panel a step, and what lies above what.
+"""The contents of ``pipeline.svg``: rows of boxes and of idle intervals, one panel a step, and what lies above what.
 
 A panel can as well come from a schedule that was only computed (``computed``), which makes the picture of theory above measured.
 """
@@ -126,7 +126,7 @@ def _chosen(steps: Sequence[StepEntry]) -> list[tuple[StepEntry, str]]:
 
 
 def arranged(caption: str, labels: tuple[str, ...], start_ns: int, makespan_ns: int, marks: Marks) -> Panel:
-    """Lay idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
+    """Place idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
     marks = replace(marks, start_ns=marks.start_ns - start_ns, end_ns=marks.end_ns - start_ns)
     boxes, gaps = np.flatnonzero(marks.is_box), np.flatnonzero(~marks.is_box)
     inside = gaps[_covered(take(marks, boxes), take(marks, gaps))]

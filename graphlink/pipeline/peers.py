@@ -1,4 +1,5 @@
-"""What other ranks tell of one: communication seen from all its sides, what each range needs from another stage, and whether clocks agree.
+"""Facts about a rank from other ranks: communication seen from all its sides, what each range needs from another stage, and whether clocks
+agree.
 
 Collectives match by group and order, sends and receives by group, pair of ranks, tag and order. Of kernels the transfer took as long as the
 shortest of them ran: who came early waited for the rest (``docs/bubbles.md``). A gloo row lasts until somebody waits for it, so there the

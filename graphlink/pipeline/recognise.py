@@ -179,7 +179,7 @@ class Comparison:
         return Played(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
 
     def first_difference(self, names: Sequence[int]) -> str:
-        """Say it with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
+        """Describe the first difference with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
         rank = next(k for k, differs in enumerate(self.differs) if differs.any())
         at = int(np.argmax(self.differs[rank]))
         recorded, order = self.ranks[rank], self.candidate.orders[rank]

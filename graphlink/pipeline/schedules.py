@@ -39,7 +39,7 @@ F, B, I, W = Phase.F, Phase.B, Phase.I, Phase.W  # noqa: E741
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one rank runs in a step, one entry an action, in execution order. ``stage`` is the virtual stage.
+    """The actions of one rank in a step, one entry an action, in execution order. ``stage`` is the virtual stage.
 
     ``paired``: this forward and the backward after it run at the same time (DualPipe): both inputs are there when the pair starts, both
     outputs leave when it ends.

@@ -25,7 +25,7 @@ PHASES = 4  # F, B, I, W
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What actions and transfers take.
+    """The durations of actions and transfers.
 
     ``duration_ns``: shape (4, virtual stages), by ``Phase``. ``forward_ns``, ``backward_ns``: shape (virtual stages - 1,), the
     transfer between virtual stages k and k + 1, of activations and of their gradients.

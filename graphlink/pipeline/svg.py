@@ -48,7 +48,7 @@ def encode(pipeline: Pipeline) -> bytes:
 
 
 def _lines(entry: summary.Pipeline) -> list[str]:
-    """Say rates and the nearest schedule in words."""
+    """Describe rates and the nearest schedule in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -328,7 +328,7 @@ def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
 
 
 def _summed(look: int, marks: Marks) -> str:
-    """Say how many marks of a phase or cause there are, of which microbatches, and how long they take."""
+    """Describe how many marks of a phase or cause there are, of which microbatches, and how long they take."""
     numbers = marks.microbatch[marks.microbatch != NOWHERE]
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (NOWHERE, NOWHERE)
     of = "" if high == NOWHERE else f" of {low}" if low == high else f" of {low} to {high}"
@@ -366,7 +366,7 @@ def _round_step(least: float) -> float:
 
 
 def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whole: float) -> tuple[str, float]:
-    """Lay out entries left to right in as many lines as they take, and the height of it."""
+    """Place entries left to right in as many lines as they take; return them and their height."""
     inside = sum(ns for cause, ns in causes_ns.items() if cause != Cause.OPTIMIZER_SYNC)
     entries = [(class_of(look), 0, _legend_text(look, causes_ns, inside)) for look in looks]
     for chunk in range(1, min(chunks, MOST_LINES + 1)):

@@ -91,7 +91,8 @@ def passages(workers: Sequence[Jobs]) -> Passages:
     cell = (worker * shape[1] + np.searchsorted(names, chunk)) * shape[2] + key
 
     def first(where: Bool) -> tuple[Bool, I64, I64]:
-        """Jobs of a worker stand in the order of their starts: of several in a cell (parts) the first starts it, the last ends it."""
+        """Find the first start and the last end of each cell, and whether it has a job: jobs of a worker are sorted by start, so of several
+        in a cell (parts) the first starts it and the last ends it."""
         seen = np.zeros(np.prod(shape), np.bool_)
         starts, ends = np.zeros(seen.shape, np.int64), np.zeros(seen.shape, np.int64)
         rows = np.flatnonzero(where & some)
@@ -179,7 +180,7 @@ class _Away:
         return sorted(workers, key=lambda worker: (-self.mean_ns[worker], worker))
 
     def is_possible(self, rows: I64) -> bool:
-        """Whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
+        """Tell whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
         here, there = rows[:, :-1].ravel(), rows[:, 1:].ravel()
         both = (here != NOWHERE) & (there != NOWHERE)
         here, there = here[both], there[both]
@@ -223,7 +224,8 @@ def _warn_of_starts(workers: Sequence[Jobs]) -> list[str]:
 
 
 def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
-    """Chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a stage."""
+    """Find the chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a
+    stage."""
     out = set()
     for at, chunk in enumerate(seen.chunks):
         both: Bool = np.all((seen.forth & seen.back)[heads, at], axis=0)
@@ -316,7 +318,8 @@ def _least(gap: I64) -> int:
 
 
 def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, list[str]]:
-    """Shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their mean."""
+    """Return shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their
+    mean."""
     high, low = closed[0], -closed[:, 0]
     bounded, least = high < OPEN // 2, low > -OPEN // 2
     shift = np.where(bounded & least, low + (high - low) // 2, np.where(bounded, high, np.where(least, low, 0)))
