@@ -1,4 +1,4 @@
-"""What ties the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
+"""Ties between the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
 
 A tie is a meeting as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of neighbours, let
 no error grow with the size of a group.
@@ -92,7 +92,7 @@ def components(count: int, a: I64, b: I64) -> I64:
 
 
 def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
-    """Equal for meetings that tie the same ranks in the same way."""
+    """Return keys that are equal for meetings that link the same ranks in the same way."""
     first, count = meetings.first[:-1], len(ranks)
     host = column(ranks, "on_host")[offsets(ranks)[meetings.rank[first]] + meetings.op[first]]
     message = meetings.kind != CommKind.COLLECTIVE
@@ -104,7 +104,7 @@ def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
 
 
 def _evenly(key: I64, most: int) -> I64:
-    """At most ``most`` positions of each key, evenly in their order."""
+    """Choose at most ``most`` positions of each key, evenly in their order."""
     order = np.argsort(key, kind="stable")
     new = np.append(True, key[order][1:] != key[order][:-1]) if len(key) else np.zeros(0, np.bool_)
     first = np.flatnonzero(new)
@@ -189,7 +189,7 @@ def lines(ties: Ties, pairs: Pairs) -> tuple[F64, F64, I64, F64]:
 
 
 def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
-    """Level and median deviation of each pair, given its slope."""
+    """Return level and median deviation of each pair, given its slope."""
     rest = ties.hub_ns - ties.other_ns - slope[pairs.of] * ties.other_ns
     level = medians(rest, pairs.of, len(slope))
     return level, medians(np.abs(rest - level[pairs.of]), pairs.of, len(slope))

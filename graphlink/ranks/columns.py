@@ -28,7 +28,7 @@ class Members:
     op: I64
 
     def spread(self, value: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """A value a meeting -> a value a member."""
+        """Repeat a value of each meeting for each of its members."""
         return np.repeat(value, self.count)
 
 

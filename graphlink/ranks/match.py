@@ -172,7 +172,7 @@ def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
 
 
 def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) -> bool:
-    """Whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
+    """Tell whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
 
     Ends without a common range count against it: they were hardly ever recorded one after the other.
 
@@ -230,7 +230,7 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
             of_op[position][rows] = mine
 
     def spread(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
-        """A value a group or channel -> a value a meeting."""
+        """Repeat a value of each group or channel for each of its meetings."""
         return np.repeat(np.array(values, dtype), counts)[order]
 
     return Meetings(

@@ -1,4 +1,4 @@
-"""What crosses the parts that look at several ranks at once. Nothing here knows graphs: communication rows only.
+"""The records that the parts for several ranks exchange. Nothing here knows graphs: communication rows only.
 
 Glossary
   op        one communication of one rank: a kernel, or a host-side (gloo) row. Position in that rank's ``RankComms``.
