@@ -52,7 +52,7 @@ def rank_or_none(value: object) -> int | None:
 
 
 def count_or_none(value: object) -> int | None:
-    """Of ranks."""
+    """Return a count of ranks; None where it cannot be one."""
     count = to_int_or_none(value)
     return count if count is not None and 0 < count <= MAX_RANKS else None
 

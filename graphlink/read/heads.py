@@ -1,4 +1,4 @@
-"""What the head of a recording says of it: kind, rank, world, process and time, from a bounded part of the file.
+"""The header of a recording: kind, rank, world, process and time, from a bounded part of the file.
 
 Which file belongs to which rank has to be known before any is read whole. What the head does not say is None.
 """
@@ -106,7 +106,7 @@ def deep_rank(path: Path) -> int | None:
 
 
 def _beginning(source: Source) -> bytes:
-    """The text up to the list of events or nodes, and ``ROW_BYTES`` of it."""
+    """Return the text up to the list of events or nodes, and ``ROW_BYTES`` of it."""
     parts: list[bytes] = []
     size, before = 0, b""
     while size < HEAD_BYTES and (part := source.read(_CHUNK)):
@@ -185,7 +185,7 @@ def _inputs(node: _Row) -> list[Any]:
 
 
 def _own_rank(values: list[Any]) -> int | None:
-    """Of the inputs of ``record_param_comms``, in layouts that have start, stride and size of the group."""
+    """Find the own rank from the inputs of ``record_param_comms``, in layouts that have start, stride and size of the group."""
     comm = collective(RecordedOp(values, [], ""), {})
     if comm is None or comm.name not in _OF_OWN_RANK or comm.ranks is None:
         return None

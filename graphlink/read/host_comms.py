@@ -92,7 +92,7 @@ def _parse(values: list[Any]) -> tuple[list[list[Any]], list[Any]]:
 
 
 def _head(seq: object) -> object:
-    """The sequence number; newer PyTorch records it as (number, is P2P)."""
+    """Return the sequence number; newer PyTorch records it as (number, is P2P)."""
     return seq[0] if isinstance(seq, list) and seq else seq
 
 

@@ -208,7 +208,7 @@ def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
 
 
 def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
-    """Is an event id in use in one context of the process only?"""
+    """Tell whether an event id is in use in one context of the process only."""
     contexts: dict[tuple[int, int], set[int]] = {}
     for p, e, c in zip(events.process.tolist(), events.event.tolist(), events.context.tolist(), strict=True):
         contexts.setdefault((p, e), set()).add(c)
