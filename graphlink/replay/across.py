@@ -73,7 +73,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the path runs on a rank."""
+    """The part of the path that runs on a rank."""
 
     rank: int
     nodes: int

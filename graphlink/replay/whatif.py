@@ -40,13 +40,14 @@ class Scale:
 
     @property
     def what(self) -> str:
-        """``kernel:<regex>``, or ``kernel`` for all."""
+        """Return ``kernel:<regex>``, or ``kernel`` for all."""
         return f"{self.work.name.lower()}{':' + self.pattern.pattern if self.pattern else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is asked. ``remove_sync``: ids, names of calls or ops, ``all``. ``launch_ns`` is added to each launch. None = as recorded."""
+    """The changes that are requested. ``remove_sync``: ids, names of calls or ops, ``all``. ``launch_ns`` is added to each launch. None =
+    as recorded."""
 
     scales: tuple[Scale, ...] = ()
     remove_sync: tuple[str, ...] = ()
@@ -159,7 +160,8 @@ def _times(ns: I64, factor: float) -> I64:
 
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:
-    """Communication takes what its bytes take on the wire, but no less than the quickest of its rank was recorded to take."""
+    """Scale communication to a bandwidth: it takes what its bytes take on the wire, but no less than the quickest of its rank was recorded
+    to take."""
     kind = work.column("type")
     nodes = np.flatnonzero(np.isin(kind, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot != Slot.CPU))
     member, own = work.member[nodes], (cost - work.fixed_ns)[nodes]

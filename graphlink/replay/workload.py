@@ -31,7 +31,7 @@ class Slot(IntEnum):
 
 
 class Work(IntEnum):
-    """What a node's time is, as ``--scale`` names it (in lower case)."""
+    """The kind of work that a node's time is, as ``--scale`` names it (in lower case)."""
 
     HOST = 0
     GAP = 1
@@ -79,17 +79,17 @@ class Workload(Short):
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """First node of each rank, and the first that is not its own."""
+        """Return the first node of each rank, and the first that is not its own."""
         return list(pairwise(self.offset.tolist()))
 
     @property
     def node_rank(self) -> I64:
-        """Rank of every node."""
+        """Return the rank of every node."""
         return np.array(self.ranks, np.int64)[self.member]
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
     def column(self, name: str) -> I64:
