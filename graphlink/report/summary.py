@@ -64,7 +64,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clocks of the devices were ahead of the host's; device times are given less this."""
+    """The lead of the clocks of the devices over the host's; device times are given less this."""
 
     devices: list[DeviceClock]
 
@@ -135,7 +135,7 @@ class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def top(counts: dict[str, int]) -> dict[str, int]:
-    """The most frequent names; what is not named is summed up under ``...``."""
+    """Return the most frequent names; what is not named is summed up under ``...``."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = sum(n for _, n in order[TOP_NAMES:])
     return {**dict(order[:TOP_NAMES]), **({"...": rest} if rest else {})}
@@ -146,7 +146,7 @@ def encode(summary: Summary) -> bytes:
 
 
 def load(path: Path) -> Summary:
-    """An earlier run's summary.
+    """Read an earlier run's summary.
 
     Raises:
         InputError: it is missing or no summary of ours.
@@ -264,7 +264,8 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
 
 
 def _standstill(found: Standstill) -> str:
-    """``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing explains."""
+    """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing
+    explains."""
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
     whole = Stood(ns=sum(p.ns for p in parts.values()), explained_ns=sum(p.explained_ns for p in parts.values()))
     shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
@@ -273,7 +274,7 @@ def _standstill(found: Standstill) -> str:
 
 
 def _explained(stood: Stood) -> str:
-    """In per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
+    """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
     return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
 
 
@@ -298,7 +299,7 @@ def _path(path: CriticalPath) -> str:
 
 
 def _counts(counts: dict[str, int], most: int = 12) -> str:
-    """The largest counts, the rest summed up."""
+    """Return the largest counts, the rest summed up."""
     order = sorted(counts.items(), key=lambda item: (item[0] == "...", -item[1], item[0]))
     named = [f"{name} {n:,}" for name, n in order[:most]]
     rest = sum(n for _, n in order[most:])
