@@ -63,7 +63,7 @@ def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Co
 
 
 def _collectives(file: ChakraFile) -> list[tuple[int, int]]:
-    """(type, bytes) of the collectives on the device that say both, in the order of their ids."""
+    """Return (type, bytes) of the collectives on the device that say both, in the order of their ids."""
     said = (file.has & np.uint32(Has.COMM_TYPE | Has.COMM_SIZE)) == np.uint32(Has.COMM_TYPE | Has.COMM_SIZE)
     at = np.flatnonzero((file.type == NodeType.COMM_COLL) & said)
     at = at[np.argsort(file.id[at], kind="stable")]

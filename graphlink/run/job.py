@@ -121,7 +121,7 @@ def write_common(ids: Mapping[int, groups.GroupIds], pipeline: Pipeline | None, 
 
 
 def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
-    """``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
+    """Write ``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
     if pipeline is None:
         return ()
     log.info("writing the pipeline")
@@ -290,7 +290,7 @@ def _columns(graph: Graph, prepared: Prepared, joined: Joined) -> dict[str, Colu
 
 
 def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
-    """Offset at the graph's epoch, and drift in ppb."""
+    """Return the offset at the graph's epoch, and drift in ppb."""
     if clock is None:
         return 0, 0
     epoch = np.array([graph.epoch_ns], np.int64)
@@ -298,7 +298,7 @@ def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
 
 
 def trace_of(inputs: Inputs) -> Trace:
-    """What was recorded of the rank.
+    """Read what was recorded of the rank.
 
     Raises:
         InputError: the recording cannot be read.
@@ -334,7 +334,7 @@ def rank_of(inputs: Inputs, recorded: int | None) -> int:
 
 
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
-    """What ``--rank`` says overrules what the recording says of its run, too."""
+    """Refuse a rank outside the recorded world; one given with ``--rank`` overrules the recording."""
     if world_size is not None and rank >= world_size and inputs.rank is None:
         raise InputError(f"is of rank {rank}, and it records {world_size:,} ranks", path=inputs.name, todo="give its rank with --rank")
 

@@ -115,7 +115,7 @@ def _by_rank(comms: Sequence[RankComms], matching: Matching, aligned: Clocks, me
 def _summary(
     every: Sequence[RankComms], matching: Matching, aligned: Clocks, measured: Figures, ids: Mapping[GroupKey, int]
 ) -> summary.Run:
-    """``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
+    """Make the summary. ``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
     meetings, unmatched = matching.meetings, matching.unmatched
     collective = meetings.kind == CommKind.COLLECTIVE
     host = {one.rank: one.host for one in every}
@@ -191,7 +191,7 @@ def _silence(ranks: Sequence[int]) -> list[str]:
 
 
 def _with(quiet: Sequence[int], comms: RankComms) -> I64:
-    """Ops of a rank in which ranks take part whose own communication is not known."""
+    """Return the ops of a rank with meetings in which ranks take part whose own communication is not known."""
     if not quiet:
         return np.zeros(0, np.int64)
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
@@ -216,7 +216,7 @@ def _conflict(conflict: Conflict, ids: Mapping[GroupKey, int]) -> str:
 
 
 def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) -> StageRun | None:
-    """A rank's part of a pipeline with the times and counts that all ranks share."""
+    """Return a rank's part of a pipeline with the times and counts that all ranks share."""
     if row.staged is None:
         return None
     ordinal = counted_alike(row.staged, row.comms, matching.meetings, position)
@@ -224,7 +224,7 @@ def _alike(row: RankRows, matching: Matching, aligned: Clocks, position: int) ->
 
 
 def _largest(comms: Sequence[RankComms], meetings: Meetings) -> I64:
-    """Of each meeting the size on the rank where it is largest: simulators match collectives by size."""
+    """Return for each meeting the size on the rank where it is largest: simulators match collectives by size."""
     out = np.zeros(len(meetings.kind), np.int64)
     for one, meeting in zip(comms, meetings.of_op, strict=True):
         met = meeting != NOWHERE
@@ -233,13 +233,13 @@ def _largest(comms: Sequence[RankComms], meetings: Meetings) -> I64:
 
 
 def _members(count: int, meetings: Meetings) -> list[I64]:
-    """Of each of ``count`` ranks its entries among the members of all meetings."""
+    """Return for each of ``count`` ranks its entries among the members of all meetings."""
     order = np.argsort(meetings.rank, kind="stable")
     return np.split(order, np.searchsorted(meetings.rank[order], np.arange(1, count)))
 
 
 def _by_op(meetings: Meetings, members: Sequence[I64], value: I64) -> list[I64]:
-    """What stands by member of meetings, by op of each rank; 0 for ops without a meeting."""
+    """Return by op of each rank what stands by member of meetings; 0 for ops without a meeting."""
     out = [np.zeros(len(of_op), np.int64) for of_op in meetings.of_op]
     for column, mine in zip(out, members, strict=True):
         column[meetings.op[mine]] = value[mine]

@@ -1,4 +1,4 @@
-"""What the job is given: the recordings of a run, the files of a rank, and what shapes its graph."""
+"""The input of a job: the recordings of a run, the files of a rank, and what shapes its graph."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Recordings(Short):
 
     @property
     def several(self) -> bool:
-        """Whether more than one pair may be meant."""
+        """Tell whether more than one pair may be meant."""
         names = self.folders or self.kineto
         return len(names) > 1 or any(glob.has_magic(name) or Path(name).is_dir() for name in names)
 
@@ -133,7 +133,7 @@ class Inputs(Short):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them."""
+        """Return all files."""
         return (*(path for path in (self.kineto, self.et, self.nsys) if path is not None), *self.nccl)
 
     @property
@@ -144,7 +144,7 @@ class Inputs(Short):
 
     @property
     def name(self) -> str:
-        """Of the recording, as the user knows it."""
+        """Return the name of the recording, as the user knows it."""
         return self.name_of(self.recording)
 
     def name_of(self, path: Path) -> str:
@@ -209,5 +209,5 @@ class Options(Short):
 
     @property
     def build(self) -> BuildOptions:
-        """Those that shape dependencies."""
+        """Return the options that shape dependencies."""
         return BuildOptions(sync=self.sync, gap_ns=self.gap_ns, hta_limit=self.hta_limit)

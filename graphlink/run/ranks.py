@@ -47,7 +47,7 @@ class SomeRanksFailed(GraphlinkError):
 
 @contextlib.contextmanager
 def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
-    """Turns what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
+    """Turn what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
     try:
         yield
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as problem:
@@ -167,7 +167,7 @@ def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> 
 
 
 def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
-    """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
+    """Return the options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
 
     Raises:
         InputError: the jobs were not all done with the same.

@@ -1,4 +1,4 @@
-"""What jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
+"""The state that jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
 
 A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
 is made of the names of the rank's recordings: the same command finds again what it did before. The records in it are files of ``codec``,
@@ -35,7 +35,7 @@ RESULT: Final = "result.json"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished job of one rank says of itself."""
+    """The record that a finished job of one rank leaves of itself."""
 
     graphlink: str = __version__
     rank: int
@@ -76,7 +76,7 @@ class Stored:
 
     @property
     def name(self) -> str:
-        """Of its recording."""
+        """Return the name of its recording."""
         return self.manifest.recordings[0].name
 
 
@@ -187,7 +187,7 @@ def _name(inputs: Inputs, path: Path) -> str:
 
 
 def digest(*records: object) -> str:
-    """Of records, alike in every process."""
+    """Return a digest of records, alike in every process."""
     made = hashlib.sha256()
     for record in records:
         codec.dump(record, made.update)

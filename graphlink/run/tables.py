@@ -1,4 +1,4 @@
-"""What the files of a run hold, as pandas tables: one row a node, edge, wait or interval, times in ns. The only place that makes any.
+"""The files of a run as pandas tables: one row a node, edge, wait or interval, times in ns. The only place that makes any.
 
 Times are since the first node of the rank (``graph(rank).metadata.epoch_ns``), but where a table says otherwise. Integers that a row does
 not have are missing (``Int64``), never -1. Every table is linear in what the file holds.
@@ -257,14 +257,14 @@ def of_ranks(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _known(values: I64, known: Bool) -> Any:
-    """A column of integers of which some are missing."""
+    """Return a column of integers of which some are missing."""
     import pandas as pd
 
     return pd.arrays.IntegerArray(np.where(known, values, 0).astype(np.int64), ~known)
 
 
 def _places(file: ChakraFile, mine: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
+    """Encode columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
     columns = {name: getattr(file, name)[mine] for name in names}
     return {
         name: _known(column, ((file.has[mine] & np.uint32(Has[name.upper()])) != 0) & (column >= 0)) for name, column in columns.items()
@@ -289,7 +289,7 @@ def _coded(codes: Sequence[int | None], table: Sequence[str]) -> Any:
 
 
 def _caller_positions(file: ChakraFile) -> I64:
-    """Of each node the position of the first of its ``ctrl_deps``, ``NOWHERE`` without any."""
+    """Return for each node the position of the first of its ``ctrl_deps``, ``NOWHERE`` without any."""
     first, count = file.ctrl.first[:-1], np.diff(file.ctrl.first)
     out = np.full(len(file.id), NOWHERE, np.int64)
     out[count > 0] = file.ctrl.source[first[count > 0]]
@@ -302,7 +302,7 @@ def _callers(file: ChakraFile) -> Any:
 
 
 def _call(file: ChakraFile, node: int, place: int) -> str | None:
-    """The names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
+    """Return the names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
     calls = file.sync_call.get(node, ())
     if not calls:
         return None

@@ -40,7 +40,7 @@ class Standins:
         self.urls: dict[str, str] = {}
 
     def named(self, recordings: Recordings) -> Recordings:
-        """Recordings that name stand-ins, which are there then, instead of URLs.
+        """Return recordings that name stand-ins, which are there then, instead of URLs.
 
         Raises:
             InputError: a file or folder is missing or cannot be reached.
@@ -57,7 +57,7 @@ class Standins:
         return replace(recordings, kineto=kineto, et=et, nccl=nccl, folders=folders)
 
     def stood_for(self, found: Discovered) -> Discovered:
-        """What was found of stand-ins, of what these stand for.
+        """Replace what was found of stand-ins by what these stand for.
 
         Raises:
             UsageError: nsys exports are among it, which are read from any place in the file.
@@ -76,7 +76,7 @@ class Standins:
         )
 
     def graphs(self, names: Sequence[str]) -> list[Path]:
-        """Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
+        """Find Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
         for url in self._folders(names):
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Standins:
         return [one for url in urls for one in (files.folders(url) or files.listing(url) if files.is_pattern(url) else [url.rstrip("/")])]
 
     def _fill(self, url: str) -> None:
-        """Stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
+        """Make stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
         if files.is_file(url):
             self._add([files.remote(url)])
             return
