@@ -1,4 +1,4 @@
-"""What can go wrong with a user's data, and how it is said.
+"""The errors in a user's data, and how they are reported.
 
 Every exit status of the command is here. Only ``graphlink.cli`` prints errors and turns them into one.
 A bug of ours is an ``assert`` or an ordinary exception.
@@ -46,5 +46,5 @@ class UsageError(GraphlinkError):
 
 
 def bad_value(field: str, value: object, allowed: str) -> UsageError:
-    """Say of a field of an options record what it is and what it may be."""
+    """Return the error of a field of an options record: what it is and what it may be."""
     return UsageError(f"{field}={value!r}: must be {allowed}")

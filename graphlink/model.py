@@ -35,7 +35,7 @@ NOWHERE = -1  # of index columns only
 
 
 class Comm(msgspec.Struct, frozen=True):
-    """What a recording says of one communication call, as recorded (element counts, not bytes).
+    """One communication call, as recorded (element counts, not bytes).
 
     ``ranks`` are global ranks; None where the recording does not list them. ``seq`` is PyTorch's sequence number of the group.
     """
@@ -198,7 +198,7 @@ class EventRows(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OverheadRows(Short):
-    """What the profiler itself cost, as it says: buffer flushes and requests, resource work, sorted by start. No nodes."""
+    """The cost of the profiler itself, as it records it: buffer flushes and requests, resource work, sorted by start. No nodes."""
 
     start_ns: I64
     end_ns: I64
@@ -471,7 +471,7 @@ class Graph(Short):
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.kind)), np.diff(self.first))
 
     def with_columns(self, columns: Mapping[str, Column]) -> Graph:
