@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143  # exit statuses; 0 is done
-MOST_CHARACTERS = 400  # of what is said in a line, not counting the path
+MOST_CHARACTERS = 400  # of what is reported in a line, not counting the path
 
 
 class GraphlinkError(Exception):
@@ -22,6 +22,7 @@ class GraphlinkError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
+        """Return the message: what, where and what to do, a line each, long parts cut."""
         what = self.what[:MOST_CHARACTERS]
         lines = [f"{self.path}: {what}" if self.path is not None else what]
         if self.where:

@@ -456,7 +456,7 @@ class Graph(Short):
     wait_ns: I64
     wake_ns: I64  # what of duration_ns is only spent because the call whose wait ended here had to wait
     start_delay_ns: I64
-    launch_latency_ns: I64  # device nodes with a launch edge: how long after it they begin at the earliest; runs beside all else
+    launch_latency_ns: I64  # device nodes with a launch edge: how long after it they begin at the earliest; runs in parallel with all else
     overlap_ns: I64
     tid: I64  # host nodes; 0 else
     device: I64  # device nodes; 0 on host nodes

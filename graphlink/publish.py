@@ -1,7 +1,7 @@
-"""Writing into the output folder so that it is either as before or complete: files are made beside and moved in at the end.
+"""Writing into the output folder so that it is either as before or complete: files are made in a temporary folder and moved in at the end.
 
-The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving is
-renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
+The temporary folder is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving
+is renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
 meanwhile had moved. Taking back may be cut short as well: each of its steps may be done twice.
 
 Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink itself gives
@@ -78,7 +78,8 @@ def left_by_the_killed(folder: Path) -> list[Path]:
 
 
 def settle(folder: Path) -> None:
-    """Make an output folder what it was before, or is after, a publication that was cut short; remove what killed processes left beside.
+    """Make an output folder what it was before, or is after, a publication that was cut short; remove temporary folders that killed
+    processes left.
 
     Waits for a process of this host that moves files right now. A folder of nobody's is left alone, as is a link.
 
@@ -238,7 +239,7 @@ class Publication:
         self._take_back()
 
     def publish(self) -> None:
-        """Move every file from beside into the folder; the summary last, so that no summary lists what is not there.
+        """Move every file from the temporary folder into the output folder; the summary last, so that no summary lists what is not there.
 
         Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
         """

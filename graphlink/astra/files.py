@@ -128,6 +128,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_sh(plan: Plan) -> bytes:
+    """Return the script that runs ASTRA-sim in the folder and judges the result."""
     functions = "\n".join(_function(plan, reader) for reader in READERS)
     counted = max(plan.nodes.values()) <= MOST_LOGGED
     expected = " ".join(f"{reader}) expected={plan.nodes[reader]} ;;" for reader in READERS)
@@ -166,6 +167,7 @@ def readme(plan: Plan) -> bytes:
 
 
 def network_lines(plan: Plan) -> list[str]:
+    """Describe the network of a plan, with its evidence, in lines."""
     lines = []
     for d in plan.network:
         lines.append(f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns")

@@ -1,4 +1,4 @@
-"""Plans what ASTRA-sim is given beside the graphs of a run, with a network measured from them, and writes it."""
+"""Plans what ASTRA-sim is given besides the graphs of a run, with a network measured from them, and writes it."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def write(what: Plan, out: Path, *, force: bool) -> Prepared:
         "run.sh": files.run_sh(what),
         "README.txt": files.readme(what),
     }
-    # beside run.sh, so that its path cannot contain "empty", which ASTRA-sim takes for no file
+    # next to run.sh, so that its path cannot contain "empty", which ASTRA-sim takes for no file
     if what.groups:
         made[GROUPS] = (what.folder / GROUPS).read_bytes()
     if what.alone is not None:

@@ -39,6 +39,7 @@ class Op:
     tag: int
 
     def told(self, rank: int) -> str:
+        """Describe the op: rank, node id, name."""
         return f'rank {rank} node {self.id} "{self.name[:40]}"'
 
 
@@ -62,7 +63,7 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
     each says about its communication.
 
     ``run``: all rank files of the run, where ``files`` are some of them that are judged alone. ``groups_path``: the communicator groups;
-    None takes ``comm_group.json`` beside the files if it is there.
+    None takes ``comm_group.json`` from the folder of the files if it is there.
 
     Raises:
         InputError: a file cannot be read or has nothing of a Chakra graph.
@@ -165,7 +166,7 @@ def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int,
 def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings) -> None:
     """Check that the ranks of each group run the same collectives in one order. Ranks without a file are left out.
 
-    ``never``: (rank, id) of what is known to hang; that their slots hang too is not said.
+    ``never``: (rank, id) of what is known to hang; that their slots hang too is not reported.
     """
     of_group: dict[int, dict[int, list[Op]]] = defaultdict(dict)
     for rank, of_rank in ops.items():

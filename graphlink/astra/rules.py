@@ -53,6 +53,7 @@ class RankFile:
 
     @staticmethod
     def of(path: Path) -> RankFile:
+        """Read prefix and rank from the name of the file."""
         named = re.fullmatch(r"(.+)\.(0|[1-9][0-9]{0,8})\.et", path.name)
         return RankFile(path, named[1], int(named[2])) if named else RankFile(path, path.name.removesuffix(".et"), None)
 
@@ -70,15 +71,17 @@ class RankRules:
         self._data, self._ctrl, self._both = data, ctrl, Edges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
-        """Add nodes that break a rule. ``more``: what is said of each behind its name."""
+        """Add nodes that break a rule. ``more``: what is reported of each after its name."""
         self._out.add(key, len(nodes), (self.told(node) + text for node, text in zip(nodes.tolist(), more, strict=False)))
 
     def told(self, node: int) -> str:
+        """Describe a node: rank, id, name."""
         name = self.graph.name_of(node)
         shown = name if len(name) <= 60 else f"{name[:57]}..."
         return f'rank {self.rank} node {self.graph.id[node]} "{shown}"'
 
     def judge(self) -> None:
+        """Judge the graph by all rules; what they find goes into the findings."""
         self._file()
         if not len(self.graph.id):
             self._out.add("no-nodes", 1, [f"rank {self.rank}"])

@@ -15,7 +15,8 @@ from graphlink.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``told_by``: torch.distributed, or the name of the variable; "" where nothing told. ``world_size`` None where it is not known."""
+    """``told_by``: torch.distributed, or the name of the variable; "" where nothing recorded it. ``world_size`` None where it is not
+    known."""
 
     rank: int
     world_size: int | None

@@ -26,7 +26,7 @@ _windows = itertools.count()  # the same on all ranks, which all come to their w
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of what a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` beside the recording.
+    """A report of what a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` next to the recording.
 
     ``spent_ns``: time that training stood still, by what for: prepare, together (waiting for other ranks), start, stop, write.
     """

@@ -44,6 +44,7 @@ class Support:
         return ", ".join(f"{name} {version}" for name, version in self.versions.items())
 
     def has(self, name: str) -> bool:
+        """Tell whether the feature is available."""
         return any(feature.available for feature in self.features if feature.name == name)
 
 

@@ -17,7 +17,7 @@ from graphlink.records import Table
 if TYPE_CHECKING:
     from graphlink.report.diagnosis import Diagnosis, Told
 
-MOST_TOLD: Final = 8  # lines of what else was said of a finding
+MOST_TOLD: Final = 8  # lines of what else was reported of a finding
 MOST_PARTS: Final = 6  # names that a text lists
 
 
@@ -38,7 +38,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: there is no such file or folder, it cannot be read, or it is no recording.
-        UsageError: nothing to look at was named; files cannot be paired.
+        UsageError: nothing to examine was named; files cannot be paired.
     """
     if bool(arguments.what) == arguments.env:
         raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")

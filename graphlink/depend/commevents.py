@@ -13,7 +13,7 @@ first kind; one behind its launch is NCCL's own; one outside is of the second. W
 was called, that names the work. Else, of works not waited for yet on one stream, the k-th wait is for the k-th at least, since stream
 order implies those before: so the oldest is taken.
 
-Every reading is held against the recorded times, in groups (same streams, same name of op): where a source ended after its target
+Every reading is checked against the recorded times, in groups (same streams, same name of op): where a source ended after its target
 started the group was misread, and more than 1 such in 20 that could show it drops the group. A group whose current stream or work is
 not sure by calls alone (several compute streams, several communication streams with open works) needs 2 targets that started right after
 their sources, too; so does one without an op of a communication library around its calls, as those may be the user's own waits, unless
@@ -292,7 +292,7 @@ class _CallReader:
         free_ns = np.where(before == NOWHERE, launched_ns, device.end_ns[before])
         ended_ns, slack_ns = device.end_ns[source], rounding_ns(self.linked.trace)
         contradicted = ended_ns > device.start_ns[target] + slack_ns
-        held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that held nothing up the times say nothing
+        held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that blocked nothing the times show nothing
         after = held & (device.start_ns[target] - ended_ns <= RIGHT_AFTER_NS)
         shown: dict[_Group, list[int]] = {}
         for r, *of_it in zip(read, contradicted.tolist(), held.tolist(), after.tolist(), strict=True):

@@ -24,7 +24,7 @@ from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, marked
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
-# recorded, the one that waits is the first that is held up.
+# recorded, the one that waits is the first that is blocked.
 _RECORD, _WAIT, _READ, _LAUNCH, _SYNC, _BARE = range(6)
 
 # stream key -> (device row, FoundBy bits). One op a stream is enough: stream order implies the older ones.

@@ -19,6 +19,7 @@ class Edges:
 
     @staticmethod
     def of(kind: EdgeKind, source: I64 | I32, target: I64 | I32, found_by: U8 | int = 0) -> Edges:
+        """Make edges of one kind; ``found_by``: evidence of each, or of all."""
         n = len(source)
         bits = np.full(n, found_by, np.uint8) if isinstance(found_by, int) else found_by
         return Edges(source.astype(np.int64), target.astype(np.int64), np.full(n, kind, np.uint8), bits)

@@ -152,8 +152,8 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
     """Return the time up to which each call had launched: its end, with two exceptions.
 
     A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls take to
-    launch. A call that runs on beside what it launched (copies from pageable memory, staged by the host for milliseconds) had launched
-    it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
+    launch. A call that runs on in parallel with what it launched (copies from pageable memory, staged by the host for milliseconds) had
+    launched it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
     """
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)

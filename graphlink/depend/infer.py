@@ -154,12 +154,12 @@ class _OpsByEnd:
         return own[0] if len(own) == 1 else None
 
     def since_ns(self, call: _Call) -> int:
-        """Return from when on an op that ended can have held the call up at all."""
+        """Return from when on an op that ended can have blocked the call at all."""
         before = call.last - LATEST_OPS
         return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 
     def candidates(self, call: _Call, since_ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return (row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
+        """Return (row, end) of ops that may have blocked the call and ended in it, after ``since_ns``, last first.
 
         Those by themselves, and those because a stream may have been made to wait for them.
         """
@@ -212,8 +212,8 @@ def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, askin
 
 
 def _lags(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
-    """Return (name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been held up, from what
-    held them up, of the others from the last op that may have."""
+    """Return (name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been blocked, from what
+    blocked them, of the others from the last op that may have."""
     calls = linked.trace.calls
     told, told_ns = _told_lags(linked, cuda)
     seen: list[tuple[int, int, float]] = []

@@ -1,7 +1,7 @@
 """How long after its launch call a device op begins where nothing else holds it up: taken from the recording itself.
 
 It runs from the **end** of the call, to which it is steadier than to its start: half of the launches on idle streams lie within 0.2 to
-1.0 us of each other, measured from the start of the call within 0.8 to 6 (docs/edges.md). And it runs beside the earlier work of the
+1.0 us of each other, measured from the start of the call within 0.8 to 6 (docs/edges.md). And it overlaps the earlier work of the
 stream, not after it: the device fetches a launch while it still works on the one before.
 """
 
@@ -17,7 +17,7 @@ from graphlink.model import I64, NOWHERE, Bool, DeviceRows
 FEW: Final = 10  # launches on idle streams, below which they do not say what is usual
 DEFAULT_NS: Final = 2_000  # 1 to 3 us on eight of the eleven recordings that show theirs
 NEAR_NS: Final = 10_000  # how far from the mode a latency may be
-MOST_NS: Final = 100_000  # what takes longer is no latency: something held all of these ops up
+MOST_NS: Final = 100_000  # what takes longer is no latency: something delayed all of these ops
 
 
 def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) -> I64:

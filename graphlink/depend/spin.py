@@ -7,7 +7,7 @@ to 100 us after the end have in the silence).
 
 A host that goes on before the op ends (it sees what the kernel wrote while that cleans up) waited for a moment inside it, which is no
 node's end. Then the host from the op's end on depends on the op; what it did before, for 100 us at most, on what the op itself had to
-wait for. A replay runs that little work early, and is exact again where the op ends. Coincidences that nothing bears out are untold.
+wait for. A replay runs that little work early, and is exact again where the op ends. Coincidences that nothing confirms are not reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer
 class Spins:
     """Over each stretch of ``blocked`` the host waited for device row ``source``, which ended at ``ended_ns`` on the axis of the marks.
 
-    ``before``: what ``source`` itself had to wait for longest, where that held the host up, and the wait was over before ``source`` ended;
+    ``before``: what ``source`` itself had to wait for longest, where that blocked the host, and the wait was over before ``source`` ended;
     else NOWHERE.
     ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
     """

@@ -58,9 +58,11 @@ class Axis:
         return at_ns // self.span_ns
 
     def time_ns(self, at_ns: I64) -> I64:
+        """Convert positions back to times."""
         return at_ns % self.span_ns + self.origin_ns
 
     def has(self, tid: I64) -> Bool:
+        """Tell of each thread whether it is on the axis."""
         return np.isin(tid, self.tids)
 
 

@@ -84,7 +84,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
 def examine(inputs: Inputs) -> Examined:
     """Return the findings of one rank.
 
-    An ET of another run is a finding, and the rest is said of the recording alone. O(n log n) in rows.
+    An ET of another run is a finding, and the rest is reported of the recording alone. O(n log n) in rows.
 
     Raises:
         InputError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""The recordings that ``graphlink doctor`` is to look at: as the main job finds and pairs them, and what has no partner."""
+"""The recordings that ``graphlink doctor`` is to examine: as the main job finds and pairs them, and what has no partner."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def given(names: Sequence[str], scratch: Path) -> Given:
 
 
 def _recordings_of(path: Path) -> Sequence[Path]:
-    """Find the recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie beside the outputs.
+    """Find the recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie next to the outputs.
 
     Raises:
         InputError: they are gone.
@@ -113,7 +113,7 @@ def _inside(folder: Path) -> tuple[list[DumpHead], list[Path]]:
 
 
 def _lone_hosts(paths: Sequence[Path]) -> list[Path]:
-    """Return the execution traces among files, where no recording of a device is beside them."""
+    """Return the execution traces among files, where no recording of a device is with them."""
     hosts = []
     for path in paths:
         kind = looks_like(path)

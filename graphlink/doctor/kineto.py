@@ -20,7 +20,7 @@ BROKEN: Final = frozenset({
     "end before start taken as no length", "event record without stream, process or call", "synchronisation row of unknown kind",
     "NVTX range without thread number",
 })  # fmt: skip
-OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not told
+OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
 
 
 def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from graphlink.model import Bool, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still
 
-EXPLAINED_SHARE: Final = 0.95  # of calls and of threads, from which on the rest is not told
+EXPLAINED_SHARE: Final = 0.95  # of calls and of threads, from which on the rest is not reported
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 

@@ -39,6 +39,7 @@ def is_url(text: str) -> bool:
 
 
 def is_pattern(url: str) -> bool:
+    """Tell whether a URL contains a pattern (``*``, ``?``, ``[``)."""
     return len(_plain_start(url)) < len(url)
 
 
@@ -133,7 +134,7 @@ def put_file(path: Path, url: str) -> None:
             system.put_file(str(path), there + PART)
             system.mv(there + PART, there)
         except BaseException:
-            with contextlib.suppress(Exception):  # what went wrong above is what is told
+            with contextlib.suppress(Exception):  # what went wrong above is what is reported
                 system.rm_file(there + PART)
             raise
 

@@ -40,10 +40,10 @@ SHARES: Final = tuple(s.name.lower() for s in Share)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CriticalPath(Short):
-    """The chain of nodes that a replay's end hangs on, first node first: each was held back by the one before it.
+    """The chain of nodes that a replay's end hangs on, first node first: each was delayed by the one before it.
 
     All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
-    work began: launch latency and start delay. ``dependency`` is the edge that held it back, a position in ``Graph.source``, and
+    work began: launch latency and start delay. ``dependency`` is the edge that delayed it, a position in ``Graph.source``, and
     ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns`` sums up to ``length_ns``.
     """
 
@@ -75,7 +75,7 @@ def share(part: int, total: int) -> float:
 
 
 def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
-    """Walk back from the node that ends last, always to the dependency that held the node back longest: that ended last, a launch with its
+    """Walk back from the node that ends last, always to the dependency that delayed the node longest: that ended last, a launch with its
     latency.
 
     ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry a node, times in ns.

@@ -35,13 +35,13 @@ def lanes(graph: Graph) -> tuple[I64, I64]:
 
 
 def micros(graph: Graph) -> I64:
-    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next of its lane.
+    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next on its thread or stream.
 
     After every node, the sum over its thread or stream is the nearest whole microsecond to the sum in ns.
     """
     major, minor = lanes(graph)
     host = on_host(graph)
-    order = np.lexsort((minor, major, host))  # stable: node order stays inside a lane
+    order = np.lexsort((minor, major, host))  # stable: node order stays inside a thread or stream
     total = np.cumsum(cost_ns(graph)[order])
     first = begins(major[order], minor[order], host[order])
     starts = np.flatnonzero(first)

@@ -1,9 +1,9 @@
 """Parts of a device op's delay that overlap (CONTRACT, "Clocks of host and device").
 
-Recorded, an op begins a delay after the last of its dependencies has ended. Launch latency runs from the launch, beside the work before
-on the stream; a stream takes its time from one op to the next, beside the launch. Of the two only that shows which ended last. So the
-delay is split by what is usual: what both explain, as far as there is room for it, and a rest. The op then begins when the lags of all
-its dependencies are over, and the rest later: as recorded where all is as recorded, and right with other costs.
+Recorded, an op begins a delay after the last of its dependencies has ended. Launch latency runs from the launch, in parallel with the work
+before on the stream; a stream takes its time from one op to the next, in parallel with the launch. Of the two only that shows which ended
+last. So the delay is split by what is usual: what both explain, as far as there is room for it, and a rest. The op then begins when the
+lags of all its dependencies are over, and the rest later: as recorded where all is as recorded, and right with other costs.
 """
 
 from __future__ import annotations

@@ -104,6 +104,7 @@ class Merged:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """Return warnings of what the merged trace lacks."""
         told = []
         if self.without_host:
             told.append(f"{self.without_host} device ops are not in the merged trace: no op of the ET launched them")

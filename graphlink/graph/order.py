@@ -24,6 +24,7 @@ class Edges:
 
     @staticmethod
     def of(count: int, source: I64, target: I64) -> Edges:
+        """Sort edges between ``count`` nodes by target."""
         by_target = np.argsort(target, kind="stable")
         return Edges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
 
@@ -42,7 +43,7 @@ class Before:
 
 
 class Reach:
-    """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
+    """Answers whether nodes come before others. Nodes are placed on chains; along a chain the answer is a comparison of places."""
 
     def __init__(self, edges: Edges, order: I64, lane: I64):
         """Build the chains. ``lane`` by node: where nodes follow each other (thread, stream); chains stay inside it. Linear."""

@@ -27,7 +27,7 @@ EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
     """The path, first node first: columns with one entry a node (a data frame as it stands).
 
-    A node was held back by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
+    A node was delayed by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
     replay when that one ends: at the sum of ``cost_ns`` before it. ``name``, ``share`` and ``held_by`` are positions in ``names``,
     ``shares`` and ``edge_kinds``.
     """
@@ -38,7 +38,7 @@ class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
     held_by: list[int | None]
     start_ns: list[int]  # as recorded
     cost_ns: list[int]  # with what is before its work, which is idle
-    start_delay_ns: list[int]  # and launch latency, where the launch held the node back
+    start_delay_ns: list[int]  # and launch latency, where the launch delayed the node
 
 
 class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):

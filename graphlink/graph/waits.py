@@ -42,7 +42,7 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
 
 
 def before_on_thread(graph: Graph) -> I32:
-    """Return the node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
+    """Return the node before each one on its thread, ``NOWHERE`` for the first and for nodes outside the chain of a thread."""
     node = np.flatnonzero(np.isin(graph.kind, CHAINED))
     order = node[np.lexsort((node, graph.tid[node]))]
     before, after = successive(order, graph.tid)

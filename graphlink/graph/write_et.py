@@ -65,6 +65,7 @@ def write_et(
 
 
 def global_metadata(heading: Heading) -> bytes:
+    """Encode what the ``.et`` says of its rank."""
     a = pb.AttributeProto
     clock = {"clock_offset_ns": heading.clock_offset_ns, "clock_drift_ppb": heading.clock_drift_ppb}
     attributes = [

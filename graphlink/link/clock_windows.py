@@ -20,7 +20,7 @@ F64 = NDArray[np.float64]
 
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then
-NEAR_NS: Final = 100_000_000  # a wait shows how late it returns beside launches no further off
+NEAR_NS: Final = 100_000_000  # a wait shows how late it returns next to launches no further off
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000

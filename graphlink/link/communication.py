@@ -1,7 +1,7 @@
 """Types, sizes and groups the communication of a rank: kernels of collectives and P2P, and gloo's host-side ranges.
 
 What PyTorch recorded of a call decides: Kineto's own arguments on the kernel, those of the ``record_param_comms`` op that launched
-it, and that op's ET node. That a kernel without any of these is communication at all is told by its name, else by the op that launched
+it, and that op's ET node. That a kernel without any of these is communication at all is known from its name, else from the op that launched
 it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the name of the ``nccl:*`` range around its launch or its own.
 """
 
@@ -142,7 +142,7 @@ def _merged(first: Comm | None, other: Comm) -> Comm:
 
 
 class _Typing:
-    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is told of each op."""
+    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is recorded of each op."""
 
     COLUMNS = ("kind", "name", "type", "bytes", "group", "peer", "tag", "seq", "uneven")
 

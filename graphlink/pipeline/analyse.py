@@ -57,7 +57,8 @@ def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -
     """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
-    Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
+    Inferred ranges count only if every rank of the run has some: what cannot be recognised on one was maybe recognised wrongly on others.
+    O(n log n).
     """
     there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Phase.F, Phase.B, Phase.I)).any()]
     alone = len(runs) - len(there)

@@ -112,8 +112,8 @@ def _loads(linked: Linked, row: I32) -> Bool:
 def _with_exchanges(delays: Delays, ex: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
-    Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
-    them; the profiler's own time and work outside ranges stay what they are.
+    Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since no row tells what
+    comes after them; the profiler's own time and work outside ranges stay what they are.
     """
     late = np.isin(delays.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
     delays = _meanwhile(delays, ex, late, ex.kind == CommKind.COLLECTIVE)

@@ -140,7 +140,7 @@ class Compared(Bubbles, frozen=True, kw_only=True):
 
 
 def summarised(pipeline: Pipeline) -> summary.Pipeline:
-    """Return ``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
+    """Return ``summary.json.pipeline``, which stands at the start of ``bubbles.json`` as well."""
     seen = _by_cause(pipeline.idle, any(run.sees_causes for run in pipeline.runs))
     return summary.Pipeline(
         stages=pipeline.stages,

@@ -2,7 +2,7 @@
 
 Phases have hues after Okabe and Ito (https://jfly.uni-koeln.de/color/), set apart further: with full and without red, green or blue vision
 any two of them differ by 20 in CIE Lab (``tests/pipeline/test_pipeline_svg.py``); letters and numbers stand in boxes that are large enough.
-Causes are told apart by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
+Causes are distinguished by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
 """
 
 from __future__ import annotations

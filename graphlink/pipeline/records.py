@@ -60,7 +60,7 @@ class Ranges:
 
     ``NOWHERE`` where step, stage, chunk or microbatch is unknown.
     ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run without device ops,
-    of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name said it.
+    of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name gave it.
     """
 
     phase: U8  # Phase

@@ -74,6 +74,7 @@ class Rule:
         return tuple(out)
 
     def knows(self, text: str) -> bool:
+        """Tell whether the rule has the name as one that is no phase."""
         return any(re.fullmatch(pattern, text) for pattern in self.other)
 
 

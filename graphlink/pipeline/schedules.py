@@ -160,7 +160,7 @@ def _turns(
         warmup = min(len(each), hops * (stages - 1 - rank) + (chunks - 1) * group)  # forwards before the first pair
         if schedule == "GPipe" or all_first:
             warmup = len(each)
-        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, beside its own
+        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, besides its own
         turn = [each - warmup, each, each + delay][: len(phases)]  # in turn 0, 1, ... a rank runs one of each, those that there are
         order = np.argsort(np.concatenate([3 * at + k for k, at in enumerate(turn)]), kind="stable")
         made = Order(

@@ -1,6 +1,6 @@
 """When each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
 
-What an action waits for, beside the one before it on its rank:
+What an action waits for, besides the one before it on its rank:
   F      the F of the virtual stage before, same microbatch, and its transfer
   B, I   the B or I of the virtual stage after, same microbatch, and its transfer; its own F
   W      its own I

@@ -141,7 +141,7 @@ class Fit:
             return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
 
     def better(self, free: Bool) -> Affine:
-        """Return the clocks after one step of reweighted least squares. A drift is held to what oscillators do, a shift hardly (1 s)."""
+        """Return the clocks after one step of reweighted least squares. A drift is bound to what oscillators do, a shift hardly (1 s)."""
         ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * self.span_ns) ** 2]])
         x = np.stack([np.zeros_like(self.clock.shift_ns), self.clock.drift * self.span_ns])
         wrong = -self.gathered(self.wr, self.wri, self.wrh, x.shape[1]) - ridge * x

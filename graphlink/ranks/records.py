@@ -123,17 +123,19 @@ class Line:
         return other_ns
 
     def at(self, own_ns: int) -> int:
+        """Map one time, rounded to ns."""
         return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))
 
     def then(self, further: Line) -> Line:
         """Map this one's own clock to the further one's other."""
         at = self.from_ns
-        if further.drift:  # a drift is only known well near where it was told
+        if further.drift:  # a drift is only known well near where it was measured
             other = further.from_ns - self.offset_ns
             at = other - round(self.drift * (other - self.from_ns) / (1 + self.drift))
         return Line(further.at(self.at(at)) - at, (1 + self.drift) * (1 + further.drift) - 1, at)
 
     def back(self) -> Line:
+        """Return the inverse line."""
         there = self.at(self.from_ns)
         return Line(self.from_ns - there, 1 / (1 + self.drift) - 1, there)
 

@@ -154,7 +154,7 @@ class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """A Chakra graph of the same rank that lay beside the recordings. ``same_collectives``: equal type and bytes, in any order."""
+    """A Chakra graph of the same rank that lay next to the recordings. ``same_collectives``: equal type and bytes, in any order."""
 
     file: str
     rank: int

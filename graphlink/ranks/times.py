@@ -154,7 +154,7 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found:
 
     A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
     of it lies before the recording of the late rank began; else it counts as first where it exceeds 3 x the median of the group's later
-    ones (3 of them at least). What is below the clocks' tolerance is not set apart. n log n in meetings.
+    ones (3 of them at least). What is below the clocks' tolerance is not excluded. n log n in meetings.
     """
     out = np.zeros(len(meetings.kind), np.uint8)
     out[~found.timed & ~meetings.complete] = Apart.UNTIMED

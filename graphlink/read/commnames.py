@@ -60,7 +60,7 @@ _LIBRARY: Final = re.compile("|".join(f"(?:{kernels})" for name, kernels in LIBR
 _COLLECTIVE: Final = re.compile(r"(?<![a-z])(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)")
 # of the threads of one device: cub and everybody's softmax
 _LOCAL: Final = re.compile(r"(?<![a-z])(warp|wave|block|cluster|cta|grid|thread|lane|quad|sub_?group|tile)_?all_?reduce")
-# together with the name of a collective: computation beside it, or only its preparation
+# together with the name of a collective: computation in parallel with it, or only its preparation
 _BESIDE: Final = re.compile(
     r"gemm|matmul|linear|attention|softmax|copy_(in|out)|flatten|(?<![a-z])(mm|attn|conv\d?d?|(un)?pack|permute)(?![a-z])"
 )

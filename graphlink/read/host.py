@@ -1,4 +1,4 @@
-"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are told by their keys, never by the schema string.
+"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are recognised by their keys, never by the schema string.
 
 Flat layout (1.0.1): everything on the node. Attrs layout (from 1.0.2): ``inputs`` and ``outputs`` are objects, the parent is
 ``ctrl_deps``, the rest is in ``attrs``. A merged file (ET+) has device nodes among them, which are set aside.

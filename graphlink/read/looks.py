@@ -1,4 +1,4 @@
-"""Telling the files of a folder apart."""
+"""Recognise the kinds of the files of a folder."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anywa
 class ReplayPath:
     """The chain of nodes that the end hangs on, first node first; times sum up to ``length_ns``.
 
-    ``kind`` of a node says what held it back (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
+    ``kind`` of a node says what delayed it (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
     part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands before the one on whose rank the path
     goes on, with what it took until that one could begin.
     """
@@ -38,7 +38,7 @@ class ReplayPath:
 def critical_path(work: Workload, played: Played) -> ReplayPath:
     """Walk back from the node that ends last, of several from the last one. Linear in nodes and edges.
 
-    On machines without slots a launch holds a node back with its latency, which runs beside the stream (``graph.critical``).
+    On machines without slots a launch delays a node with its latency, which runs in parallel with the stream (``graph.critical``).
     """
     dependency, kind, started, lag, fixed_ns = _bound(work, played)
     delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, lag)).tolist()
@@ -62,7 +62,7 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
 
 
 def _bound(work: Workload, played: Played) -> tuple[I32, U8, I64, I64, I64]:
-    """Return what held each node back, the kind of its edge, when the node was free to start, the lag of the edge, and the start delay that
+    """Return what delayed each node, the kind of its edge, when the node was free to start, the lag of the edge, and the start delay that
     is left then: what the lag does not explain.
     """
     fixed_ns = np.where(work.work == Work.DELAY, 0, work.fixed_ns)

@@ -1,4 +1,4 @@
-"""The outcome of a machine: when each node ran and what held it back."""
+"""The outcome of a machine: when each node ran and what delayed it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from graphlink.replay.workload import Workload
 
 NOT_RUN: Final = -1
 
-# kinds of ``held_kind`` beside those of edges
-FREE: Final = 254  # nothing held it back: it started at 0
+# kinds of ``held_kind`` besides those of edges
+FREE: Final = 254  # nothing delayed it: it started at 0
 SLOT: Final = 253  # the slot was taken
 MEETING: Final = 252  # a collective: the last member to arrive
 MESSAGE: Final = 251  # a receive: its send
@@ -50,7 +50,7 @@ class Played(Short):
     held_kind: U8
     joined: I32  # NOWHERE where the node began as it started
     rank_begin_ns: I64  # when each rank of the workload began
-    has_lags: bool = True  # launch latency can run beside the stream; not on machines with slots
+    has_lags: bool = True  # launch latency can run in parallel with the stream; not on machines with slots
 
     @property
     def total_ns(self) -> int:
@@ -63,7 +63,7 @@ class Played(Short):
 
 
 def binding(work: Workload, end_ns: I64, lag_ns: I64 | None = None) -> tuple[I32, U8, I64, I64]:
-    """Find the last of the dependencies that held a node back longest, of all nodes at once. Linear.
+    """Find the last of the dependencies that delayed a node longest, of all nodes at once. Linear.
 
     Returns (dependency, kind, ended_ns, lag_ns) of each node: ``NOWHERE`` without any, the kind of its edge (or ``FREE``), when it ended,
     and how much later the node may begin.

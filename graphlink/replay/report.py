@@ -120,7 +120,7 @@ def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> l
 
 
 def _kept(files: Mapping[int, ChakraFile], changes: Changes) -> list[str]:
-    """Describe how much time nothing explains in the graph of the rank with most of it: what held it back does not change with it."""
+    """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change with it."""
     changed = {s.work for s in changes.scales if not s.pattern}
     names = [name for name, work in ((DELAY_NAME, Work.DELAY), (GAP_NAME, Work.GAP)) if work not in changed]
     shares = []

@@ -2,7 +2,7 @@
 
 What ends at one instant ends one by one, in the order in which it was started, and after each whatever is ready and has a free slot starts,
 lowest id first. A node takes at least 1 ns. Over several ranks, collectives and messages may be coupled (``meetings``).
-Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, held against two versions as run
+Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, checked against two versions as run
 (tests/e2e/test_astra_sim.py).
 """
 
@@ -100,7 +100,7 @@ class _Run:
         events, lane_of, left = self._events, self._lane, self._left
         first, target, end, before = self._first, self._target, self.end, self.before
         push, pop = heapq.heappush, heapq.heappop
-        ready: list[list[int]] = [[] for _ in range(self._lanes)]  # of a lane without slots always empty
+        ready: list[list[int]] = [[] for _ in range(self._lanes)]  # of a thread or stream without slots always empty
         free = [True] * self._lanes
         last = [NOWHERE] * self._lanes
         slotless = [lane % len(Slot) == Slot.NONE for lane in range(self._lanes)]

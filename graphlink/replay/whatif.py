@@ -56,6 +56,7 @@ class Changes:
 
     @property
     def any(self) -> bool:
+        """Tell whether anything is changed."""
         return bool(self.scales or self.remove_sync or self.bytes_per_s is not None or self.launch_ns is not None)
 
 
@@ -82,7 +83,7 @@ def parse_scale(text: str) -> Scale:
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
     """Return ``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
 
-    What a call took to wake up can now go, and launch latency runs beside what else an op waits for: both are as recorded in the
+    What a call took to wake up can now go, and launch latency runs in parallel with what else an op waits for: both are as recorded in the
     recording, so only a what-if tells them from the rest.
 
     Raises:
@@ -262,6 +263,7 @@ def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]
 
 
 def refuse_ambiguous(which: str, ranks: Sequence[int]) -> None:
+    """Refuse the id of a wait that is on several ranks. Raises UsageError."""
     if len(ranks) > 1:
         raise UsageError(f"--remove-sync {which}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N")
 

@@ -142,6 +142,7 @@ def top(counts: dict[str, int]) -> dict[str, int]:
 
 
 def encode(summary: Summary) -> bytes:
+    """Encode the summary as JSON with line breaks."""
     return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
 
 
@@ -180,6 +181,7 @@ def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def like_it(count: int) -> str:
+    """Return `` (and 3 more like it)``, or nothing where there are no more."""
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 

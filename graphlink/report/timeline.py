@@ -112,8 +112,8 @@ def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -
 
 
 def trace_of(shown: Shown) -> perfetto.Trace:
-    """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
-    channels."""
+    """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay next to them,
+    NCCL's channels."""
     graph, linked = shown.graph, shown.linked
     n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
@@ -293,7 +293,7 @@ def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
 
 
 def _path_args(critical: CriticalPath, first: int) -> list[Arg]:
-    """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
+    """Return the arguments of the critical path, whose slices begin at ``first``: what delayed each node, and what its time counts as."""
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)
     kinds = [k.name.lower() for k in EdgeKind]

@@ -107,7 +107,7 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], pipeline: Pipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
-    """Write what the ranks of a run have in common beside the summary: communicators, timeline, pipeline. Return the names of the files.
+    """Write what the ranks of a run have in common besides the summary: communicators, timeline, pipeline. Return the names of the files.
 
     ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
     """

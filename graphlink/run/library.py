@@ -65,7 +65,8 @@ def link(
     """Link the recordings of a run, as ``graphlink link`` does, and open what was written.
 
     Args:
-        recordings: Folders, files, or patterns of them, told by content and paired by rank; or one ``Recordings``, which names each kind.
+        recordings: Folders, files, or patterns of them, recognised by content and paired by rank; or one ``Recordings``, which names each
+            kind.
         options: What shapes graphs and files.
         out: The output folder; without one a temporary folder, which goes when the run object does.
         force: Replace the files that the summary of an earlier run in ``out`` lists, and no others.
@@ -106,7 +107,7 @@ class Run:
     """Answer questions about a linked run from the files in its folder.
 
     Tables are pandas data frames, new ones at every call: of ``rank``, or without it of all ranks one after the other; their first column
-    is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the rank, where nothing else is said.
+    is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the rank, where nothing else is stated.
 
     Attributes:
         folder: Where the files are.
@@ -186,7 +187,7 @@ class Run:
         return tables.bubbles(bubbles.load(file).idle if self.summary.pipeline else ())
 
     def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
-        """Return one row a node of the critical path of each rank, first node first: its share, what held it back, what it costs in ns.
+        """Return one row a node of the critical path of each rank, first node first: its share, what delayed it, what it costs in ns.
 
         ``across``: the one path over all ranks, which waited for each other; ``rank`` is that of each node then.
 

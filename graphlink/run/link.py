@@ -72,7 +72,7 @@ def linked(
 def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool) -> Iterator[Made]:
     """Join the ranks whose jobs ``leave_jobs`` left, and publish their files. What is raised inside takes them back.
 
-    Of ``joining`` only what joining looks at counts: all else is that of the jobs.
+    Of ``joining`` only what joining reads counts: all else is that of the jobs.
 
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.

@@ -44,12 +44,12 @@ class Recordings(Short):
     """Name the recordings that a run is linked from: files, patterns that match files, and of Kineto, ET and NCCL also URLs.
 
     Attributes:
-        folders: Folders and files, or patterns that match them: recordings told by content and paired by rank; not beside ``kineto``,
-            ``et`` or ``nsys``.
+        folders: Folders and files, or patterns that match them: recordings recognised by content and paired by rank; not together with
+            ``kineto``, ``et`` or ``nsys``.
         kineto: Kineto traces.
         et: Execution traces, paired with them by rank.
         nsys: nsys exports (sqlite), instead of Kineto traces.
-        nccl: Side files of NCCL or the Flight Recorder, or folders of them, beside Kineto traces.
+        nccl: Side files of NCCL or the Flight Recorder, or folders of them, together with Kineto traces.
         paddle_logs: A folder of Paddle's worker logs, instead of all else: bubbles only.
         rank: The rank of a single pair, whatever it says.
         strict: A rank or a partner that is missing is an error, not a warning.
@@ -138,6 +138,7 @@ class Inputs(Short):
 
     @property
     def recording(self) -> Path:
+        """Return the Kineto trace or the nsys export of the rank."""
         path = self.kineto or self.nsys
         assert path is not None, "a rank has a recording"
         return path
@@ -148,16 +149,18 @@ class Inputs(Short):
         return self.name_of(self.recording)
 
     def name_of(self, path: Path) -> str:
+        """Return the name of a file as the user knows it: its URL, where it is a copy."""
         found = self.remote_of(path)
         return str(path) if found is None else found.name
 
     def remote_of(self, path: Path) -> FileState | None:
+        """Return the state of the remote file that ``path`` is a copy of; None where it is no copy."""
         return next((remote for local, remote in self.remote if local == path), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options(Short):
-    """Say what shapes the graphs and files of a run; the defaults are those of the command line.
+    """Options that shape the graphs and files of a run; the defaults are those of the command line.
 
     Attributes:
         step: Which ProfilerSteps, by the numbers of their marks: ``all``, ``3`` or ``2-5`` (both ends included).

@@ -250,13 +250,13 @@ class RemotePublication:
         if kind is None:
             files.remove([journal])
             return
-        with contextlib.suppress(GraphlinkError):  # what went wrong before is what is told
+        with contextlib.suppress(GraphlinkError):  # what went wrong before is what is reported
             files.remove(f"{self.url}/{name}" for name in reversed(self._put))
             if not (self._cut or (self._put and self._old)):
                 files.remove([journal])
 
     def publish(self) -> None:
-        """Put every file from beside; files of earlier runs are overwritten or removed."""
+        """Put every file from the temporary folder; files of earlier runs are overwritten or removed."""
         names = sorted(p.name for p in self.beside.iterdir() if p.is_file())
         there = set(_names(self.url))
         publish.refuse_foreign([name for name in names if name in there], self._old, self.url)
@@ -282,4 +282,5 @@ Out = LocalOut | RemoteOut
 
 
 def out_of(name: str) -> Out:
+    """Return the output folder of that name: of this machine, or behind a URL."""
     return RemoteOut(name.rstrip("/")) if files.is_url(name) else LocalOut(Path(name))

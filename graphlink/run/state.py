@@ -45,11 +45,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int  # of the recordings
     recordings: Annotated[list[FileState], msgspec.Meta(min_length=1)]
     options: Options
-    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks told
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks recorded them
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a rank that were written with what joining said, which ``joined`` tells by its digest."""
+    """The files of a rank that were written with the result of joining, which ``joined`` recognises by its digest."""
 
     joined: str
     rank: summary.Rank
@@ -171,6 +171,7 @@ def _stored(out: Out, of: str) -> Stored | None:
 
 
 def recordings(inputs: Inputs) -> list[FileState]:
+    """Return name, size and time of change of the files of a rank."""
     out = []
     for path in inputs.files:
         state = inputs.remote_of(path)

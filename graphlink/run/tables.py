@@ -145,7 +145,7 @@ def idle(file: ChakraFile) -> pd.DataFrame:
     """Return one row a piece of idle time that the graph holds: ``idle_ns`` at a node that starts at ``start_ns``, by ``cause``.
 
     Causes: ``host_gap`` and ``device_delay`` (nodes: nothing explains them), ``start_delay`` (before a device op), ``host_wait`` (a host op
-    blocked in synchronisation). Pieces of several threads and streams lie beside each other.
+    blocked in synchronisation). Pieces of several threads and streams lie next to each other.
     """
     work = works_of(file)
     causes = {

@@ -73,7 +73,7 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
     ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of 100 us or more
     between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in neither figure. ``streams``:
     lateness of device ops after launch, latency and stream. ``largest``: the longest unexplained pieces, longest first, and launches that a
-    full queue held up.
+    full queue blocked.
     """
 
     calls: Stood
@@ -87,7 +87,7 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class StoodStill:
     """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure (``beside_ns``): launches that
-    a full queue held up, and silences inside ops that may be waits.
+    a full queue blocked, and silences inside ops that may be waits.
     """
 
     standstill: Standstill

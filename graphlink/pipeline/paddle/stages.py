@@ -125,7 +125,7 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
 
 
 def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
-    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be said of it."""
+    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be reported of it."""
     common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
     if not common.any():
         return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)

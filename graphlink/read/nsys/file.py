@@ -1,6 +1,6 @@
 """An nsys sqlite export as columns: read-only, tables and columns by name, since every version of nsys has others.
 
-A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into or beside it.
+A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into it or next to it.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Export:
         self.epoch_ns = self._epoch_ns()
 
     def has(self, table: str, *columns: str) -> bool:
+        """Tell whether the export has the table with all these columns."""
         return table in self.tables and self.tables[table].issuperset(columns)
 
     def integers(self, table: str, names: Sequence[str]) -> Columns:

@@ -83,7 +83,7 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
     Raises:
         InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank, or of two runs
             without ``same_run``; a file that is named is no recording.
-        UsageError: files cannot be paired; execution traces beside nsys exports, or without any trace of a device.
+        UsageError: files cannot be paired; execution traces together with nsys exports, or without any trace of a device.
     """
     paths = _named(names)
     named = [path for path in paths if path.is_file()]
@@ -137,7 +137,7 @@ def _matches(name: str) -> list[Path]:
 
 
 def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead]]:
-    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, told by content, and the side files.
+    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, recognised by content, and the side files.
 
     Raises:
         InputError: one is no recording.
@@ -181,7 +181,7 @@ def _of_files(named: Sequence[Path]) -> _Folder:
 
 
 def _named(names: Sequence[str]) -> list[Path]:
-    """List what ``names`` match; of what a pattern matches beside folders, files are left out."""
+    """List what ``names`` match; of what a pattern matches besides folders, files are left out."""
     out: dict[Path, None] = {}
     for name in names:
         matches = _matches(name)

@@ -25,7 +25,7 @@ from graphlink.run.job import Inputs
 _MOST_RANKS: Final = 8  # that a message lists
 _MOST_FILES: Final = 3
 WITHOUT_ET: Final = "without an execution trace, linked from Kineto alone"
-NOT_RECORDED: Final = "not recorded"  # ends what is said of ranks that are missing
+NOT_RECORDED: Final = "not recorded"  # ends what is reported of ranks that are missing
 _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 
 
@@ -46,7 +46,7 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """``by``: what told the rank."""
+    """``by``: what gave the rank."""
 
     head: Head
     rank: int

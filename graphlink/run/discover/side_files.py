@@ -117,7 +117,7 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
 
 
 def _traces(ranks: Sequence[Inputs]) -> list[Head]:
-    """Return the head of each recording, with the rank as recorded, else as named or given. What may be a pipe is not looked into."""
+    """Return the header of each recording, with the rank as recorded, else as named or given. What may be a pipe is not looked into."""
     heads = {head.path: head for head in read_heads([one.recording for one in ranks if one.recording.is_file()])}
     out = []
     for one in ranks:

@@ -1,6 +1,6 @@
 """Recordings on other file systems while they are found and paired: their beginnings, in a folder of this machine that looks like theirs.
 
-All that is asked of them until their ranks are known is in their heads; so the same code answers as for files of this machine.
+All that is asked of them until their ranks are known is in their headers; so the same code answers as for files of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphlink.run.fetch import with_urls
 from graphlink.run.options import Recordings
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
-LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not
+LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` reads, packed or not
 
 
 class Standins:
@@ -138,7 +138,7 @@ def _side_files(name: str) -> list[files.FileState]:
 def _fetch_head(stand: tuple[Path, files.FileState]) -> None:
     path, remote = stand
     files.fetch_start(remote, path, SHORT_BYTES)
-    with contextlib.suppress(InputError):  # cut off inside its head
+    with contextlib.suppress(InputError):  # cut off inside its header
         if remote.size_bytes <= SHORT_BYTES or read_head(path).rank is not None:
             return
     files.fetch_start(remote, path, LONG_BYTES)
