@@ -26,6 +26,7 @@ VERBS = (
         "Decide",
         "Do",
         "Encode",
+        "Find",
         "Give",
         "Join",
         "Keep",
@@ -37,7 +38,7 @@ VERBS = (
         "Read",
         "Replay",
     ),
-    *("Return", "Say", "Type", "Walk", "Write"),
+    *("Return", "Say", "Walk", "Write"),
 )
 NAMES = sorted({*graphlink.__all__, "open"} - {"__version__"})
 
