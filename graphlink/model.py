@@ -225,7 +225,7 @@ class FlowRows(Short):
 
 
 class DeviceClock(msgspec.Struct, frozen=True):
-    """How far the clock of ``device`` was ahead of the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
+    """The lead of the clock of ``device`` over the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
 
     ``windows`` with an offset of their own, ``offset_ns`` the least and the largest, ``steps`` changes of 2 us or more between them.
     """
@@ -273,7 +273,7 @@ class Trace(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HostMatch(Short):
-    """Which ET node each Kineto host row is.
+    """The ET node of each Kineto host row.
 
     ``et`` has one entry a ``HostRows`` row: a ``HostTrace`` row or ``NOWHERE``. ``only_kineto`` and ``only_et`` count by name what
     one side has alone (ET roots are in neither).
@@ -410,7 +410,7 @@ class EdgeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SyncCalls(Short):
-    """Which synchronisation calls the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
+    """The synchronisation calls that the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
 
     An edge may stand for several calls. Of a wait that ended in a part of its own, only the edge to that part is here.
     """

@@ -1,4 +1,4 @@
-"""How records are shown: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that verbs print."""
+"""The display of records: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that verbs print."""
 
 from __future__ import annotations
 

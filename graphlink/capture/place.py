@@ -1,4 +1,4 @@
-"""Which rank of which run this process is, and a place for all of them to start together."""
+"""The rank and the run of this process, and a place for all of them to start together."""
 
 from __future__ import annotations
 

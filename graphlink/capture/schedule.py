@@ -1,4 +1,4 @@
-"""Which training steps are recorded."""
+"""Choose the training steps to record."""
 
 from __future__ import annotations
 

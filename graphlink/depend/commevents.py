@@ -1,4 +1,4 @@
-"""Which stream waits for what around communication, where no row tells: by the order of calls on one thread.
+"""Waits of streams around communication, where no row records them: by the order of calls on one thread.
 
 ProcessGroupNCCL (and RCCL's, and libraries built alike) orders its own stream by events on the thread that calls it
 (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ``syncStream`` and ``WorkNCCL::synchronizeStream``):
@@ -53,7 +53,7 @@ _Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before,
 
 @dataclass(frozen=True, slots=True)
 class StreamWait:
-    """From ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
+    """A wait of a stream: from ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
 
     With ``whole`` it waits for all that the stream of ``source`` holds then, and waits for itself. What is in one ``group`` is believed or
     dropped together.

@@ -1,4 +1,4 @@
-"""Which device work every synchronisation waited for, by CUDA's own semantics.
+"""The device work that every synchronisation waited for, by CUDA's own semantics.
 
 A state machine over streams, events and calls. All calls of all threads are walked in order of their start (ties, as in integer us:
 by correlation id, which CUPTI gives out as calls begin). The state is the last op enqueued on each (device, stream), the ops that a

@@ -154,7 +154,7 @@ class _OpsByEnd:
         return own[0] if len(own) == 1 else None
 
     def since_ns(self, call: _Call) -> int:
-        """Return from when on an op that ended can have blocked the call at all."""
+        """Return the time from which on an op that ended can have blocked the call at all."""
         before = call.last - LATEST_OPS
         return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 

@@ -1,4 +1,4 @@
-"""How long after its launch call a device op begins where nothing else holds it up: taken from the recording itself.
+"""Launch latency: the time from a launch call to the start of its device op where nothing else delays it, taken from the recording itself.
 
 It runs from the **end** of the call, to which it is steadier than to its start: half of the launches on idle streams lie within 0.2 to
 1.0 us of each other, measured from the start of the call within 0.8 to 6 (docs/edges.md). And it overlaps the earlier work of the

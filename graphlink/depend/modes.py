@@ -1,4 +1,4 @@
-"""How long waking takes on the machine of a recording: the mode of its lags, where it shows one.
+"""The time that waking takes on the machine of a recording: the mode of its lags, where it shows one.
 
 A lag runs from the end of what was waited for to where the waiting ended. What it is depends on the machine and on how it waits
 (in real recordings 3 to 12 us where a call spins, 117 to 160 us where it blocks), so no constant holds. A wrong source shows as lags

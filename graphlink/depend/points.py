@@ -1,4 +1,4 @@
-"""Where on each thread a host node opens: at the elements' own marks, and at the cuts.
+"""The points at which host nodes open on each thread: at the elements' own marks, and at the cuts.
 
 Cuts (CONTRACT, "Host time")
   (a) after a launch call, when more than 5 us follow before the thread's next node, or inside it, where its op had begun;

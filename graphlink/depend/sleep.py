@@ -1,4 +1,4 @@
-"""Which idle threads were asleep, and what on another thread woke them (CONTRACT, "Host time").
+"""Idle threads that were asleep, and what on another thread woke them (CONTRACT, "Host time").
 
 A thread that is idle for 100 us or more outside any cpu_op and call was asleep if another thread was active until it woke, and that
 one then sleeps, or slept when this one fell asleep. (20 us would invent edges, 500 us would miss some.)

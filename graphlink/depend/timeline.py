@@ -62,7 +62,7 @@ class Axis:
         return at_ns % self.span_ns + self.origin_ns
 
     def has(self, tid: I64) -> Bool:
-        """Tell of each thread whether it is on the axis."""
+        """Tell for each thread whether it is on the axis."""
         return np.isin(tid, self.tids)
 
 

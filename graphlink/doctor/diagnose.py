@@ -1,4 +1,4 @@
-"""From the files of a run to what they lack: each rank is linked as the main job does, but without HTA and without output."""
+"""Diagnose the files of a run: each rank is linked as the main job does, but without HTA and without output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine runs the jobs of ranks, how many of them at once, and what is reported of those that fail."""
+"""The engine that runs the jobs of ranks, how many of them at once, and what is reported of those that fail."""
 
 from __future__ import annotations
 

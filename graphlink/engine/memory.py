@@ -1,4 +1,4 @@
-"""How many jobs fit on this machine at once: its cores, its memory, and what a container or a batch system leaves of them.
+"""The number of jobs that fit on this machine at once: its cores, its memory, and what a container or a batch system leaves of them.
 
 Sources: ``/proc/meminfo`` and ``cgroups(7)``, ``cgroup-v2.rst`` and ``cgroup-v1/memory.rst`` of the Linux kernel; RFC 1952 (gzip) and
 RFC 8878 (zstd) for the size of what is packed.
@@ -133,7 +133,7 @@ def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
 
 
 def _cgroup_rest(folder: Path) -> int | None:
-    """Limit less use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once count as free."""
+    """Return the limit less the use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once count as free."""
     for limit_file, use_file, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

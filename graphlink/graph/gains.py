@@ -1,4 +1,4 @@
-"""How much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
+"""Gains: how much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
 
 Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never add up. What
 takes no time is work (``duration_ns``): start delays and launch latency stay, as they do wherever work is scaled, and count as idle time.
@@ -52,7 +52,7 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """How much earlier the rank would end if a thing took no time: each recomputed, none to be added to another.
+    """The gains of a rank: how much earlier it would end if a thing took no time: each recomputed, none to be added to another.
 
     The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no time, start
     delays stay (they are ``idle``).

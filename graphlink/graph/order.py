@@ -36,7 +36,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """By pair: whether the first is known to come before the second. ``undecided`` pairs took too long to follow."""
+    """The answers by pair: whether the first is known to come before the second. ``undecided`` pairs took too long to follow."""
 
     yes: Bool
     undecided: Bool

@@ -1,4 +1,4 @@
-"""How much earlier a graph ends if sets of its nodes cost less: many sets at once, exactly.
+"""Relief: how much earlier a graph ends if sets of its nodes cost less: many sets at once, exactly.
 
 The length of a path with a set relieved is the length of the whole replay less what the path *loses*: the gaps along it (where it
 waits for other paths) and the relieved cost of the set's nodes on it. The gain of a set is the least loss of any path, found by one
@@ -22,7 +22,7 @@ _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """Which nodes are relieved of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
+    """The nodes that are relieved, and of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
 
     column: I32
     node: I32

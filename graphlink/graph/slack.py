@@ -1,4 +1,4 @@
-"""How much later each node and each edge of a replay could be without anything ending later."""
+"""Slack: how much later each node and each edge of a replay could be without anything ending later."""
 
 from __future__ import annotations
 

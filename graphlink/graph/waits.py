@@ -1,4 +1,4 @@
-"""Where on its thread each wait of a graph lies. The graph says how long its ops waited in all; the cuts and the calls say when."""
+"""The place of each wait of a graph on its thread. The graph says how long its ops waited in all; the cuts and the calls say when."""
 
 from __future__ import annotations
 

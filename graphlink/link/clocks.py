@@ -1,4 +1,4 @@
-"""How far a device's clock runs ahead of the host's, and device rows brought onto the host's clock (CONTRACT, "Clocks of host and device").
+"""The lead of a device's clock over the host's, and device rows brought onto the host's clock (CONTRACT, "Clocks of host and device").
 
 What must hold says where the clock is: no op begins before its launch call, no wait is over before what it waited for, and a kernel that
 finds its stream idle begins a steady time after its launch call returned. That time is counted from the *end* of the call, as the call

@@ -268,7 +268,7 @@ def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[
 
 
 def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
-    """Tell of each device row whether it is communication, may be some, and is a backend's without a recorded call of its own.
+    """Tell for each device row whether it is communication, may be some, and is a backend's without a recorded call of its own.
 
     Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
 

@@ -1,4 +1,4 @@
-"""Which ET node each Kineto host row is: by record-function id, else by order within each thread.
+"""Match each Kineto host row to its ET node: by record-function id, else by order within each thread.
 
 Both recordings name the same ``RecordFunction`` events, so a right pair agrees in every name. Nothing is ever matched under another
 name: a few rows that disagree stay unmatched and are counted; more of them are two recordings of different runs, which is an error.

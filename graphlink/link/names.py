@@ -25,7 +25,7 @@ class Names:
         return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
 
     def present(self, codes: I64) -> Bool:
-        """Tell of each code whether it occurs in ``codes``."""
+        """Tell for each code whether it occurs in ``codes``."""
         found = np.zeros(len(self.text), np.bool_)
         found[codes] = True
         return found

@@ -15,7 +15,7 @@ from graphlink.records import Short
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How the time of each matched op with proxy steps divides: gpu + peer + wire + receive + other = end - start, exactly."""
+    """The parts of the time of each matched op with proxy steps: gpu + peer + wire + receive + other = end - start, exactly."""
 
     op: I32
     gpu_ns: I64

@@ -1,4 +1,4 @@
-"""How far one clock stands from another, from two lists of events that should be the same, with gaps on both sides.
+"""The shift of one clock from another, from two lists of events that should be the same, with gaps on both sides.
 
 A repeated pattern fits under many shifts. So a shift is taken only where nothing else fits nearly as well, and where what fits could
 hardly be chance: intervals count as evidence by how rarely the trace itself repeats them after the same events.

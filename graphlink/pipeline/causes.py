@@ -170,7 +170,7 @@ class _Delayed:
         parts.add(self.run, step, Spans(middle, y), Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
 
     def _transfer(self, exchange: I64, kind: I64, x: I64, y: I64, produced: I64) -> tuple[Bool, Bool, I64, I64]:
-        """Return, of the communication ``exchange`` of each piece [x, y), whether all its sides were recorded, else whether NCCL's own
+        """Return, for the communication ``exchange`` of each piece [x, y), whether all its sides were recorded, else whether NCCL's own
         records tell when its transfer began; when it did, the end of the piece where there is none; and the rank that came last."""
         some = exchange != NOWHERE
         known = some & _taken(self.meeting.known, exchange, 0).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""Which schedule a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
+"""Recognise the schedule that a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
 
 Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage where the recording
 has it. Times are not, but for what overlaps (below), and communication is not.

@@ -1,4 +1,4 @@
-"""When each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
+"""Simulate when each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
 
 What an action waits for, besides the one before it on its rank:
   F      the F of the virtual stage before, same microbatch, and its transfer

@@ -105,8 +105,8 @@ def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where rows lie, in pixels, and how time becomes pixels. ``own_ns``: from which length on a rectangle has a tooltip of its own;
-    ``shared``: how many pixels in one those narrower than a pixel share."""
+    """The places of rows in pixels, and the scale from time to pixels. ``own_ns``: from which length on a rectangle has a tooltip of its
+    own; ``shared``: how many pixels in one those narrower than a pixel share."""
 
     left: float
     width: int

@@ -169,7 +169,7 @@ def solved(sums: Fit, right: F64, free: F64, ridge: F64) -> F64:
 
 
 def shared(ranks: Sequence[RankComms], fit: Fit, pairs: Pairs, grown: Tree, drifting: Bool) -> tuple[I64, list[str]]:
-    """Return of each rank the position of the one whose clock it has, its own for the first, and warnings of hosts with several clocks.
+    """Return for each rank the position of the one whose clock it has, its own for the first, and warnings of hosts with several clocks.
 
     Each rank joins the first that it agrees with, among those of its host first. Errors are those along the tree: never too small.
 

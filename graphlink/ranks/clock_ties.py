@@ -75,7 +75,7 @@ def middles(ranks: Sequence[RankComms]) -> I64:
 
 
 def components(count: int, a: I64, b: I64) -> I64:
-    """Return of each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
+    """Return for each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
     label = np.arange(count)
     pairs = np.unique(a * count + b)
     a, b = pairs // max(count, 1), pairs % max(count, 1)
@@ -233,7 +233,7 @@ def along(grown: Tree, pairs: Pairs, level: F64, slope: F64) -> Affine:
 
 
 def summed(grown: Tree, of_pair: F64) -> F64:
-    """Return of each rank the sum over the pairs between it and its root."""
+    """Return for each rank the sum over the pairs between it and its root."""
     out = np.zeros(len(grown.root))
     for rank in grown.order.tolist():
         if grown.pair[rank] != NOWHERE:

@@ -233,7 +233,7 @@ def _named(member: Ops, k: int) -> str:
 
 
 def _where(count: int, matched: I32) -> I64:
-    """Return of each op its place against what met, as an index of ``WHERE``."""
+    """Return for each op its place against what met, as an index of ``WHERE``."""
     if not len(matched):
         return np.full(count, 3)
     k = np.arange(count)

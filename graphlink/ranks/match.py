@@ -77,7 +77,7 @@ def match(ranks: Sequence[RankComms]) -> Matching:
 
 
 def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
-    """Return of each rank its groups, as all ranks know them."""
+    """Return for each rank its groups, as all ranks know them."""
     at = {one.rank: one for one in ranks}
     used: dict[int, list[GroupKey]] = {}
     for one in ranks:

@@ -1,4 +1,4 @@
-"""From decoded values to numpy columns: numbers that may be text, names, shapes, times.
+"""Convert decoded values to numpy columns: numbers that may be text, names, shapes, times.
 
 Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word before them (``"stream 7"``).
 """

@@ -97,7 +97,7 @@ def _head(seq: object) -> object:
 
 
 def _group(group: object) -> tuple[str | None, str | None]:
-    """Name and description: from a pair of texts, or from a pointer (0 on ``wait``)."""
+    """Return name and description: from a pair of texts, or from a pointer (0 on ``wait``)."""
     name, description, *_ = [*group, None, None] if isinstance(group, list) else (group or None, None)
     return text_or_none(name), text_or_none(description)
 

@@ -1,4 +1,4 @@
-"""From gathered columns to the sorted tables of ``model.Trace``. O(n log n); each column is copied once."""
+"""Convert gathered columns to the sorted tables of ``model.Trace``. O(n log n); each column is copied once."""
 
 from __future__ import annotations
 

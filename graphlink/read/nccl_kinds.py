@@ -1,4 +1,4 @@
-"""Which side file of NCCL or c10d a file is, by the beginning of its content."""
+"""Identify side files of NCCL or c10d by the beginning of their content."""
 
 from __future__ import annotations
 

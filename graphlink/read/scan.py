@@ -1,4 +1,4 @@
-"""Where the elements of a JSON array end, without decoding it.
+"""Find where the elements of a JSON array end, without decoding it.
 
 ``guess_cut`` is quick and may be wrong; ``scan`` is exact for valid JSON. Both take a buffer that starts with the array's ``[``.
 """

@@ -54,7 +54,7 @@ class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the path changes ranks: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of ``other_rank``.
+    """A change of ranks on the path: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of ``other_rank``.
 
     ``what`` names the collective or message. Before it came to that, the path spent ``stretch_ns`` on ``other_rank``, most of it
     (``most_ns``) in nodes named ``most``.

@@ -21,7 +21,7 @@ IDEAL: Final = "ideal"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Replay(Short):
-    """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
+    """The times at which each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
 
     start_ns: I64
     end_ns: I64

@@ -22,7 +22,7 @@ from graphlink.tables import begins, spread
 
 
 class Slot(IntEnum):
-    """Which slot of its rank a node takes in ASTRA-sim."""
+    """The slot of its rank that a node takes in ASTRA-sim."""
 
     CPU = 0
     GPU = 1

@@ -32,7 +32,7 @@ _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that diff
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the rank came from."""
+    """The source of the rank."""
 
     et: str | None
     kineto: str | None

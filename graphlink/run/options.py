@@ -160,7 +160,7 @@ class Inputs(Short):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options(Short):
-    """Options that shape the graphs and files of a run; the defaults are those of the command line.
+    """Say what shapes the graphs and files of a run; the defaults are those of the command line.
 
     Attributes:
         step: Which ProfilerSteps, by the numbers of their marks: ``all``, ``3`` or ``2-5`` (both ends included).

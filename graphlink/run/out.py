@@ -1,4 +1,4 @@
-"""Where the outputs of a run go, and the jobs of its ranks until then: a folder of this machine, or one behind a URL.
+"""The place of the outputs of a run, and of the jobs of its ranks until then: a folder of this machine, or one behind a URL.
 
 Behind a URL nothing can be renamed as a whole: what is put last says that the rest is there.
 """

@@ -1,4 +1,4 @@
-"""Which workers share a stage, in which order the stages stand, and which workers form one pipeline.
+"""Find which workers share a stage, in which order the stages stand, and which workers form one pipeline.
 
 The logs name no stage. But whatever the schedule, a microbatch that leaves a stage passes all later ones forwards and backwards before
 it is back: the time it is away, from the end of its forward to the end of its backward, is longer than on the next stage by the forward
@@ -42,7 +42,8 @@ _Cell = tuple[int, int]  # of ``Passages``: worker, and position of the chunk in
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """When microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where ``forth`` or ``back`` holds."""
+    """The times at which microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where ``forth`` or ``back``
+    holds."""
 
     chunks: tuple[int, ...]
     forth: Bool
@@ -290,7 +291,7 @@ def _back_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
 
 
 def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
-    """Bound by workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
+    """Return bounds by workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
     out = np.full((int(machine.max()) + 1,) * 2, OPEN)
     ends = [_ends(jobs) for jobs in workers]
     for position in range(stages.count):

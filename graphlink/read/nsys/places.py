@@ -1,4 +1,4 @@
-"""Which ranks an nsys export holds: a rank is a (process, device) that ran work, and what its number is.
+"""The ranks that an nsys export contains: a rank is a (process, device) that ran work, and what its number is.
 
 Numbers come from the largest NCCL communicator that all of them are in, where the export tells one (``--include-blobs=true``); else
 they follow the order of file, process and device. A file alone in its rank may have it in its name, which the caller knows.

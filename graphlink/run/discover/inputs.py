@@ -1,4 +1,4 @@
-"""Which files there are: those that are named, those that a pattern matches, and those that folders hold."""
+"""The files of a run: those that are named, those that a pattern matches, and those that folders hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Kineto trace and which execution trace are of one rank, and what of a run is missing.
+"""Pair the Kineto trace and the execution trace of one rank, and find what of a run is missing.
 
 What the files hold comes before how they are named. All is linear in the number of files, but for sorting.
 """

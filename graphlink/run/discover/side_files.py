@@ -1,4 +1,4 @@
-"""Which side files of NCCL there are, and of which ranks they are (docs/nccl.md)."""
+"""Find side files of NCCL, and the ranks that they are of (docs/nccl.md)."""
 
 from __future__ import annotations
 
