@@ -78,9 +78,9 @@ class CommTable(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HostTrace(Short):
-    """A PyTorch execution trace (ET): host ops without times, one row a node, sorted by ``rf_id`` then ``id``.
+    """A PyTorch execution trace (ET): host ops without times, one row per node, sorted by ``rf_id`` then ``id``.
 
-    All columns have one entry a row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
+    All columns have one entry per row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
     rows with ``rf_id`` 0. ``seq_id`` is -1 and ``fw_tid`` 0 where PyTorch recorded none.
     """
 
@@ -330,7 +330,7 @@ class CommKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommOps(Short):
-    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry an op in each column.
+    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry per op in each column.
 
     Sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that is not known.
     """
@@ -440,7 +440,7 @@ class Column(Short):
 class Graph(Short):
     """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
 
-    Node columns have one entry a node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
+    Node columns have one entry per node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
     ascending and unique. ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
     HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
     ``columns``: what features know of nodes, by the name of the attribute in the ``.et``.

@@ -63,7 +63,7 @@ class Plan:
 
 
 def system_json(dimensions: int, *, replay_only: bool) -> bytes:
-    """Return the system file, with ring algorithms, so that a collective takes its wire bytes over the bandwidth and a latency a step, as
+    """Return the system file, with ring algorithms, so that a collective takes its wire bytes over the bandwidth and a latency per step, as
     bandwidths are measured.
 
     ``direct1`` sends an all-to-all's messages one after the other; ``ring`` would pass each on from rank to rank. One chunk a collective

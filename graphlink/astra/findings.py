@@ -308,7 +308,7 @@ class Judgement:
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``graphlink check --json``: a run a prefix, or the one graph by its file's name."""
+    """The output of ``graphlink check --json``: a run per prefix, or the one graph by its file's name."""
 
     graphlink: str = __version__
     runs: dict[str, Judgement]

@@ -1,4 +1,4 @@
-"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot a rank; and the whole judgement."""
+"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot per rank; and the whole judgement."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Op:
 class RankOps:
     """The communication of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they couple no ranks.
 
-    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry a collective, whether
-    it surely starts before the next one in id order, whatever takes how long.
+    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry per collective,
+    whether it surely starts before the next one in id order, whatever takes how long.
     """
 
     collectives: tuple[Op, ...]

@@ -122,7 +122,7 @@ def _head(file: Bubbles) -> list[str]:
 
 
 def _stages(file: Bubbles) -> list[str]:
-    """Return a row a rank: work, idle, and each cause that took any time, ``unknown`` always."""
+    """Return a row per rank: work, idle, and each cause that took any time, ``unknown`` always."""
     causes = [c for c in file.pipeline.causes_ns if c == "unknown" or file.pipeline.causes_ns[c]]
     wide = {c: max(len(c), len(ms(file.pipeline.causes_ns[c]))) for c in causes}
     lines = [

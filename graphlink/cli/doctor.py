@@ -61,7 +61,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def text(found: Diagnosis) -> list[str | Table]:
-    """Return a block a finding: what is lacking, what it costs, what would record it."""
+    """Return a block per finding: what is lacking, what it costs, what would record it."""
     names, ranks, findings = found.subject, found.ranks, found.findings
     head = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {f'{_ranks(ranks)}: ' if ranks else ''}"
     if not findings:

@@ -32,7 +32,7 @@ LATEST_NS = 10_000_000  # a mode beyond it is none of waking
 
 @dataclass(frozen=True, slots=True)
 class Sleeps:
-    """One entry a sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
+    """One entry per sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
 
     ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at ``release_ns``.
     ``first``: the thread's first row had not begun yet.

@@ -107,7 +107,7 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The Euler tour, two marks an element, positions on ``axis`` ascending: what rounding put out of order is moved up.
+    """The Euler tour, two marks per element, positions on ``axis`` ascending: what rounding put out of order is moved up.
 
     ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where each element's
     first mark is. ``bounds``: thread i has marks ``bounds[i]`` to ``bounds[i + 1]``.

@@ -130,7 +130,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChakraFile(Short):
-    """A graph as it stands in a file: one entry a node, in file order; positions (not ids) name nodes in other columns.
+    """A graph as it stands in a file: one entry per node, in file order; positions (not ids) name nodes in other columns.
 
     Files of others have no ns: ``duration_ns`` and ``cost_ns`` are then ``duration_micros`` x 1000, ``start_ns`` is
     ``start_time_micros`` x 1000 (0 where absent), ``end_ns`` the sum; ``timed`` says that every node has its ns. Absent integers are
@@ -215,7 +215,7 @@ MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 @dataclass(slots=True)
 class NodeBlock:
     """Some nodes in file order, while they are read: ``rows`` has ``COLUMNS`` of one node after the other, ``data`` and ``ctrl`` the ids
-    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte a data dependency.
+    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte per data dependency.
     """
 
     rows: array[int] = field(default_factory=lambda: array("q"))

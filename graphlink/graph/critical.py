@@ -42,7 +42,7 @@ SHARES: Final = tuple(s.name.lower() for s in Share)
 class CriticalPath(Short):
     """The chain of nodes that a replay's end hangs on, first node first: each was delayed by the one before it.
 
-    All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
+    All columns have one entry per node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
     work began: launch latency and start delay. ``dependency`` is the edge that delayed it, a position in ``Graph.source``, and
     ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns`` sums up to ``length_ns``.
     """
@@ -78,7 +78,7 @@ def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> Critic
     """Walk back from the node that ends last, always to the dependency that delayed the node longest: that ended last, a launch with its
     latency.
 
-    ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry a node, times in ns.
+    ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry per node, times in ns.
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """

@@ -130,7 +130,7 @@ def _op_of(graph: Graph) -> I32:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Nodes put together by ``label`` (one entry a node, ``NOWHERE`` for none); the other columns have one entry a label."""
+    """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per label."""
 
     label: I32
     working: Bool  # a node: in a group, and costs something

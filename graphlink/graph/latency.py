@@ -43,7 +43,7 @@ class Costs:
 def delayed(first: I64, source: I32, kind: U8, latency_ns: I64, end_ns: I64, begin_ns: I64, delay_ns: I64) -> Delayed:
     """Split delays, which begin at ``begin_ns`` and last ``delay_ns``; ``end_ns`` is when each node has ended, or launched.
 
-    One entry a node each; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Only nodes with a latency have lags; that of
+    One entry per node; ``first``, ``source``, ``kind``: the dependencies, CSR by target. Only nodes with a latency have lags; that of
     their stream is the median of those that came after their stream. Linear.
     """
     launched_ns, free_ns = _last_ns(first, source, kind, latency_ns > 0, end_ns)

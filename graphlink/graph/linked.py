@@ -205,7 +205,7 @@ class Merged:
 
 
 def write(out: BinaryIO, merged: Merged) -> None:
-    """Write the merged trace, one node a line."""
+    """Write the merged trace, one node per line."""
     frame = _frame(merged.et)
     head = {k: getattr(frame, k) for k in ("schema", "pid", "time", "start_ts")}
     out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')

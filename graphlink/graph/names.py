@@ -23,7 +23,7 @@ def et_rows(graph: Graph, linked: Linked) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """``code`` (one entry a node) is a position in ``texts``, whose entries differ: nodes with equal codes have equal names."""
+    """``code`` (one entry per node) is a position in ``texts``, whose entries differ: nodes with equal codes have equal names."""
 
     code: I32
     texts: tuple[str, ...]

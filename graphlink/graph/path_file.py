@@ -25,7 +25,7 @@ EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 
 
 class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The path, first node first: columns with one entry a node (a data frame as it stands).
+    """The path, first node first: columns with one entry per node (a data frame as it stands).
 
     A node was delayed by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
     replay when that one ends: at the sum of ``cost_ns`` before it. ``name``, ``share`` and ``held_by`` are positions in ``names``,
@@ -42,7 +42,7 @@ class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """``slack_ns`` has one entry a node of the graph, by id: how much later it could end without anything ending later.
+    """``slack_ns`` has one entry per node of the graph, by id: how much later it could end without anything ending later.
 
     ``notes``: what to know of the graph before reading names.
     """
@@ -70,7 +70,7 @@ class Explained:
 
 
 def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100) -> Explained:
-    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry a node). O(n log n)."""
+    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry per node). O(n log n)."""
     share = shares(graph, linked, comm)
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)

@@ -2,7 +2,7 @@
 
 The length of a path with a set relieved is the length of the whole replay less what the path *loses*: the gaps along it (where it
 waits for other paths) and the relieved cost of the set's nodes on it. The gain of a set is the least loss of any path, found by one
-pass over the graph with a column a set. Three steps before make the graph small without changing a gain: what loses more than any
+pass over the graph with a column per set. Three steps before make the graph small without changing a gain: what loses more than any
 gain could be is left out, so are edges that others imply, and chains become one node.
 """
 
@@ -146,7 +146,7 @@ def _by_rows(chains: _Chains, relief: Relief) -> tuple[I64, I64]:
 
 
 def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
-    """Return the least loss of a path from a start to an end, a column a set."""
+    """Return the least loss of a path from a start to an end, a column per set."""
     chains = len(graph.end_ns)
     leads_on = np.bincount(graph.source, minlength=chains) > 0
     wide_gaps = np.broadcast_to(graph.gap_ns[:, None], (len(graph.gap_ns), sets))

@@ -21,9 +21,9 @@ _RUN: Final = 64
 class Slack:
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
-    ``node_ns`` (one entry a node): latest minus earliest end. ``gap_ns`` (one entry an edge): from the end of the source and its
-    lag to the start of the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the
-    replay. ``lag_ns`` (one entry an edge): how long after the end of its source its target may begin.
+    ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the source and its
+    lag to the start of the target. ``edge_ns`` (one entry per edge): by how much the longest path through the edge is shorter than the
+    replay. ``lag_ns`` (one entry per edge): how long after the end of its source its target may begin.
     """
 
     total_ns: int

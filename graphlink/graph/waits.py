@@ -16,7 +16,8 @@ _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not 
 
 @dataclass(frozen=True, slots=True)
 class WaitSlices:
-    """One entry a wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE`` where none did (gloo)."""
+    """One entry per wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE`` where none did
+    (gloo)."""
 
     part: I32
     call: I32

@@ -28,7 +28,7 @@ STARTS_EARLY = "starts before its launch call"
 
 
 def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
-    """Join the rows of one rank: each column of ``Linked`` has one entry a row of the table it is about, int32 positions in another.
+    """Join the rows of one rank: each column of ``Linked`` has one entry per row of the table it is about, int32 positions in another.
 
     O(n log n) for the sorting of threads, else linear in rows (nested d deep: calls times d).
 

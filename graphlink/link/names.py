@@ -14,7 +14,7 @@ ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """``kineto`` and ``et`` have a code a row; ``text[code]`` is the spelling, the same for both sides."""
+    """``kineto`` and ``et`` have a code per row; ``text[code]`` is the spelling, the same for both sides."""
 
     kineto: I64
     et: I64

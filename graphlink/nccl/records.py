@@ -29,7 +29,7 @@ class Split:
 class SideFiles(Short):
     """The side files of a rank, ``dumps``, joined with its communication, ``ops``.
 
-    Matched pairs are sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one call a dump, and a
+    Matched pairs are sorted by op, then dump: op ``op`` is the call ``call`` of dump ``dump``. An op has at most one call per dump, and a
     call at most one op.
     """
 

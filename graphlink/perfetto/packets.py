@@ -210,7 +210,7 @@ def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
 
 
 def _packets(trace: Trace, order: tuple[I32, Bool, I64]) -> Iterator[bytes]:
-    """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
+    """Yield two packets per slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
     sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
     (which, begins, time_ns), slices = order, trace.slices

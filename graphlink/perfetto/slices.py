@@ -19,7 +19,7 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """One entry a slice, in any order.
+    """One entry per slice, in any order.
 
     ``key`` orders slices of one track, parents before children; along it starts do not fall. Over all tracks it decides which of two
     that begin at the same time comes first in the file: the source of a flow needs a lower one than its target. ``parent``: a slice of

@@ -15,7 +15,7 @@ from graphlink.pipeline.records import Phase, Ranges
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The actions of one rank in one step, one entry an action, by start; of those that start together, F first, then B, I, W.
+    """The actions of one rank in one step, one entry per action, by start; of those that start together, F first, then B, I, W.
 
     ``row`` is the row in the rank's ``Ranges``. ``microbatch`` counts from 0 without gaps within a chunk, whatever the recording calls
     it (``label``; the same number where it says nothing: then counted in order). ``stage`` is ``NOWHERE`` where unknown.

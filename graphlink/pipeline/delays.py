@@ -73,7 +73,7 @@ def joined(*tables: Delays) -> Delays:
 
 
 def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange: I32 | None = None) -> Delays:
-    """Return a table of one cause, one entry a text."""
+    """Return a table of one cause, one entry per text."""
     exchange = np.full(len(words), NOWHERE, np.int32) if exchange is None else exchange
     texts = {text: k for k, text in enumerate(dict.fromkeys(["", *words]))}
     evidence = np.array([texts[text] for text in words], np.int32)

@@ -22,7 +22,7 @@ _BACKWARD = (Phase.B, Phase.I)
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry a range; times absolute.
+    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry per range; times absolute.
 
     ``around``: the range of the thread that encloses it, ``NOWHERE`` if none. ``other_threads``: the range that stands for the work of
     other threads inside this one (an overlapped pair of forward and backward), else itself. ``step`` is a number of the recording,

@@ -157,7 +157,7 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
 
 
 def blocks(pipeline: Pipeline) -> Iterator[bytes]:
-    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
+    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either per line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'

@@ -24,7 +24,7 @@ TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """One entry an exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
+    """One entry per exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
 
     ``known`` where all sides were recorded; else ``transfer_from_ns`` is its start and ``late_rank`` ``NOWHERE``. ``late_from_ns``: when
     the last side began.
@@ -63,7 +63,7 @@ def matched(runs: Sequence[StageRun]) -> tuple[Matched, ...]:
 
 
 def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
-    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row an exchange."""
+    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row per exchange."""
     rank, ex = run.rank, run.exchanges
     collective = (ex.kind == CommKind.COLLECTIVE) & (ex.group != NOWHERE)
     p2p = np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)) & (ex.peer != NOWHERE)
@@ -83,7 +83,7 @@ def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """One entry a range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
+    """One entry per range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
 
     ``lag_ns``: the least time between such a producer's end and its consumer's start, over all of its pair of stages.
     """

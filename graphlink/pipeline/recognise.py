@@ -31,7 +31,7 @@ from graphlink.tables import take
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A recognised step, one entry a rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
+    """A recognised step, one entry per rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
 
     ``orders`` are parallel to ``rows``; their phases are as recorded (B where a split one is fused).
     """
@@ -147,7 +147,7 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
 
 
 def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
-    """Return one number an action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    """Return one number per action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
     full = np.asarray(phase == Phase.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)

@@ -56,7 +56,7 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The pipeline ranges of one rank, sorted by step, then start. One entry a range.
+    """The pipeline ranges of one rank, sorted by step, then start. One entry per range.
 
     ``NOWHERE`` where step, stage, chunk or microbatch is unknown.
     ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run without device ops,
@@ -157,7 +157,7 @@ class Idle:
 
 
 class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry a rank, as ``stages``."""
+    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry per rank, as ``stages``."""
 
     number: Number
     start_ns: Ns  # first start of an F, B, I or W range

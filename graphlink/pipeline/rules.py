@@ -1,4 +1,4 @@
-"""The meaning of the names of ranges: a table a framework, from specific to generic, and a run's own rules before them.
+"""The meaning of the names of ranges: a table per framework, from specific to generic, and a run's own rules before them.
 
 A name takes the first rule that matches it. Evidence: pytorch ``torch/distributed/pipelining/schedules.py`` (``_Action.__str__``) and
 ``stage.py``; pytorch/PiPPy ``PipelineSchedule.py``; sail-sg/zero-bubble-pipeline-parallelism ``tools/load_nsys_events.py``;

@@ -39,7 +39,7 @@ F, B, I, W = Phase.F, Phase.B, Phase.I, Phase.W  # noqa: E741
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The actions of one rank in a step, one entry an action, in execution order. ``stage`` is the virtual stage.
+    """The actions of one rank in a step, one entry per action, in execution order. ``stage`` is the virtual stage.
 
     ``paired``: this forward and the backward after it run at the same time (DualPipe): both inputs are there when the pair starts, both
     outputs leave when it ends.
@@ -80,7 +80,7 @@ def default_chunks(schedule: str, chunks: int = 1) -> int:
 
 
 def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
-    """Return one order a rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
+    """Return one order per rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
 
     ``schedule`` is a name of the contract (exactly so written); ``stages`` counts pipeline ranks, ``microbatches`` those of a step
     (DualPipe: of both directions; 0 .. m/2 - 1 enter on the first rank, the others on the last).

@@ -1,4 +1,4 @@
-"""``pipeline.svg``: the schedule as a picture, a row a pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
+"""``pipeline.svg``: the schedule as a picture, a row per pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
 
 Every ns has its place: what is too narrow to be a box of its own is drawn without one, and what is narrower than a pixel shares that
 pixel, each with a part of its height, so that areas stay true. Tooltips are those of a box, or of all that lies in 12 pixels of a row.
@@ -206,7 +206,7 @@ def _drawn(row: _Row, frame: Frame) -> Iterator[str]:
 
 
 def _paths(row: _Row, which: Bool) -> Iterator[str]:
-    """Draw a path a look, all of its rectangles one after the other."""
+    """Draw a path per look, all of its rectangles one after the other."""
     at = np.flatnonzero(which).tolist()
     return _by_look((int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at)
 
@@ -244,7 +244,7 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
 
 
 def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
-    """Draw a path a look of what is to be drawn of each."""
+    """Draw a path per look of what is to be drawn of each."""
     of_look: defaultdict[int, list[str]] = defaultdict(list)
     for look, shape in shapes:
         of_look[look].append(shape)

@@ -35,7 +35,7 @@ TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal error
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """One entry a tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
+    """One entry per tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
 
     ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``: equal for ties of one
     meeting, ascending.

@@ -45,7 +45,7 @@ _Met = tuple[_Calls, I32]  # the calls of a group or channel, and the ops that m
 
 
 def match(ranks: Sequence[RankComms]) -> Matching:
-    """Match a run from what each of its ranks recorded, one entry a rank.
+    """Match a run from what each of its ranks recorded, one entry per rank.
 
     n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
     """

@@ -44,7 +44,7 @@ _FEWEST_LATER: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One entry a meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
+    """One entry per meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
 
     ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much after the one before
     it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.

@@ -72,7 +72,7 @@ class _Node(msgspec.Struct, gc=False):
 
 
 def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = BLOCK_BYTES) -> HostTrace:
-    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry a node, sorted by ``rf_id`` then ``id``.
+    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry per node, sorted by ``rf_id`` then ``id``.
 
     ``keep_json`` keeps each node's text in ``nodes_json`` (slower, as big as the file).
 

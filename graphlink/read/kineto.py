@@ -1,6 +1,6 @@
 """Kineto's JSON trace of one rank -> ``model.Trace``. Format: github.com/pytorch/kineto, ``output_json.cpp``.
 
-Time: one pass over the text, a few steps a row, then a sort of each table. Memory: the columns and a few blocks of text.
+Time: one pass over the text, a few steps per row, then a sort of each table. Memory: the columns and a few blocks of text.
 """
 
 from __future__ import annotations

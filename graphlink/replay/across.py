@@ -35,7 +35,7 @@ _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
 class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The path, first node first: columns with one entry a node. Times are those of the replay on the run's clock, from ``origin_ns``.
+    """The path, first node first: columns with one entry per node. Times are those of the replay on the run's clock, from ``origin_ns``.
 
     A node stands on the path from ``start_ns`` to ``end_ns``, and begins where the one before it ends. ``held_by`` is the kind of the
     dependency on that one; where that one is of ``other_rank``, ``collective`` or ``message``. ``name`` and ``share`` are positions in
@@ -198,7 +198,7 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
 
 
 def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
-    """Yield one entry a change of rank along the path."""
+    """Yield one entry per change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
     for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):

@@ -98,7 +98,7 @@ def _lane_name(row: I64) -> str:
 
 
 def stuck(work: Workload, played: Played, meetings: Meetings | None = None) -> list[StuckEntry]:
-    """Return one entry a rank that did not finish, with the first node of those that never end. Linear."""
+    """Return one entry per rank that did not finish, with the first node of those that never end. Linear."""
     out = []
     for (low, high), rank in zip(work.bounds, work.ranks, strict=True):
         left = low + np.flatnonzero(played.end_ns[low:high] == NOT_RUN)

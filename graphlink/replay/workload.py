@@ -93,7 +93,7 @@ class Workload(Short):
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
     def column(self, name: str) -> I64:
-        """Return the integer column ``name`` of ``ChakraFile``, one entry a node."""
+        """Return the integer column ``name`` of ``ChakraFile``, one entry per node."""
         parts = [getattr(f, name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
 

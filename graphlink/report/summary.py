@@ -160,7 +160,7 @@ def load(path: Path) -> Summary:
 
 
 def table(summary: Summary) -> list[str | Table]:
-    """Return the summary for people: a block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
+    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
     ranks = summary.ranks
     blocks: list[list[str | Table]] = [
         *([_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]),
@@ -217,7 +217,7 @@ def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
 
 
 def _rank_lines(ranks: Sequence[Rank]) -> list[str | Table]:
-    """Return a line a rank."""
+    """Return a line per rank."""
     head = (
         *("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
         *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),

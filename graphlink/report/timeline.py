@@ -175,7 +175,7 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
 
 
 def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
-    """Return a slice a node, by id. Ops lie in their callers, parts in their ops."""
+    """Return a slice per node, by id. Ops lie in their callers, parts in their ops."""
     node = np.arange(len(graph.kind))
     inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
     inside[inside] = row[graph.caller[inside]] == row[inside]

@@ -1,6 +1,6 @@
 """Records as files, by their own annotations: numpy columns as raw bytes, all else as msgpack. Reading a file runs nothing that it names.
 
-Layout: a line with graphlink's version and the name of the record, then a section a field, in order: its sort (a dtype such as ``<i8``,
+Layout: a line with graphlink's version and the name of the record, then a section per field, in order: its sort (a dtype such as ``<i8``,
 ``msgpack``, ...) in 8 bytes, its length in 8, its bytes; at the end the CRC-32 of all before. Only declared types and dtypes are read.
 """
 

@@ -1,4 +1,4 @@
-"""The state that jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
+"""The state that jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder per rank.
 
 A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
 is made of the names of the rank's recordings: the same command finds again what it did before. The records in it are files of ``codec``,

@@ -59,7 +59,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
+    """One entry per stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
 
     of: I64
     ns: I64
@@ -73,7 +73,7 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class Silences(Stretches):
-    """One entry a silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
+    """One entry per silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
 
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running. ``start_ns``:
     where it begins.

@@ -1,6 +1,6 @@
 """Reads what PyTorch's Flight Recorder wrote of one rank, as a pickle or as JSON. Format: ``c10d/FlightRecorderDetail.hpp``.
 
-One entry a collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it, ``end_ns`` when the watchdog
+One entry per collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it, ``end_ns`` when the watchdog
 noticed its end: both epoch, and neither is the time on the GPU. ``count`` is what NCCL is called with: elements of the input, of a
 reduce-scatter, scatter or receive those of the output. ``bytes`` are those of the larger side.
 """

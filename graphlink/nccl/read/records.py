@@ -47,7 +47,7 @@ class Communicator(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One row a call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
+    """One row per call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
 
     ``NOWHERE`` stands for what was not recorded in all columns but times and text.
     """

@@ -34,7 +34,7 @@ _PHASES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of one worker; one entry a job, in the order of its log.
+    """The jobs of one worker; one entry per job, in the order of its log.
 
     ``phase`` is a ``Phase`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is (``forward(chunk0)``, where 1F1B
     overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule`` points into ``RULES``.

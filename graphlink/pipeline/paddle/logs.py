@@ -44,7 +44,7 @@ _RECORD: Final = "record with job_schedule_profiler_range(step, start, stop), or
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """The jobs of one Paddle worker, sorted by start, then end; one entry a job in each column.
+    """The jobs of one Paddle worker, sorted by start, then end; one entry per job in each column.
 
     ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
     ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.

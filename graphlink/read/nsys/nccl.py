@@ -155,7 +155,7 @@ def comm_of(name: str, payload: Payload, sizes: dict[int, int]) -> Comm:
 def kernel_comms(
     thread: I64, start_ns: I64, end_ns: I64, names: Sequence[str], comms: dict[int, Comm], launches: Iterable[tuple[int, int, int]]
 ) -> dict[int, Comm]:
-    """Return {kernel: the call that it stands for}. One entry a range of a call or of a group's begin and end, in any order.
+    """Return {kernel: the call that it stands for}. One entry per range of a call or of a group's begin and end, in any order.
 
     ``launches``: thread and time of the launch, kernel. A kernel launched inside the range of a call is of that call, the first one
     where there are several. What is called inside a group is launched by the ``ncclGroupEnd`` that closes it: its first kernel stands
