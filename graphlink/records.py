@@ -24,7 +24,7 @@ class Short:
         return html_table(type(self).__name__, (), self._shown())
 
     def _shown(self) -> list[tuple[str, str]]:
-        """Return what notebooks show, a name and a value each: the fields, where a record has nothing better."""
+        """Return what notebooks show, name and value of each: the fields, where a record has nothing better."""
         return self._fields()
 
     def _fields(self) -> list[tuple[str, str]]:

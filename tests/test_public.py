@@ -23,6 +23,7 @@ VERBS = (
         "Answer",
         "Build",
         "Check",
+        "Classify",
         "Decide",
         "Do",
         "Encode",

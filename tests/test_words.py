@@ -7,13 +7,13 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "graphlink"
 VERBS = (
-    "Account Add Adopt Align Analyse Append Apply Assign Attribute Begin Bound Bring Build Carry Catch Check Choose Climb Collect "
-    "Compare Compile Compute Convert Copy Count Cut Decide Decode Dedent Delay Describe Divide Do Draw Drop Encode End Estimate "
-    "Exclude Explain Fetch Fill Find Fit Flatten Follow Format Gather Give Go Group Guess Have Identify Infer Join Judge Keep Lay "
-    "Leave Let Link List Lock Make Map Mark Match Measure Merge Move Multiply Name Note Number Open Order Pair Parse Pass Pause "
-    "Pickle Place Play Predict Print Put Raise Read Reduce Refuse Remove Renumber Repeat Replace Replay Report Resolve Restore Return "
-    "Run Scale Search Select Send Set Settle Silence Simulate Solve Sort Split Start Strip Sum Summarise Take Tell Time Turn Wait "
-    "Walk Warn Write Yield"
+    "Account Add Adopt Align Analyse Append Apply Assign Attribute Begin Bound Bring Build Carry Catch Check Choose Classify Climb "
+    "Collect Compare Compile Compute Convert Copy Count Cut Decide Decode Dedent Delay Describe Divide Do Draw Drop Encode End "
+    "Estimate Exclude Explain Fetch Fill Find Fit Flatten Follow Format Gather Give Go Group Guess Have Identify Infer Join Judge "
+    "Keep Lay Leave Let Link List Lock Make Map Mark Match Measure Merge Move Multiply Name Note Number Open Order Pair Parse Pass "
+    "Pause Pickle Place Plan Play Predict Print Put Raise Read Reduce Refuse Remove Renumber Repeat Replace Replay Report Resolve "
+    "Restore Return Run Scale Search Select Send Set Settle Silence Simulate Solve Sort Split Start Strip Sum Summarise Take Tell "
+    "Time Turn Wait Walk Warn Write Yield"
 )
 
 

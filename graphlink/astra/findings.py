@@ -30,7 +30,7 @@ class Rule:
 
     @property
     def on_legacy(self) -> str:
-        """Return what the legacy reader makes of it; "" = no harm."""
+        """Return the effect on the legacy reader; "" = no harm."""
         return self.head if self.legacy == _SAME else self.legacy
 
 
@@ -330,7 +330,7 @@ class Findings:
         self._examples[key].extend(islice(examples, EXAMPLES - len(self._examples[key])))
 
     def judgement(self, ranks: Iterable[int], nodes: int) -> Judgement:
-        """Return what was found in the files of ``ranks``, errors first."""
+        """Return the findings in the files of ``ranks``, errors first."""
         found = [Verdict(rule, self._count[key], tuple(self._examples[key])) for key, rule in RULES.items() if key in self._count]
         found.sort(key=lambda v: v.rule.grade != ERROR)
         errors = sum(v.rule.grade == ERROR for v in found)

@@ -37,7 +37,7 @@ _CHUNKS: Final = ("tiny-gather", "small-gather")  # do not hold with the system.
 def plan(
     folder: Path, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None, replay_only: bool
 ) -> Plan:
-    """Return what is to be written into ``out`` for the graphs in ``folder``. ``topology``: by its name as an option.
+    """Plan what to write into ``out`` for the graphs in ``folder``. ``topology``: by its name as an option.
 
     Raises:
         InputError: no graphs, a rank without one, or graphs that stop ASTRA-sim.
@@ -91,7 +91,7 @@ def _world(folder: Path, graphs: Mapping[int, ChakraFile]) -> int:
 
 
 def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[str, ...]:
-    """Return what ``graphlink check`` warns of.
+    """Return the warnings of ``graphlink check``.
 
     Raises:
         InputError: it found what stops ASTRA-sim.

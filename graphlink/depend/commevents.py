@@ -111,7 +111,7 @@ class _Works:
         self.open[row] = stream
 
     def taken(self, works: deque[int], until: int) -> int:
-        """Take works, oldest first, up to ``until``: a wait for that implies those before it. The last is what is waited for."""
+        """Remove works, oldest first, up to ``until``, the one that is waited for: a wait for it implies those before it."""
         while True:
             work = works.popleft()
             del self.open[work]

@@ -131,7 +131,7 @@ class Marks:
 
 
 def elements(linked: Linked, role: U8) -> Elements:
-    """Find what has a host node of its own. Cost: O(n log n).
+    """Find all that has a host node of its own. Cost: O(n log n).
 
     A cudaEventQuery outside any row is no element: it waits for nothing, and a thread that only polls (NCCL's watchdog) would take part
     in the run with nothing but its sleep.

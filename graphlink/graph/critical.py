@@ -136,7 +136,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
 
 
 def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
-    """Return what each node's own time counts as, one ``Share`` (uint8) a node; the start delay of a device op is idle on top."""
+    """Classify each node's own time, one ``Share`` (uint8) per node; the start delay of a device op is idle on top."""
     out = np.full(len(graph.kind), Share.HOST, np.uint8)
     out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
     out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION

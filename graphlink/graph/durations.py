@@ -21,7 +21,7 @@ def on_host(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def cost_ns(graph: Graph) -> I64:
-    """Return what each node costs in a replay, one int64 ns per node: ``duration_ns``, of device nodes with their start delay."""
+    """Return the cost of each node in a replay, one int64 ns per node: ``duration_ns``, of device nodes with their start delay."""
     return graph.duration_ns + np.where(on_host(graph), 0, graph.start_delay_ns)
 
 

@@ -127,7 +127,7 @@ class Block:
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
 
     def entered(self, edges: Bool) -> Bool:
-        """Tell which nodes some of the block's ``edges`` enter."""
+        """Mark the nodes that some of the block's ``edges`` enter."""
         return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 

@@ -80,7 +80,7 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
 
 
 def length_ns(graph: Graph, split: Costs) -> int:
-    """Return how long a replay takes."""
+    """Return the length of a replay."""
     return int((split.cost_ns + _after_ns(graph, split)).max(initial=0))
 
 

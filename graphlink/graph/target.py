@@ -52,7 +52,7 @@ class CommPlan(Short):
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Return how many nodes are not as recorded, by reason."""
+        """Count the nodes that are not as recorded, by reason."""
         return dict(sorted(Counter(c.replaced for c in self.by_node.values() if c.replaced).items()))
 
 

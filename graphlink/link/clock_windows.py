@@ -123,7 +123,7 @@ def _near(evidence: Evidence) -> Bool:
 
 
 def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -> F64:
-    """Return what each level costs in each block of evidence, in us; shape (blocks, levels). Waits only bound it where ``return_ns`` is
+    """Return the cost of each level in each block of evidence, in us; shape (blocks, levels). Waits only bound it where ``return_ns`` is
     None."""
     out = np.zeros((int(block[-1]) + 1, len(levels)))
     step = max(1, 4_000_000 // len(levels))

@@ -180,7 +180,7 @@ class _Typing:
         )
 
     def of(self, row: CommRow) -> tuple[int, ...]:
-        """Return what a row is; UNKNOWN, with the names of its calls, where one op cannot say it."""
+        """Classify a row; UNKNOWN, with the names of its calls, where one op cannot say it."""
         if not row.calls:
             return self._left(self.unknown, row.name)
         if row.further:

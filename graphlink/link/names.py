@@ -21,11 +21,11 @@ class Names:
     text: tuple[str, ...]
 
     def count(self, codes: I64) -> dict[str, int]:
-        """Return how often each name occurs, the most frequent first."""
+        """Count how often each name occurs, the most frequent first."""
         return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
 
     def present(self, codes: I64) -> Bool:
-        """Tell for each code whether it occurs in ``codes``."""
+        """Mark the codes of the table that occur in ``codes``."""
         found = np.zeros(len(self.text), np.bool_)
         found[codes] = True
         return found

@@ -160,7 +160,7 @@ def _offset_and_reach(apart_ns: I64) -> tuple[int, int]:
 
 
 def overlap(line: Timeline, shift: Shift) -> int:
-    """Return how many events the side with fewer has while both were recorded."""
+    """Count how many events the side with fewer has while both were recorded."""
     at = line.call_ns + shift.offset_ns
     low, high = max(at[0], line.op_ns[0]) - shift.reach_ns, min(at[-1], line.op_ns[-1]) + shift.reach_ns
     return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (at, line.op_ns))

@@ -147,7 +147,7 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
 
 
 def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
-    """Tell waits by what was waited for: a communication, a copy from the host, or other device work."""
+    """Classify waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
     mine = take(waits, np.isin(graph.tid[waits.part], threads))
     source = _awaited(graph, mine.part)

@@ -53,7 +53,7 @@ class Rule:
     generic: bool = False
 
     def read(self, text: str) -> tuple[Reading, ...]:
-        """Return what a name says: nothing where no pattern matches; two where one range stands for two phases."""
+        """Return the meaning of a name: nothing where no pattern matches; two where one range stands for two phases."""
         for pattern in self.patterns:
             found = re.fullmatch(pattern, text) if isinstance(pattern, str) else pattern.fullmatch(text)
             if found:

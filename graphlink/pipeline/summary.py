@@ -38,7 +38,7 @@ def shape(pipeline: Pipeline) -> str:
 
 
 def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
-    """Return what is printed of it."""
+    """Return the table that is printed of it."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
     for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):

@@ -82,7 +82,7 @@ def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
 
 
 def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[Clock], I64, int, list[str]]:
-    """Return what ties tell: clocks, of each rank the position of the lowest that device work ties it to, a tolerance, and warnings."""
+    """Estimate from the ties: clocks, of each rank the position of the lowest that device work ties it to, a tolerance, and warnings."""
     count, middle = len(ranks), middles(ranks)
     pairs = pairs_of(found, count)
     level, slope, near, deviation = lines(found, pairs)

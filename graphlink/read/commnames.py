@@ -123,7 +123,7 @@ def _demangled(name: str) -> str:
 
 
 def kernel_meaning(name: str) -> Meaning:
-    """Tell a kernel by its name; a collective among its template arguments or parameters alone leaves doubt."""
+    """Classify a kernel by its name; a collective among its template arguments or parameters alone leaves doubt."""
     path = kernel_path(name)
     if _BACKEND.search(path):
         return Meaning.BACKEND
@@ -143,7 +143,7 @@ def kernel_meaning(name: str) -> Meaning:
 
 
 def op_meaning(name: str) -> Meaning:
-    """Tell a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
+    """Classify a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
     library, _, op = name.partition("::")
     plain = _plain(name)
     if not (_CALL.match(name) or (op and "::" not in op and library not in _OTHER_OPS and _names_collective(plain))):
@@ -152,7 +152,7 @@ def op_meaning(name: str) -> Meaning:
 
 
 def range_meaning(name: str) -> Meaning:
-    """Tell a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
+    """Classify a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
     if _RANGE.match(name):
         return Meaning.COMMUNICATION
     return Meaning.DOUBTFUL if _names_collective(_plain(name)) else Meaning.NOTHING

@@ -162,7 +162,7 @@ def encode(found: CriticalAcross) -> bytes:
 
 
 def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
-    """Return what the nodes ``which`` of the path are spent on; start delays are idle."""
+    """Sum the time of the nodes ``which`` of the path by share; start delays are idle."""
     return dict(zip(SHARES, spent_ns(path, share, len(SHARES), Share.IDLE, which), strict=True))
 
 

@@ -106,7 +106,7 @@ def _gain_pct(before: Played, after: Played) -> float | None:
 
 
 def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> list[str]:
-    """Return what a what-if of these graphs does not answer."""
+    """Describe what a what-if of these graphs does not answer."""
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
     if machine not in JOINED and waits and changes.bytes_per_s is None:

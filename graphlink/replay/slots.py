@@ -51,7 +51,7 @@ def _play(work: Workload, meetings: Meetings | None) -> Played:
 
 
 def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:
-    """Return what each node costs and what each meeting takes, in ns.
+    """Return the cost of each node and of each meeting, in ns.
 
     A send costs the shorter of its own and its receive's time (the other one waited), a receive what it takes after its send has ended.
     A meeting takes the shortest time of a member, since the one that came last waited for nobody.

@@ -121,7 +121,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
 
 
 def _wake_ns(work: Workload, cost: I64) -> I64:
-    """Return what waking up takes in each node, scaled as the node is."""
+    """Return the time of waking up in each node, scaled as the node is."""
     wake = work.column("wake_ns")
     some = np.flatnonzero((wake > 0) & (work.cost_ns > 0))
     out = np.zeros(len(work), np.int64)

@@ -167,8 +167,8 @@ def measured_ns(file: ChakraFile) -> int:
 
 
 def dependencies(file: ChakraFile) -> Deps:
-    """Return what nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In graphs of others
-    both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
+    """Return the dependencies that nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In
+    graphs of others both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
     """
     data, ctrl = file.data, file.ctrl
     if file.metadata.graphlink is not None or not len(ctrl.source):
@@ -239,7 +239,7 @@ def slots_of(file: ChakraFile) -> U8:
 
 
 def works_of(file: ChakraFile) -> U8:
-    """Return what each node's time is, in file order. Copies are known by name: the format has no field for them."""
+    """Classify each node's time, in file order. Copies are known by name: the format has no field for them."""
     work = np.full(len(file.id), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY

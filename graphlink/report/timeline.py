@@ -264,7 +264,7 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
 
 
 def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list[Arg]:
-    """Return what is known of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
+    """Return the communication arguments of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
     order = np.lexsort((node, ops.on_host))
     order = order[node[order] != NOWHERE]
     slices, kind, peer = node[order].astype(np.int64), ops.kind[order], ops.peer[order]

@@ -273,14 +273,14 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
 
 
 def _without_waits(graph: Graph, joined: Joined) -> I64:
-    """Return what each node costs without its wait for other ranks (``--comm-time transfer``)."""
+    """Return the cost of each node without its wait for other ranks (``--comm-time transfer``)."""
     out, waits = graph.duration_ns.copy(), joined.wait_ns
     out[waits.node] = np.maximum(out[waits.node] - waits.value, 0)
     return out
 
 
 def _columns(graph: Graph, prepared: Prepared, joined: Joined) -> dict[str, Column]:
-    """Return what the wings know of nodes, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
+    """Return the columns of the wings, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
     of_nccl, pipeline = nccl_columns(graph, prepared.nccl), joined.pipeline
     out = {name: column for name, column in of_nccl.items() if column.texts}
     if pipeline is not None:

@@ -120,7 +120,7 @@ def leave_jobs(recordings: Recordings, options: job.Options, runs_on: RunsOn, fo
 
 
 def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
-    """Return what an earlier run of these recordings with these options wrote, if it was killed after all was done.
+    """Return the result that an earlier run of these recordings with these options wrote, if it was killed after all was done.
 
     Of recordings of this machine that are newer than outputs on this machine it is another run.
     """

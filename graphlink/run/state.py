@@ -93,7 +93,7 @@ def key(inputs: Inputs) -> str:
 
 
 def found(out: Out, inputs: Inputs, options: Options) -> Stored | None:
-    """Return what an earlier job made of the same recordings with the same options, by the same version."""
+    """Find the result of an earlier job on the same recordings with the same options, by the same version."""
     stored = _stored(out, key(inputs))
     if stored is None:
         return None

@@ -190,7 +190,7 @@ def _between(active: Timeline) -> tuple[I64, I64, I64]:
 
 
 def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
-    """Find until when another thread was last active before the end of each silence; at most its start where none was.
+    """Find when another thread was last active before the end of each silence; at most its start where none was.
 
     The thread itself did nothing inside its silence, so what is found there is another's.
     """

@@ -329,7 +329,7 @@ def _largest(
 
 
 def _seen_by(linked: Linked) -> str:
-    """Return what would have recorded the waits of calls and streams."""
+    """Name the recording that would have shown the waits of calls and streams."""
     if linked.match.method == "nsys":
         return NSYS_ROWS
     if len(linked.trace.syncs.kind):

@@ -271,7 +271,7 @@ def _with_microbatches(jobs: Jobs) -> Jobs:
 
 
 def _repeats(jobs: Jobs) -> list[int]:
-    """Return how often each microbatch goes forward in a step under one type."""
+    """Count how often each microbatch goes forward in a step under one type."""
     forward = (jobs.phase == Phase.F) & (jobs.part <= 0)
     code = codes(jobs.step[forward], jobs.chunk[forward], jobs.microbatch[forward])
     return [int(n) for n in np.bincount(code)]

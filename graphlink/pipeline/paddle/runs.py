@@ -72,7 +72,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
-    """Return what the first logged step is called, and warnings."""
+    """Return the number of the first logged step, and warnings."""
     said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
     if not said:
         return 0, []

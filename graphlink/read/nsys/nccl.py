@@ -200,7 +200,7 @@ def _launched(
 
 
 def _as_one(calls: list[Comm]) -> Comm | None:
-    """Return what does the same as these calls together; where nothing does, only their names, as of coalesced calls in other
+    """Return the one call that does the same as these together; where nothing does, only their names, as of coalesced calls in other
     recordings."""
     if len(calls) < 2:
         return calls[0] if calls else None

@@ -59,7 +59,8 @@ def refuse_copies(heads: Sequence[Head]) -> None:
 
 
 def of_other_runs(heads: Sequence[Head]) -> InputError | None:
-    """Return what to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the time."""
+    """Return the error to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the
+    time."""
     worlds = [head.world_size or named_world(head.path) for head in heads]
     labels = (
         ("the number of ranks", [f"{world:,}" if world else None for world in worlds]),
@@ -77,7 +78,7 @@ def of_other_runs(heads: Sequence[Head]) -> InputError | None:
 
 
 def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[str, dict[str, list[Head]]] | None:
-    """Return what distinguishes runs, and the files of each: ``most`` runs, and each rank once in a run."""
+    """Return the labels that distinguish runs, and the files of each: ``most`` runs, and each rank once in a run."""
     for apart_by, labels in _labels([head for _, head in files], several):
         if None in labels:
             continue
@@ -92,8 +93,8 @@ def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[
 
 
 def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[str | None]]]:
-    """Return what can distinguish runs, surest first, and what it says of each file. Names do so only where ``several`` ranks are repeated:
-    one name that differs is a copy's."""
+    """Yield what can distinguish runs, surest first, and its value for each file. Names do so only where ``several`` ranks
+    are repeated: one name that differs is a copy's."""
     yield "the number of ranks", [f"{head.world_size:,}" if head.world_size else None for head in heads]
     yield "the number of process groups", [f"{head.group_count:,}" if head.group_count else None for head in heads]
     yield "the backend", [head.backend for head in heads]
