@@ -39,7 +39,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class CommOrder:
-    """What must have ended before what, of one rank's communication: points and edges between them, the other nodes taken out.
+    """The order that one rank's communication must keep: points and edges between them, the other nodes taken out.
 
     A point is a communication node that is surely the one of its ``key`` (else None), or a set of points that others wait for.
     """
@@ -53,7 +53,8 @@ class CommOrder:
 
 
 def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
-    """The points of one rank. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph has.
+    """Reduce one rank to its points. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph
+    has.
 
     A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one source, target, tag
     and size) none is taken: which of them meet is a matter of timing.
@@ -99,7 +100,7 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
 
 
 def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
-    """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
+    """Tell whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
     """
@@ -122,7 +123,7 @@ def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | 
 
 
 def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Points: the marked node of each (NOWHERE: a set), and the points that it waits for.
+    """Return the points: the marked node of each (NOWHERE: a set), and the points that it waits for.
 
     Every node has the point that stands for all marked nodes before it; equal sets are one point. A point that another one of a set
     waits for itself is left out of the set.
@@ -155,7 +156,7 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
 
 
 def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[int, int]]:
-    """Finds what can never end; returns (rank, node id) of it. Linear in points and edges; those of all ranks are in memory."""
+    """Find what can never end: return its (rank, node id). Linear in points and edges; those of all ranks are in memory."""
     merged, messages = _met([key for of in ranks for key in of.keys])
     low = np.cumsum([0, *(len(of.keys) for of in ranks)]).tolist()
     source = np.concatenate([*(of.source + at for of, at in zip(ranks, low, strict=False)), messages[:, 0]])
@@ -189,7 +190,7 @@ def _met(keys: Sequence[Key | None]) -> tuple[I64, I64]:
 
 
 def _circle(told: Sequence[str], merged: I64, source: I64, target: I64, messages: int, nodes: list[int]) -> str:
-    """``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its RECV."""
+    """Describe a circle as ``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its RECV."""
     inside = set(nodes)
     taken = [e for e in np.flatnonzero(np.isin(merged[target], nodes)).tolist() if merged[source[e]] in inside]
     edge = {(int(merged[target[e]]), int(merged[source[e]])): e for e in taken}

@@ -36,7 +36,7 @@ def comm_rules(graph: ChakraFile, rank: int, world: int, groups: Groups | None) 
 
 
 def _has(graph: ChakraFile, name: str) -> Bool:
-    """Nodes that carry the attribute with a value in it that a reader can make a number of."""
+    """Mark the nodes that carry the attribute with a value in it that a reader can make a number of."""
     out = graph.says(name)
     out[[odd.node for odd in graph.odd if odd.name == name and odd.kind not in (*INTEGERS, TWICE)]] = False
     return out

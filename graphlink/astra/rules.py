@@ -53,6 +53,7 @@ class RankFile:
 
     @staticmethod
     def of(path: Path) -> RankFile:
+        """Read prefix and rank from the name of the file."""
         named = re.fullmatch(r"(.+)\.(0|[1-9][0-9]{0,8})\.et", path.name)
         return RankFile(path, named[1], int(named[2])) if named else RankFile(path, path.name.removesuffix(".et"), None)
 
@@ -70,15 +71,17 @@ class RankRules:
         self._data, self._ctrl, self._both = data, ctrl, IncomingEdges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
-        """Add nodes that break a rule. ``more``: what is said of each behind its name."""
+        """Add nodes that break a rule. ``more``: what is reported of each after its name."""
         self._out.add(key, len(nodes), (self.told(node) + text for node, text in zip(nodes.tolist(), more, strict=False)))
 
     def told(self, node: int) -> str:
+        """Describe a node: rank, id, name."""
         name = self.graph.name_of(node)
         shown = name if len(name) <= 60 else f"{name[:57]}..."
         return f'rank {self.rank} node {self.graph.id[node]} "{shown}"'
 
     def judge(self) -> None:
+        """Judge the graph by all rules; what they find goes into the findings."""
         self._file()
         if not len(self.graph.id):
             self._out.add("no-nodes", 1, [f"rank {self.rank}"])
@@ -157,7 +160,7 @@ class RankRules:
             self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
 
     def _chained(self, reach: Reach) -> None:
-        """Collectives of one group, each with the next in id order: do dependencies order them?"""
+        """Check that dependencies order the collectives of one group, each with the next in id order."""
         graph = self.graph
         nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
         before, after = successive(nodes[np.lexsort((graph.id[nodes], graph.group[nodes]))], graph.group)
@@ -191,7 +194,7 @@ class RankRules:
         return found
 
     def _scheduling(self) -> None:
-        """Nodes surely ready together: those without dependencies, and those that wait for one and the same node only."""
+        """Judge nodes that are surely ready together: those without dependencies, and those that wait for one and the same node only."""
         graph = self.graph
         n = len(graph.id)
         count = np.diff(self._both.first)
@@ -226,7 +229,7 @@ class RankRules:
 
 
 def read_or_judge(file: RankFile, findings: Findings) -> ChakraFile | None:
-    """The graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a finding.
+    """Return the graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a finding.
 
     Raises:
         InputError: it cannot be opened, or is no Chakra graph at all.
@@ -242,7 +245,7 @@ def read_or_judge(file: RankFile, findings: Findings) -> ChakraFile | None:
 
 
 def _framing(path: Path) -> str | None:
-    """The framing rule that ``path`` breaks; None where it has nothing of a Chakra graph, or none at all."""
+    """Return the framing rule that ``path`` breaks; None where it has nothing of a Chakra graph, or none at all."""
     whole = 0
     with open_source(path) as source:
         try:
@@ -260,7 +263,7 @@ def _framing(path: Path) -> str | None:
 
 
 def _is(sort: type[pb.Node] | type[pb.GlobalMetadata], message: bytes, begins: bytes | None) -> bool:
-    """Whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to their order)."""
+    """Tell whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to their order)."""
     with suppress(DecodeError):
         sort.FromString(message)
         return begins is None or not message or message[0] in begins

@@ -1,4 +1,4 @@
-"""Which rank of which run this process is, and a place for all of them to start together."""
+"""The rank and the run of this process, and a place for all of them to start together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from graphlink.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class WorldRank:
-    """``told_by``: torch.distributed, or the name of the variable; "" where nothing told. ``world_size`` None where it is not known."""
+    """``told_by``: torch.distributed, or the name of the variable; "" where nothing recorded it. ``world_size`` None where it is not
+    known."""
 
     rank: int
     world_size: int | None
@@ -34,7 +35,7 @@ class Meeting:
 
 
 def here(environ: Mapping[str, str] = os.environ) -> WorldRank:
-    """From torch.distributed, else RANK or SLURM_PROCID, else rank 0."""
+    """Find the rank from torch.distributed, else RANK or SLURM_PROCID, else rank 0."""
     host, pid = socket.gethostname(), os.getpid()
     distributed = running()
     if distributed is not None:
@@ -47,7 +48,7 @@ def here(environ: Mapping[str, str] = os.environ) -> WorldRank:
 
 
 def running() -> Any:
-    """``torch.distributed`` where its default process group is there, else None."""
+    """Return ``torch.distributed`` where its default process group is there, else None."""
     import torch.distributed as distributed
 
     return distributed if distributed.is_available() and distributed.is_initialized() else None

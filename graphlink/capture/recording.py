@@ -26,7 +26,7 @@ _windows = itertools.count()  # the same on all ranks, which all come to their w
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` beside the recording.
+    """A report of what a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` next to the recording.
 
     ``spent_ns``: time that training stood still, by what for: prepare, together (waiting for other ranks), start, stop, write.
     """
@@ -44,7 +44,8 @@ class Report:
     support: Support
 
     def line(self) -> str:
-        """``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s (prepare 0.100, start 0.023)``"""
+        """Describe the recording in a line: ``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s (prepare 0.100, start
+        0.023)``"""
         first, last = self.steps[0], self.steps[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         parts = ", ".join(f"{name} {ns / 1e9:.3f}" for name, ns in self.spent_ns.items())
@@ -52,7 +53,7 @@ class Report:
         return f"rank {self.place.rank}: {steps} in {self.folder}, {size_mb:.1f} MB; training stood still for {still_s:.3f} s ({parts})"
 
     def write(self) -> None:
-        """OSError where it cannot be written."""
+        """Write the recording; raise OSError where it cannot be written."""
         text = json.dumps({"graphlink_capture": __version__, **asdict(self)}, indent=1, default=str) + "\n"
         put(self.folder / f"capture.{self.place.rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
@@ -108,7 +109,7 @@ class Recording:
             self._resume_hooks("stop")
 
     def write(self, ended: str) -> Report | None:
-        """Of a window that was closed; None of one that was never open."""
+        """Write what a window that was closed recorded; None of one that was never open."""
         self._release()
         place, window = self._place, self.window
         if place is None or not window.steps:
@@ -145,7 +146,7 @@ class Recording:
         self._release()
 
     def _resume_hooks(self, action: str, rank: int | None = None) -> None:
-        """Have the hooks do it, once."""
+        """Have the hooks do ``action``, once."""
         if not any(did.action == action for did in self._did):
             self._did += resume(self._hooks, action, rank)
 
@@ -161,7 +162,7 @@ class Recording:
             self.warnings.append(f"ranks do not begin together: after {timeout_s:g} s, not there: {ranks}")
 
     def _find_older(self, place: WorldRank) -> None:
-        """Ranks that this run does not have were left by another, and would be read as of this one."""
+        """Warn of ranks that this run does not have: they were left by another, and would be read as of this one."""
         numbers = [path.stem.removeprefix("kineto_") for path in self.folder.glob("kineto_*.json")]
         world = place.world_size or (1 << 31 if place.told_by else 1)
         older = [int(number) for number in numbers if number.isdigit() and int(number) >= world]

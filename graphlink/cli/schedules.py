@@ -25,7 +25,7 @@ _MOST_NAMED: Final = 8
 def offer(
     file: Bubbles, name: str, microbatches: int | None = None, chunks: int | None = None, input_share: float | None = None
 ) -> PlayedSchedule:
-    """What the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
+    """Simulate what the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
 
     None: as recorded, or what the schedule has.
 
@@ -55,7 +55,7 @@ def _measured(file: Bubbles) -> Measured:
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:
-    """Which pipeline counts, where there are several."""
+    """Describe which pipeline counts, where there are several."""
     count, mine = len({stage.replica for stage in file.stages}), [str(file.stages[i].rank) for i in replica(file)]
     shown = ", ".join(mine[:_MOST_NAMED]) + (", ..." if len(mine) > _MOST_NAMED else "")
     return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()

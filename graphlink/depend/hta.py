@@ -99,7 +99,7 @@ def _waits(edges: list[Waits]) -> Waits:
 
 
 def _run(frame: HtaFrame) -> Waits | str:
-    """One run of HTA: its edges, or why there are none to be had."""
+    """Run HTA once: return its edges, or why there are none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of HTA's import and of pandas in it
@@ -119,7 +119,7 @@ def _run(frame: HtaFrame) -> Waits | str:
 
 
 def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
-    """Positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
+    """Return the positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
     import hta.analyzers.critical_path_analysis as cpa
     import pandas as pd
     from hta.common.trace import Trace as HtaTrace
@@ -143,7 +143,7 @@ def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
 
 @contextmanager
 def _alone(cpa: Any, pd: Any) -> Iterator[None]:
-    """HTA reduced to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the end."""
+    """Reduce HTA to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the end."""
 
     def construct(graph: Any) -> None:
         graph._create_event_nodes()

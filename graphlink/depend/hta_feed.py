@@ -99,7 +99,8 @@ def sync_calls(trace: Trace) -> tuple[I32, I32]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeed:
-    """What of one device can be fed. Streams and threads are numbered from 0; ranks from 1, unique over all five rank columns."""
+    """The rows of one device that can be fed to HTA. Streams and threads are numbered from 0; ranks from 1, unique over all five rank
+    columns."""
 
     op: I32  # rows of trace.device, by start
     op_ns: I64
@@ -161,7 +162,7 @@ def _dense(*columns: I64) -> list[I64]:
 
 
 def _ranks(*columns: I64) -> list[I64]:
-    """Ranks from 1 over all columns together; ties in order of column, then row."""
+    """Return ranks from 1 over all columns together; ties in order of column, then row."""
     order = np.argsort(np.concatenate(columns), kind="stable")
     rank = spread(len(order), order, np.arange(1, len(order) + 1))
     return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])

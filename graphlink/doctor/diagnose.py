@@ -1,4 +1,4 @@
-"""From the files of a run to what they lack: each rank is linked as the main job does, but without HTA and without output."""
+"""Diagnose the files of a run: each rank is linked as the main job does, but without HTA and without output."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
 def examine(inputs: Inputs) -> Examined:
     """Return the findings of one rank.
 
-    An ET of another run is a finding, and the rest is said of the recording alone. O(n log n) in rows.
+    An ET of another run is a finding, and the rest is reported of the recording alone. O(n log n) in rows.
 
     Raises:
         InputError: a file cannot be read.

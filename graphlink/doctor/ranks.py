@@ -1,4 +1,4 @@
-"""What the ranks of a run lack together: ranks, sequence numbers, a common beginning."""
+"""Gaps of the ranks of a run together: ranks, sequence numbers, a common beginning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTED: Final = 8  # ranks, groups or conflicts that a text names
 
 
 def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
-    """``rows``: of each rank what joining reads. O(n log n) in communication ops."""
+    """Report what the ranks lack. ``rows``: of each rank what joining reads. O(n log n) in communication ops."""
     there, world = {r.comms.rank for r in rows}, max((r.comms.world_size for r in rows), default=0)
     missing = world - sum(rank < world for rank in there)
     absent = islice((rank for rank in range(world) if rank not in there), _LISTED)
@@ -50,7 +50,7 @@ def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
 
 
 def _spread(run: JoinedRanks, rows: Sequence[RankRows]) -> int:
-    """Between the first and the last rank's first row, on the run's clock."""
+    """Return the time between the first and the last rank's first row, on the run's clock."""
     began = [int(clock.of(np.array([row.comms.began_ns]))[0]) for row, clock in zip(rows, run.clocks.clocks, strict=True) if clock.known]
     return max(began) - min(began)
 

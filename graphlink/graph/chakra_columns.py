@@ -185,7 +185,7 @@ MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 @dataclass(slots=True)
 class NodeBlock:
     """Some nodes in file order, while they are read: ``rows`` has ``COLUMNS`` of one node after the other, ``data`` and ``ctrl`` the ids
-    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte a data dependency.
+    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte per data dependency.
     """
 
     rows: array[int] = field(default_factory=lambda: array("q"))

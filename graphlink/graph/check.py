@@ -1,4 +1,4 @@
-"""Whether a graph keeps its promises, before a byte of it is written. Nothing is changed or repaired here."""
+"""Check that a graph keeps its promises, before a byte of it is written. Nothing is changed or repaired here."""
 
 from __future__ import annotations
 

@@ -24,20 +24,21 @@ class IncomingEdges:
 
     @staticmethod
     def of(count: int, source: I64, target: I64) -> IncomingEdges:
+        """Sort edges between ``count`` nodes by target."""
         by_target = np.argsort(target, kind="stable")
         return IncomingEdges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
 class Reach:
-    """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
+    """Answers whether nodes come before others. Nodes are placed on chains; along a chain the answer is a comparison of places."""
 
     def __init__(self, edges: IncomingEdges, order: I64, lane: I64):
-        """``lane`` by node: where nodes follow each other (thread, stream); chains stay in their lanes. Linear."""
+        """Build the chains. ``lane`` by node: where nodes follow each other (thread, stream); chains stay inside it. Linear."""
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
         self._edges = edges
@@ -83,7 +84,7 @@ class Reach:
         return np.asarray((self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after]))
 
     def _walk(self, before: int, after: int, most: int) -> tuple[int, bool | None]:
-        """(steps taken, answer or None); only nodes that come later than ``before`` are visited."""
+        """Return (steps taken, answer or None); only nodes that come later than ``before`` are visited."""
         chain, place, rank = self._chain, self._place, self._rank
         first, source = self._edges.first, self._edges.source
         lowest, on, at_least = rank[before], chain[before], place[before]
@@ -111,16 +112,16 @@ class OrderedNodes:
 
     @property
     def degree(self) -> I64:
-        """How many edges enter each node."""
+        """Count how many edges enter each node."""
         return np.diff(self.bounds)
 
     @property
     def target(self) -> I64:
-        """The node that each edge enters."""
+        """Return the node that each edge enters."""
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
 
     def entered(self, edges: Bool) -> Bool:
-        """Tell which nodes some of the block's ``edges`` enter."""
+        """Mark the nodes that some of the block's ``edges`` enter."""
         return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 

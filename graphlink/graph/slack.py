@@ -1,4 +1,4 @@
-"""How much later each node and each edge of a replay could be without anything ending later."""
+"""Slack: how much later each node and each edge of a replay could be without anything ending later."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _RUN: Final = 64
 class Slack:
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
-    ``node_ns`` (one entry a node): latest minus earliest end. ``gap_ns`` (one entry an edge): from the end of the source and its
-    lag to the start of the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the
-    replay. ``lag_ns`` (one entry an edge): how long after the end of its source its target may begin.
+    ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the source and its
+    lag to the start of the target. ``edge_ns`` (one entry per edge): by how much the longest path through the edge is shorter than the
+    replay. ``lag_ns`` (one entry per edge): how long after the end of its source its target may begin.
     """
 
     total_ns: int
@@ -36,7 +36,7 @@ class Slack:
 
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
-    """Slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
+    """Compute the slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
     own_ns, lag_ns = costs(graph, end_ns, cost_ns)
     total = int(end_ns.max(initial=0))
     node = total - end_ns - _after_ns(graph, own_ns, lag_ns)
@@ -80,12 +80,12 @@ def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
 
 
 def length_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> int:
-    """How long a replay takes."""
+    """Return the length of a replay."""
     return int((cost_ns + _after_ns(graph, cost_ns, lag_ns)).max(initial=0))
 
 
 def leads_nowhere(graph: Graph) -> Bool:
-    """Nodes that no edge leaves."""
+    """Mark the nodes that no edge leaves."""
     return ~marked(len(graph.kind), graph.source)
 
 
@@ -134,7 +134,8 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:
-    """The least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none does.
+    """Return the least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none
+    does.
 
     Of a long interval, what fills whole runs of ``_RUN`` places is asked of the runs, in the same way, and its two ends are short. A
     short one is two ranges of a power of two that overlap: a sparse table, filled from its top. Linear in places.

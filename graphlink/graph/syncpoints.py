@@ -46,7 +46,7 @@ class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sync_points(graph: Graph) -> list[SyncPoint]:
-    """The ``sync`` edges by call, in the order of the calls.
+    """Group the ``sync`` edges by call, in the order of the calls.
 
     An edge to an operator belongs with the edges of the same source to the part that opened, on the same thread, since the operator
     before that: a call has edges to both. Edges to ``end`` are left out: they hold nothing back that ends later.
@@ -109,7 +109,7 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
 
 
 def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
-    """The least loss of a path that ends at a source of the point's edges, or begins at a target."""
+    """Return the least loss of a path that ends at a source of the point's edges, or begins at a target."""
     edges = np.array(point.edge)
     target = np.searchsorted(graph.first, edges, side="right") - 1
     begin = slack.node_ns[target] + slack.start_ns[target]
@@ -117,7 +117,7 @@ def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
 
 
 def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]) -> I64:
-    """For each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its own point."""
+    """Return for each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its own point."""
     out = np.full(len(asked), NEVER, np.int64)
     heap: list[tuple[int, int, int]] = []
     coming = iter(crossing)
@@ -159,7 +159,7 @@ def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain], named: 
 
 
 def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[str]:
-    """The name of the call that makes each point: the last on its thread that may wait and began before the target.
+    """Return the name of the call that makes each point: the last on its thread that may wait and began before the target.
 
     "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
     """

@@ -1,4 +1,4 @@
-"""What ran after what on the devices, whatever their clocks show: stream order, and waits of streams for events that rows name exactly."""
+"""The order of work on the devices, whatever their clocks show: stream order, and waits of streams for events that rows name exactly."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def order_of(trace: Trace, call: I32) -> Succession:
 
 
 def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
-    """(row, record call, device of the record) of waits of streams whose row names the record and its stream."""
+    """Return (row, record call, device of the record) of waits of streams whose row names the record and its stream."""
     device, syncs = trace.device, trace.syncs
     streams = numbered_pairs(device.stream, device.device)[0]
     devices = dict(streams)
@@ -71,7 +71,7 @@ def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
 
 
 def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
-    """Of columns (device, stream, place): for each ``asked`` the next item on its stream, NOWHERE without one."""
+    """Find for each ``asked`` the next item of columns (device, stream, place) on its stream, NOWHERE without one."""
     device, stream, place = (np.concatenate(column) for column in zip(items, asked, strict=True))
     lane = numbered_pairs(device, stream)[1]
     key, wanted = np.split(lane * (int(place.max(initial=0)) + 1) + place, [len(items[2])])

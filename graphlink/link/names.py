@@ -14,25 +14,25 @@ ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """``kineto`` and ``et`` have a code a row; ``text[code]`` is the spelling, the same for both sides."""
+    """``kineto`` and ``et`` have a code per row; ``text[code]`` is the spelling, the same for both sides."""
 
     kineto: I64
     et: I64
     text: tuple[str, ...]
 
     def count(self, codes: I64) -> dict[str, int]:
-        """Return how often each name occurs, the most frequent first."""
+        """Count how often each name occurs, the most frequent first."""
         return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
 
     def present(self, codes: I64) -> Bool:
-        """Tell of each code whether it occurs in ``codes``."""
+        """Mark the codes of the table that occur in ``codes``."""
         found = np.zeros(len(self.text), np.bool_)
         found[codes] = True
         return found
 
 
 def common_names(trace: Trace, et: HostTrace | None) -> HostNames:
-    """Number the host names of both sides; ``et`` is empty where there is none."""
+    """Number the host names of both sides alike; ``et`` is empty where there is none."""
     codes: dict[str, int] = {}
 
     def numbered(strings: tuple[str, ...]) -> I64:

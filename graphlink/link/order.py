@@ -65,7 +65,7 @@ def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, 
 
 
 def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
-    """Names of ranges on threads that have nothing but gloo's."""
+    """Return the names of ranges on threads that have nothing but gloo's."""
     gloo = np.fromiter((text.startswith(ASYNC_PREFIX) for text in names.text), np.bool_, len(names.text))[names.kineto]
     return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
 
@@ -75,7 +75,7 @@ def _todo(trace: Trace) -> str:
 
 
 def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
-    """The kept rows by thread, the thread that has most of them first."""
+    """Group the kept rows by thread, the thread that has most of them first."""
     kept = np.flatnonzero(keep)
     rows = kept[np.lexsort((order[kept], tid[kept]))]
     if not len(rows):
@@ -86,7 +86,7 @@ def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
 
 
 def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tuple[list[_Sequence], list[_Sequence]]:
-    """Pairs threads with equal sequences; what is left of both."""
+    """Pair threads with equal sequences; return what is left of both."""
     waiting: dict[bytes, list[_Sequence]] = defaultdict(list)
     for thread in reversed(kineto):
         waiting[thread.key].append(thread)
@@ -104,7 +104,7 @@ def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tu
 def _pair_runs(
     nodes: list[_Sequence], kineto: list[_Sequence], trace: Trace, et: HostTrace, out: I32, notes: list[str]
 ) -> tuple[list[_Sequence], list[_Sequence]]:
-    """Pairs threads of which one is a contiguous run of the other; what is left of both."""
+    """Pair threads of which one is a contiguous run of the other; return what is left of both."""
     free, left = list(kineto), []
     for node in nodes:
         for thread in free:
@@ -148,13 +148,13 @@ def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> t
 
 
 def _agreement(a: I64, b: I64) -> int:
-    """Equal less unequal autograd sequence numbers, where both sides have one."""
+    """Count equal less unequal autograd sequence numbers, where both sides have one."""
     known = (a >= 0) & (b >= 0)
     return int(np.count_nonzero(known & (a == b)) - np.count_nonzero(known & (a != b)))
 
 
 def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: HostNames) -> str:
-    """The first position at which an ET thread differs from the free Kineto thread that it follows longest."""
+    """Find the first position at which an ET thread differs from the free Kineto thread that it follows longest."""
     if not kineto:
         return f"ET thread {node.tid} has no Kineto thread left to be paired with"
 

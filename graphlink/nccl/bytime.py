@@ -69,7 +69,7 @@ def by_time(outcome: Outcome, lanes: Sequence[int], *, epoch: bool) -> Shift | N
 
 
 class _Search:
-    """For the shift of one clock, with another as a witness."""
+    """A search for the shift of one clock, with another as a witness."""
 
     def __init__(self, calls: CallSide, ops: OpSide, line: EventTimes, other: EventTimes, *, epoch: bool) -> None:
         self.calls, self.ops, self.line, self.other, self.epoch = calls, ops, line, other, epoch

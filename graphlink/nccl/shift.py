@@ -1,4 +1,4 @@
-"""How far one clock stands from another, from two lists of events that should be the same, with gaps on both sides.
+"""The shift of one clock from another, from two lists of events that should be the same, with gaps on both sides.
 
 A repeated pattern fits under many shifts. So a shift is taken only where nothing else fits nearly as well, and where what fits could
 hardly be chance: intervals count as evidence by how rarely the trace itself repeats them after the same events.
@@ -160,7 +160,7 @@ def _offset_and_reach(apart_ns: I64) -> tuple[int, int]:
 
 
 def overlap(line: EventTimes, shift: Shift) -> int:
-    """Return how many events the side with fewer has while both were recorded."""
+    """Count how many events the side with fewer has while both were recorded."""
     at = line.call_ns + shift.offset_ns
     low, high = max(at[0], line.op_ns[0]) - shift.reach_ns, min(at[-1], line.op_ns[-1]) + shift.reach_ns
     return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (at, line.op_ns))

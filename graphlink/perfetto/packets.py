@@ -78,7 +78,8 @@ NO_ARROWS: Final = Arrows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros
 
 @dataclass(frozen=True, slots=True)
 class PerfettoTrace:
-    """What a rank shows. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``; times are ns since ``epoch_ns``."""
+    """The tracks and slices of a rank. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``; times are ns since
+    ``epoch_ns``."""
 
     rank: int
     epoch_ns: int
@@ -91,7 +92,7 @@ class PerfettoTrace:
 
 
 def encode(trace: PerfettoTrace) -> Iterator[bytes]:
-    """The packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
+    """Encode the packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
     number = {word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)}
     args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
     trace = replace(trace, args=args)
@@ -105,12 +106,12 @@ def _of_text(arg: Arg, number: dict[str, int]) -> Arg:
 
 
 def sequence(rank: int, track: int) -> int:
-    """``trusted_packet_sequence_id`` of a track; -1 is the rank's own, for its processes."""
+    """Return the ``trusted_packet_sequence_id`` of a track; -1 is the rank's own, for its processes."""
     return rank % RANKS * SEQUENCES + track + 2
 
 
 def uuid(rank: int, track: int) -> int:
-    """Of a track; processes are tracks too: ``SEQUENCES`` + their position."""
+    """Return the uuid of a track; processes are tracks too: ``SEQUENCES`` + their position."""
     return (rank % RANKS + 1) * SEQUENCES * 2 + track
 
 
@@ -121,13 +122,13 @@ def arrows(rank: int, source: I64, target: I64, kind: U8) -> Arrows:
 
 
 def framed(packet: pb.TracePacket) -> bytes:
-    """A packet as an entry of ``Trace.packet``."""
+    """Return a packet as an entry of ``PerfettoTrace.packet``."""
     data: bytes = packet.SerializeToString()
     return b"\x0a" + varint(len(data)) + data
 
 
 def _heads(trace: PerfettoTrace, words: dict[int, str]) -> Iterator[bytes]:
-    """What processes and tracks are. ``words``: texts of arguments by number."""
+    """Encode what processes and tracks are. ``words``: texts of arguments by number."""
     for i, process in enumerate(trace.processes):
         labels = [process.label] if process.label else []
         descriptor = pb.TrackDescriptor(
@@ -146,7 +147,7 @@ def _pid(trace: PerfettoTrace, process: int) -> int:
 
 
 def _track_heads(trace: PerfettoTrace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
-    """What the sequence is: its clock, its track, and the strings that its packets name by number."""
+    """Encode what the sequence is: its clock, its track, and the strings that its packets name by number."""
     mine = sequence(trace.rank, i)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE)
     packet.trace_packet_defaults.timestamp_clock_id = CLOCK
@@ -175,7 +176,7 @@ def _arg_names(trace: PerfettoTrace) -> list[str]:
 
 
 def _used(trace: PerfettoTrace) -> tuple[list[list[int]], list[list[int]]]:
-    """By track the names and the texts that its slices use."""
+    """Return by track the names and the texts that its slices use."""
     track = trace.slices.track.astype(np.int64)
     texts = [arg for arg in trace.args if arg.words is not None]
     text_track = np.concatenate([track[arg.slice] for arg in texts]) if texts else track[:0]
@@ -209,7 +210,7 @@ def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
 
 
 def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
-    """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
+    """Yield two packets per slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
     sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
     (which, begins, time_ns), slices = order, trace.slices

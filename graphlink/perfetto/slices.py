@@ -20,7 +20,7 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """One entry a slice, in any order.
+    """One entry per slice, in any order.
 
     ``key`` orders slices of one track, parents before children; along it starts do not fall. Over all tracks it decides which of two
     that begin at the same time comes first in the file: the source of a flow needs a lower one than its target. ``parent``: a slice of
@@ -36,7 +36,7 @@ class Slices:
 
 
 def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
-    """Slices that follow each other on their tracks, none in another."""
+    """Flatten slices: on their tracks they follow each other, none lies in another."""
     n = len(track)
     key = np.empty(n, np.int64)
     key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)

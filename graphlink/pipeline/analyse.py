@@ -34,7 +34,7 @@ class RankPipeline:
     recorded: I64
 
     def ranges_of(self, given: I32) -> I32:
-        """Return, of ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        """Return, for ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
         if not len(self.recorded):
             return np.full(len(given), NOWHERE, np.int32)
         at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
@@ -57,7 +57,8 @@ def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -
     """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
-    Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
+    Inferred ranges count only if every rank of the run has some: what cannot be recognised on one was maybe recognised wrongly on others.
+    O(n log n).
     """
     there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Pass.F, Pass.B, Pass.I)).any()]
     alone = len(runs) - len(there)
@@ -75,7 +76,8 @@ _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names t
 
 
 def _passes_on(whole: Pipes) -> bool:
-    """Is there a pipeline at all? Names that any training has, and inference, need activations that are passed on, from a first rank.
+    """Tell whether there is a pipeline at all. Names that any training has, and inference, need activations that are passed on, from a
+    first rank.
 
     In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their peers besides.
     """
@@ -99,7 +101,7 @@ def _inferred(run: StageRun) -> bool:
 
 
 def _analysed(raw: Pipes, tolerance_ns: int) -> RunPipeline:
-    """``raw``: with the stages of the recording, which the schedule may tell better."""
+    """Analyse the pipeline. ``raw``: with the stages of the recording, which the schedule may show better."""
     groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
     found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
     one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
@@ -128,7 +130,7 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> RunPipeline:
 
 
 def _as_numbered(pipeline: RunPipeline, steps: Sequence[int]) -> RunPipeline:
-    """Number steps as the recording does, no longer counted from 0."""
+    """Number steps as the recording does, not from 0."""
     number = np.array(steps, np.int64)
     runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
     named = tuple(structs.replace(step, number=steps[step.number]) for step in pipeline.steps)

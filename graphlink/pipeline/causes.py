@@ -90,7 +90,7 @@ def _of_step(parts: _IdlePieces, run: StageRun, step: StepEntry, delayed: _Delay
 
 
 class _Delayed:
-    """What delayed one rank, made ready for its steps."""
+    """The delays of one rank, prepared for its steps."""
 
     def __init__(
         self, run: StageRun, supply: Producers, meeting: PeerExchanges, from_ns: dict[int, int], profiled: dict[int, Delays]

@@ -22,7 +22,7 @@ _BACKWARD = (Pass.B, Pass.I)
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry a range; times absolute.
+    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry per range; times absolute.
 
     ``around``: the range of the thread that encloses it, ``NOWHERE`` if none. ``other_threads``: the range that stands for the work of
     other threads inside this one (an overlapped pair of forward and backward), else itself. ``step`` is a number of the recording,
@@ -161,7 +161,8 @@ def _passes(raw: Entries, layer: I64) -> Entries:
 
 
 def nested(entries: Entries) -> Entries:
-    """Sorted, with what encloses what. A range inside one of its own phase is a part of that: it gives it what it lacks, and goes."""
+    """Sort ranges and find which encloses which. A range inside one of its own phase is a part of that: it gives it what it lacks, and
+    goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
     e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
@@ -198,7 +199,8 @@ def nested(entries: Entries) -> Entries:
 
 
 def step_numbers(linked: Linked, entries: Entries) -> I64:
-    """The step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges, else by repetition."""
+    """Find the step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges, else by
+    repetition."""
     rows, strings = linked.trace.host, linked.trace.strings
     codes = [k for k in np.unique(rows.name[rows.annotation]).tolist() if STEP_MARK.fullmatch(strings[k])]
     mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)

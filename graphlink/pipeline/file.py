@@ -71,7 +71,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the figures of the file mean."""
+    """The meaning of the figures of the file."""
 
     work: str
     sees_device: bool  # False: ranges and work are those of the host
@@ -134,13 +134,13 @@ class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(Bubbles, frozen=True, kw_only=True):
-    """What ``graphlink bubbles --json`` writes: the file, and the schedule that was asked for."""
+    """The output of ``graphlink bubbles --json``: the file, and the schedule that was asked for."""
 
     what_if: Other | UnsetType = UNSET
 
 
 def summarised(pipeline: RunPipeline) -> summary.Pipeline:
-    """Return ``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
+    """Return ``summary.json.pipeline``, which stands at the start of ``bubbles.json`` as well."""
     seen = _by_cause(pipeline.idle, any(run.sees_causes for run in pipeline.runs))
     return summary.Pipeline(
         stages=pipeline.stages,
@@ -157,7 +157,7 @@ def summarised(pipeline: RunPipeline) -> summary.Pipeline:
 
 
 def blocks(pipeline: RunPipeline) -> Iterator[bytes]:
-    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
+    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either per line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'

@@ -1,8 +1,8 @@
 """Forward and backward passes of a run that names none: from autograd and the sends and receives between stages.
 
-Autograd gives a forward op a sequence number that its backward op repeats. Forward ops with a backward, and backward ops, each cut where
+Autograd gives a forward op per sequence number that its backward op repeats. Forward ops with a backward, and backward ops, each cut where
 a send or receive is made or the other kind begins, are passes; the numbers tell which backward belongs to which forward, and so its
-microbatch. Where the two are not one to one nothing is inferred. Weight gradients are not told apart: every backward is a full one.
+microbatch. Where the two are not one to one nothing is inferred. Weight gradients are not distinguished: every backward is a full one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Phases have hues after Okabe and Ito (https://jfly.uni-koeln.de/color/), set apart further: with full and without red, green or blue vision
 any two of them differ by 20 in CIE Lab (``tests/pipeline/test_pipeline_svg.py``); letters and numbers stand in boxes that are large enough.
-Causes are told apart by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
+Causes are distinguished by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def xml(text: str, most: int = 300) -> str:
-    """Any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody sees
-    any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
+    """Return any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody
+    sees any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
     if len(text) > most:
         text = f"{text[: most - 60]} ... {text[-50:]}"
     if _UNSAFE.search(text):

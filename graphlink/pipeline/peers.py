@@ -1,4 +1,5 @@
-"""What other ranks tell of one: communication seen from all its sides, what each range needs from another stage, and whether clocks agree.
+"""Facts about a rank from other ranks: communication seen from all its sides, what each range needs from another stage, and whether clocks
+agree.
 
 Collectives match by group and order, sends and receives by group, pair of ranks, tag and order. Of kernels the transfer took as long as the
 shortest of them ran: who came early waited for the rest (``docs/bubbles.md``). A gloo row lasts until somebody waits for it, so there the
@@ -23,7 +24,7 @@ TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 
 @dataclass(frozen=True, slots=True)
 class PeerExchanges:
-    """One entry an exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
+    """One entry per exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
 
     ``known`` where all sides were recorded; else ``transfer_from_ns`` is its start and ``late_rank`` ``NOWHERE``. ``late_from_ns``: when
     the last side began.
@@ -64,7 +65,7 @@ def matched(runs: Sequence[StageRun]) -> tuple[PeerExchanges, ...]:
 
 
 def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
-    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row an exchange."""
+    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row per exchange."""
     rank, ex = run.rank, run.exchanges
     collective = (ex.kind == CommKind.COLLECTIVE) & (ex.group != NOWHERE)
     p2p = np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)) & (ex.peer != NOWHERE)
@@ -84,7 +85,7 @@ def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """One entry a range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
+    """One entry per range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
 
     ``lag_ns``: the least time between such a producer's end and its consumer's start, over all of its pair of stages.
     """

@@ -1,4 +1,4 @@
-"""Which schedule a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
+"""Recognise the schedule that a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
 
 Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage where the recording
 has it. Times are not, but for what overlaps (below), and communication is not.
@@ -31,7 +31,7 @@ from graphlink.tables import take
 
 @dataclass(frozen=True, slots=True)
 class RecognisedStep:
-    """A recognised step, one entry a rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
+    """A recognised step, one entry per rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
 
     ``orders`` are parallel to ``rows``; their phases are as recorded (B where a split one is fused).
     """
@@ -147,7 +147,7 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
 
 
 def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
-    """Return one number an action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    """Return one number per action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
     full = np.asarray(phase == Pass.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)
@@ -179,7 +179,7 @@ class Comparison:
         return RecognisedStep(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
 
     def first_difference(self, names: Sequence[int]) -> str:
-        """Say it with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
+        """Describe the first difference with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
         rank = next(k for k, differs in enumerate(self.differs) if differs.any())
         at = int(np.argmax(self.differs[rank]))
         recorded, order = self.ranks[rank], self.candidate.orders[rank]

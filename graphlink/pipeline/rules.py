@@ -1,4 +1,4 @@
-"""What the names of ranges mean: a table a framework, from specific to generic, and a run's own rules before them.
+"""The meaning of the names of ranges: a table per framework, from specific to generic, and a run's own rules before them.
 
 A name takes the first rule that matches it. Evidence: pytorch ``torch/distributed/pipelining/schedules.py`` (``_Action.__str__``) and
 ``stage.py``; pytorch/PiPPy ``PipelineSchedule.py``; sail-sg/zero-bubble-pipeline-parallelism ``tools/load_nsys_events.py``;
@@ -28,7 +28,7 @@ USER: Final = "--range-rule"
 
 
 class Reading(NamedTuple):
-    """What a name says; ``NOWHERE`` for what it does not."""
+    """The meaning of a name; ``NOWHERE`` for what it does not give."""
 
     phase: Pass
     stage: int = NOWHERE
@@ -53,7 +53,7 @@ class NameRule:
     generic: bool = False
 
     def read(self, text: str) -> tuple[Reading, ...]:
-        """Return what a name says: nothing where no pattern matches; two where one range stands for two phases."""
+        """Return the meaning of a name: nothing where no pattern matches; two where one range stands for two phases."""
         for pattern in self.patterns:
             found = re.fullmatch(pattern, text) if isinstance(pattern, str) else pattern.fullmatch(text)
             if found:
@@ -74,6 +74,7 @@ class NameRule:
         return tuple(out)
 
     def knows(self, text: str) -> bool:
+        """Tell whether the rule has the name as one that is no phase."""
         return any(re.fullmatch(pattern, text) for pattern in self.other)
 
 

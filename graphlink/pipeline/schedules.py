@@ -39,7 +39,7 @@ F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W  # noqa: E741
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one rank runs in a step, one entry an action, in execution order. ``stage`` is the virtual stage.
+    """The actions of one rank in a step, one entry per action, in execution order. ``stage`` is the virtual stage.
 
     ``paired``: this forward and the backward after it run at the same time (DualPipe): both inputs are there when the pair starts, both
     outputs leave when it ends.
@@ -80,7 +80,7 @@ def default_chunks(schedule: str, chunks: int = 1) -> int:
 
 
 def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
-    """Return one order a rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
+    """Return one order per rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
 
     ``schedule`` is a name of the contract (exactly so written); ``stages`` counts pipeline ranks, ``microbatches`` those of a step
     (DualPipe: of both directions; 0 .. m/2 - 1 enter on the first rank, the others on the last).
@@ -160,7 +160,7 @@ def _turns(
         warmup = min(len(each), hops * (stages - 1 - rank) + (chunks - 1) * group)  # forwards before the first pair
         if schedule == "GPipe" or all_first:
             warmup = len(each)
-        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, beside its own
+        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, besides its own
         turn = [each - warmup, each, each + delay][: len(phases)]  # in turn 0, 1, ... a rank runs one of each, those that there are
         order = np.argsort(np.concatenate([3 * at + k for k, at in enumerate(turn)]), kind="stable")
         made = Order(

@@ -1,6 +1,6 @@
-"""When each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
+"""Simulate when each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
 
-What an action waits for, beside the one before it on its rank:
+What an action waits for, besides the one before it on its rank:
   F      the F of the virtual stage before, same microbatch, and its transfer
   B, I   the B or I of the virtual stage after, same microbatch, and its transfer; its own F
   W      its own I
@@ -25,7 +25,7 @@ PHASES = 4  # F, B, I, W
 
 @dataclass(frozen=True, slots=True)
 class ActionTimes:
-    """What actions and transfers take.
+    """The durations of actions and transfers.
 
     ``duration_ns``: shape (4, virtual stages), by ``Pass``. ``forward_ns``, ``backward_ns``: shape (virtual stages - 1,), the
     transfer between virtual stages k and k + 1, of activations and of their gradients.

@@ -1,4 +1,4 @@
-"""Which ranks are stages of one pipeline, in which order, and the virtual stage of every range."""
+"""Find the ranks that are stages of one pipeline, their order, and the virtual stage of every range."""
 
 from __future__ import annotations
 

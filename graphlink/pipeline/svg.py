@@ -1,4 +1,4 @@
-"""``pipeline.svg``: the schedule as a picture, a row a pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
+"""``pipeline.svg``: the schedule as a picture, a row per pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
 
 Every ns has its place: what is too narrow to be a box of its own is drawn without one, and what is narrower than a pixel shares that
 pixel, each with a part of its height, so that areas stay true. Tooltips are those of a box, or of all that lies in 12 pixels of a row.
@@ -48,7 +48,7 @@ def encode(pipeline: RunPipeline) -> bytes:
 
 
 def _lines(entry: summary.Pipeline) -> list[str]:
-    """Say rates and the nearest schedule in words."""
+    """Describe rates and the nearest schedule in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -105,8 +105,8 @@ def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class PlotArea:
-    """Where rows lie, in pixels, and how time becomes pixels. ``own_ns``: from which length on a rectangle has a tooltip of its own;
-    ``shared``: how many pixels in one those narrower than a pixel share."""
+    """The places of rows in pixels, and the scale from time to pixels. ``own_ns``: from which length on a rectangle has a tooltip of its
+    own; ``shared``: how many pixels in one those narrower than a pixel share."""
 
     left: float
     width: int
@@ -206,7 +206,7 @@ def _drawn(row: _Row, frame: PlotArea) -> Iterator[str]:
 
 
 def _paths(row: _Row, which: Bool) -> Iterator[str]:
-    """Draw a path a look, all of its rectangles one after the other."""
+    """Draw a path per look, all of its rectangles one after the other."""
     at = np.flatnonzero(which).tolist()
     return _by_look((int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at)
 
@@ -244,7 +244,7 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
 
 
 def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
-    """Draw a path a look of what is to be drawn of each."""
+    """Draw a path per look of what is to be drawn of each."""
     of_look: defaultdict[int, list[str]] = defaultdict(list)
     for look, shape in shapes:
         of_look[look].append(shape)
@@ -328,7 +328,7 @@ def _cells(row: _Row, frame: PlotArea, which: Bool) -> Iterator[str]:
 
 
 def _summed(look: int, marks: Marks) -> str:
-    """Say how many marks of a phase or cause there are, of which microbatches, and how long they take."""
+    """Describe how many marks of a phase or cause there are, of which microbatches, and how long they take."""
     numbers = marks.microbatch[marks.microbatch != NOWHERE]
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (NOWHERE, NOWHERE)
     of = "" if high == NOWHERE else f" of {low}" if low == high else f" of {low} to {high}"
@@ -366,7 +366,7 @@ def _round_step(least: float) -> float:
 
 
 def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whole: float) -> tuple[str, float]:
-    """Lay out entries left to right in as many lines as they take, and the height of it."""
+    """Place entries left to right in as many lines as they take; return them and their height."""
     inside = sum(ns for cause, ns in causes_ns.items() if cause != Cause.OPTIMIZER_SYNC)
     entries = [(class_of(look), 0, _legend_text(look, causes_ns, inside)) for look in looks]
     for chunk in range(1, min(chunks, MOST_LINES + 1)):

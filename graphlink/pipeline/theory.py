@@ -1,4 +1,4 @@
-"""What a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another schedule would give.
+"""The time that a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another schedule would give.
 
 The orders of a run are played (a) with all stages at the mean of their medians, (b) with each stage at its own, (c) with the transfers
 too; (d) is the run as measured. The bubble (p x makespan - work) of (a) is the schedule's, (b) - (a) the imbalance of the stages,

@@ -1,4 +1,4 @@
-"""When the device of a rank worked inside its pipeline ranges, and the ranges as their work spans them.
+"""The times at which the device of a rank worked inside its pipeline ranges, and the ranges as their work spans them.
 
 Work is the union of compute kernels and copies of F, B, I and W ranges. Communication kernels are none: a waiting one is idle time.
 In a run without device ops work is the time of the ranges on their thread less its waits.

@@ -131,7 +131,7 @@ def likely_shifts(left: I64, right: I64) -> I64:
 
 
 def _phases(codes: I64) -> NDArray[np.complex128]:
-    """A point of the unit circle for each code (splitmix64)."""
+    """Return a point of the unit circle for each code (splitmix64)."""
     x = codes.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -24,7 +24,7 @@ _WORST: Final = 1_000  # meetings of a group, those with the least room, that bo
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where nothing must hold.
+    """The room of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where nothing must hold.
 
     ``begun`` and ``ended``: positions of the ranks that say so. ``on_host``: of a member.
     """
@@ -54,7 +54,7 @@ def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns:
 
 
 def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
-    """The least value of each slice, and where it first is."""
+    """Return the least value of each slice, and where it first is."""
     least = np.minimum.reduceat(value, first)
     hits = np.flatnonzero(value == np.repeat(least, count))
     return least, hits[np.searchsorted(hits, first)]
@@ -100,14 +100,15 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
 
 
 def _worst(use: I64, group: I32, room: I64) -> list[I64]:
-    """Of each group the collectives with the least room."""
+    """Find the collectives with the least room in each group."""
     order = use[np.lexsort((room[use], group[use]))]
     cuts = np.flatnonzero(group[order][1:] != group[order][:-1]) + 1
     return [np.sort(part[:_WORST]) for part in np.split(order, cuts) if len(part)]
 
 
 def _placed(tight: I64) -> tuple[I64, I64]:
-    """A shift a body that keeps all bounds, and half of what was left it. Bounds are closed, so what is placed never bars the rest."""
+    """Choose a shift for each body that keeps all bounds, and half of what was left it. Bounds are closed, so what is placed never bars the
+    rest."""
     shift, half = np.zeros(len(tight), np.int64), np.zeros(len(tight), np.int64)
     for k in range(1, len(tight)):
         high = int(np.where(tight[:k, k] < OPEN // 2, shift[:k] + tight[:k, k], OPEN).min())

@@ -1,4 +1,4 @@
-"""What ties the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
+"""Ties between the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
 
 A tie is a meeting as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of neighbours, let
 no error grow with the size of a group.
@@ -35,7 +35,7 @@ TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal error
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """One entry a tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
+    """One entry per tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
 
     ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``: equal for ties of one
     meeting, ascending.
@@ -75,7 +75,7 @@ def middles(ranks: Sequence[RankComms]) -> I64:
 
 
 def components(count: int, a: I64, b: I64) -> I64:
-    """Return of each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
+    """Return for each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
     label = np.arange(count)
     pairs = np.unique(a * count + b)
     a, b = pairs // max(count, 1), pairs % max(count, 1)
@@ -92,7 +92,7 @@ def components(count: int, a: I64, b: I64) -> I64:
 
 
 def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
-    """Equal for meetings that tie the same ranks in the same way."""
+    """Return keys that are equal for meetings that link the same ranks in the same way."""
     first, count = meetings.first[:-1], len(ranks)
     host = column(ranks, "on_host")[offsets(ranks)[meetings.rank[first]] + meetings.op[first]]
     message = meetings.kind != CommKind.COLLECTIVE
@@ -103,7 +103,7 @@ def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
 
 
 def _evenly(key: I64, most: int) -> I64:
-    """At most ``most`` positions of each key, evenly in their order."""
+    """Choose at most ``most`` positions of each key, evenly in their order."""
     order = np.argsort(key, kind="stable")
     new = np.append(True, key[order][1:] != key[order][:-1]) if len(key) else np.zeros(0, np.bool_)
     first = np.flatnonzero(new)
@@ -196,7 +196,7 @@ def lines(ties: Ties, pairs: Pairs) -> PairLines:
 
 
 def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
-    """Level and median deviation of each pair, given its slope."""
+    """Return level and median deviation of each pair, given its slope."""
     rest = ties.hub_ns - ties.other_ns - slope[pairs.of] * ties.other_ns
     level = medians(rest, pairs.of, len(slope))
     return level, medians(np.abs(rest - level[pairs.of]), pairs.of, len(slope))
@@ -240,7 +240,7 @@ def along(grown: Tree, pairs: Pairs, level: F64, slope: F64) -> Affine:
 
 
 def summed(grown: Tree, of_pair: F64) -> F64:
-    """Return of each rank the sum over the pairs between it and its root."""
+    """Return for each rank the sum over the pairs between it and its root."""
     out = np.zeros(len(grown.root))
     for rank in grown.order.tolist():
         if grown.pair[rank] != NOWHERE:

@@ -125,7 +125,7 @@ def _drifts(fit: Fit, grown: Tree) -> Bool:
 
 
 def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolution_ns: int) -> Affine:
-    """The fit of ``like`` only: ties of all that share a clock are its ties."""
+    """Return the fit of ``like`` only: ties of all that share a clock are its ties."""
     mine = take(_onto(found, middle, like), like[found.hub] != like[found.other])
     pairs = pairs_of(mine, len(like))
     deviation = medians(np.abs(fit.residual_ns[like[found.hub] != like[found.other]]), pairs.of, len(pairs.count))
@@ -133,20 +133,20 @@ def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolut
 
 
 def _onto(found: Ties, middle: I64, like: I64) -> Ties:
-    """Ties with times counted as those of the ranks whose clocks are shared."""
+    """Return ties with times counted as those of the ranks whose clocks are shared."""
     step = (middle - middle[like]).astype(float)
     return Ties(found.meeting, like[found.hub], like[found.other], found.hub_ns + step[found.hub], found.other_ns + step[found.other])
 
 
 def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine, F64]:
-    """The clocks of all ranks, and what ties differ by on them."""
+    """Estimate the clocks of all ranks, and what ties differ by on them."""
     own = _onto(found, middle, like)
     ends = [ns + clock.shift_ns[rank] + clock.drift[rank] * ns for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))]
     return Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
 
 
 def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
-    """Median difference of the ends of each rank from the common end: the mean of the meeting, without what the fit took out."""
+    """Return the median difference of the ends of each rank from the common end: the mean of the meeting, without what the fit took out."""
     kept = weight > 0
     hub, other, off = found.hub[kept], found.other[kept], residual[kept]
     meeting, of, size = np.unique(found.meeting[kept], return_inverse=True, return_counts=True)
@@ -159,7 +159,7 @@ def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
 
 
 def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
-    """Of each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart."""
+    """Find for each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart."""
     first: dict[str, int] = {}
     host = np.array([first.setdefault(r.host, k) if r.host else k for k, r in enumerate(ranks)], np.int64)
     here = np.arange(len(ranks))
@@ -167,7 +167,7 @@ def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
 
 
 def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
-    """Of each rank the lowest that device work or host rows tie it to."""
+    """Find for each rank the lowest that device work or host rows tie it to."""
     on_host = column(ranks, "on_host")
     pairs = [np.stack([np.arange(len(ranks)), root])]
     for at in blocks(ranks, meetings):
@@ -203,7 +203,7 @@ def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
 
 
 def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:
-    """Shifted rooms are exact for the two ranks that bounded them, and those are what is counted."""
+    """Warn of meetings that are impossible: shifted rooms are exact for the two ranks that bounded them, and those are what is counted."""
     left = np.where(room.ns < OPEN // 2, room.ns + shift_ns[room.ended] - shift_ns[room.begun], 0)
     wrong = left < np.where(room.on_host, -max(tolerance_ns, _HOST_NS), -tolerance_ns)
     left[~wrong] = 0

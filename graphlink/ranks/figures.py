@@ -76,7 +76,7 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClock
 
 
 def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool) -> list[list[Collectives]]:
-    """Sum the meetings of each group by function; ``counted``: those that are not set apart."""
+    """Sum the meetings of each group by function; ``counted``: those that are not excluded."""
     types = meetings.group.astype(np.int64) * 16 + meetings.type + 1  # types of Chakra are 0 to 9, of messages -1
     there = np.bincount(types, minlength=1) > 0
     keys, key = np.flatnonzero(there), (np.cumsum(there) - 1)[types]

@@ -33,12 +33,12 @@ class Lineup:
     clashes: tuple[Clash, ...]
 
     def met(self) -> Bool:
-        """Places at which all members have the same op."""
+        """Mark the places at which all members have the same op."""
         return np.asarray((self.at >= 0).all(axis=0) & (self.clash == NOWHERE))
 
 
 def usable(seq: I64) -> bool:
-    """Sequence numbers that tell ops apart: recorded of all, ascending."""
+    """Tell whether sequence numbers tell ops apart: recorded of all, ascending."""
     return bool((seq >= 0).all() and (np.diff(seq) > 0).all())
 
 
@@ -57,7 +57,8 @@ def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
 
 
 def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
-    """None where the numbers cannot mean the same on all members: old PyTorch counts collectives and messages of a rank together."""
+    """Match by sequence numbers; None where the numbers cannot mean the same on all members: old PyTorch counts collectives and messages of
+    a rank together."""
     every = seqs[0] if all(np.array_equal(seqs[0], seq) for seq in seqs[1:]) else np.unique(np.concatenate(seqs))
     at = np.full((len(ops), len(every)), NOWHERE, np.int32)
     token = np.zeros(len(every), np.int64)  # of the first member that has the op
@@ -233,7 +234,7 @@ def _named(member: Ops, k: int) -> str:
 
 
 def _where(count: int, matched: I32) -> I64:
-    """Return of each op its place against what met, as an index of ``WHERE``."""
+    """Return for each op its place against what met, as an index of ``WHERE``."""
     if not len(matched):
         return np.full(count, 3)
     k = np.arange(count)

@@ -104,7 +104,7 @@ def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -
 
 
 def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
-    """Return of each rank its groups, as all ranks know them."""
+    """Return for each rank its groups, as all ranks know them."""
     at = {one.rank: one for one in ranks}
     used: dict[int, list[GroupKey]] = {}
     for one in ranks:
@@ -199,7 +199,7 @@ def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
 
 
 def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) -> bool:
-    """Whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
+    """Tell whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
 
     Ends without a common range count against it: they were hardly ever recorded one after the other.
 
@@ -257,7 +257,7 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
             of_op[position][rows] = mine
 
     def spread(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
-        """A value a group or channel -> a value a meeting."""
+        """Repeat a value of each group or channel for each of its meetings."""
         return np.repeat(np.array(values, dtype), counts)[order]
 
     return Meetings(

@@ -1,4 +1,4 @@
-"""What crosses the parts that look at several ranks at once. Nothing here knows graphs: communication rows only.
+"""The records that the parts for several ranks exchange. Nothing here knows graphs: communication rows only.
 
 Glossary
   op        one communication of one rank: a kernel, or a host-side (gloo) row. Position in that rank's ``RankComms``.
@@ -71,17 +71,19 @@ class Line:
         return np.asarray(own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64))
 
     def at(self, own_ns: int) -> int:
+        """Map one time, rounded to ns."""
         return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))
 
     def then(self, further: Line) -> Line:
         """Map this one's own clock to the further one's other."""
         at = self.from_ns
-        if further.drift:  # a drift is only known well near where it was told
+        if further.drift:  # a drift is only known well near where it was measured
             other = further.from_ns - self.offset_ns
             at = other - round(self.drift * (other - self.from_ns) / (1 + self.drift))
         return Line(further.at(self.at(at)) - at, (1 + self.drift) * (1 + further.drift) - 1, at)
 
     def back(self) -> Line:
+        """Return the inverse line."""
         there = self.at(self.from_ns)
         return Line(self.from_ns - there, 1 / (1 + self.drift) - 1, there)
 

@@ -44,7 +44,7 @@ _FEWEST_LATER: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class MeetingTimes:
-    """One entry a meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
+    """One entry per meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
 
     ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much after the one before
     it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.
@@ -107,7 +107,7 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
 
 
 def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
-    """Of meetings whose clocks are known; may be below 1."""
+    """Return the transfer time of meetings whose clocks are known; may be below 1."""
     since = end - at.spread(last)
     out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
     never = np.iinfo(np.int64).max
@@ -123,7 +123,7 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
 
 
 def bus_factors(meetings: Meetings) -> F64:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md), for the whole group."""
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md), for the whole group."""
     n = np.array([len(members) for members, _ in meetings.groups], np.float64)[meetings.group]
     collective = meetings.kind == CommKind.COLLECTIVE
     part = (n - 1) / np.maximum(n, 1)
@@ -154,7 +154,7 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks,
 
     A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
     of it lies before the recording of the late rank began; else it counts as first where it exceeds 3 x the median of the group's later
-    ones (3 of them at least). What is below the clocks' tolerance is not set apart. n log n in meetings.
+    ones (3 of them at least). What is below the clocks' tolerance is not excluded. n log n in meetings.
     """
     out = np.zeros(len(meetings.kind), np.uint8)
     out[~found.timed & ~meetings.complete] = Apart.UNTIMED
@@ -173,7 +173,7 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks,
 
 
 def _first(meetings: Meetings, found: MeetingTimes) -> tuple[Bool, Bool]:
-    """Is it the first of any member's recording, and of the late rank's?"""
+    """Tell whether it is the first of any member's recording, and of the late rank's."""
     first, of_late = np.zeros(len(meetings.kind), np.bool_), np.zeros(len(meetings.kind), np.bool_)
     for rank, of_op in enumerate(meetings.of_op):
         met = of_op != NOWHERE
@@ -185,7 +185,7 @@ def _first(meetings: Meetings, found: MeetingTimes) -> tuple[Bool, Bool]:
 
 
 def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingTimes, wide: Bool) -> Bool:
-    """Did the profiler work on the late rank for at least half of the time between the first and the last start?"""
+    """Tell whether the profiler worked on the late rank for at least half of the time between the first and the last start."""
     out = np.zeros(len(wide), np.bool_)
     order = np.flatnonzero(wide)
     order = order[np.argsort(found.late[order], kind="stable")]
@@ -201,7 +201,7 @@ def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingT
 
 
 def _covered(start: I64, end: I64, until: I64) -> I64:
-    """How much of the time before ``until`` rows, sorted by start, cover; where they overlap it counts once."""
+    """Measure how much of the time before ``until`` rows, sorted by start, cover; where they overlap it counts once."""
     end = np.maximum.accumulate(end)
     fresh = np.maximum(start, np.append(start[0], end[:-1]))
     before = np.cumsum(np.maximum(end - fresh, 0))

@@ -1,4 +1,4 @@
-"""What a file is, by content: for wrong-flag errors and for folders whose files have to be told apart."""
+"""The kind of a file, by content: for wrong-flag errors and for folders whose files have to be distinguished."""
 
 from __future__ import annotations
 
@@ -95,9 +95,10 @@ def is_jax(head: bytes) -> bool:
 
 
 def _is_chakra(head: bytes) -> bool:
-    """A varint length and a GlobalMetadata: its version (field 1, text) or an attribute (field 2, whose field 1 is a name).
+    """Tell whether it is Chakra: a varint length and a GlobalMetadata: its version (field 1, text) or an attribute (field 2, whose field 1
+    is a name).
 
-    Has to be told from JSON too, since a length of 123 reads as ``{``.
+    Has to be distinguished from JSON too, since a length of 123 reads as ``{``.
     """
     at = 0
     while at < min(len(head), 5) and head[at] & 0x80:

@@ -52,8 +52,8 @@ def play_coupled(work: Workload, meetings: Rendezvous) -> Played:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One entry a message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the end
-    of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
+    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the
+    end of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
     """
 
     send: I64

@@ -21,7 +21,7 @@ IDEAL: Final = "ideal"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IdealReplay(Short):
-    """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
+    """The times at which each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
 
     start_ns: I64
     end_ns: I64
@@ -34,7 +34,7 @@ class IdealReplay(Short):
 def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
     """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
 
-    ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns a node.
+    ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns per node.
 
     Nodes stand in an order in which every edge runs forward, so one pass over the edges is enough. A node without
     dependencies starts at 0.
@@ -51,7 +51,7 @@ def measured_ns(graph: Graph) -> int:
 
 
 def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry an edge) later.
+    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge) later.
 
     Every edge (CSR by target) must run from a lower to a higher node. Linear.
     """

@@ -13,7 +13,7 @@ from graphlink.tables import spread
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
-    """Find where the drift (replayed start less recorded start) changes most from what held a node back to the node, largest first.
+    """Find where the drift (replayed start less recorded start) changes most from what delayed a node to the node, largest first.
 
     Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
     rank, replayed and recorded. n log n; nothing for files without times.
@@ -55,7 +55,8 @@ def _node(work: Workload, node: int) -> NodeAt:
 
 
 def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
-    """Find the lanes that waited for a slot, longest first: what makes a machine with slots slower than the recording. n log n."""
+    """Find the devices, threads and streams that waited for a slot, longest first: what makes a machine with slots slower than the
+    recording. n log n."""
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
@@ -96,7 +97,7 @@ def _lane_name(row: I64) -> str:
 
 
 def stuck(work: Workload, played: Played, meetings: Rendezvous | None = None) -> list[StuckEntry]:
-    """Return one entry a rank that did not finish, with the node at the head of those that never end. Linear."""
+    """Return one entry per rank that did not finish, with the first node of those that never end. Linear."""
     out = []
     for (low, high), rank in zip(work.bounds, work.ranks, strict=True):
         left = low + np.flatnonzero(played.end_ns[low:high] == NOT_RUN)

@@ -44,7 +44,7 @@ class RunClock:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """``code`` and ``partner`` have one entry a node, ``expected``, ``group`` and ``turn`` one a meeting of a collective.
+    """``code`` and ``partner`` have one entry per node, ``expected``, ``group`` and ``turn`` one a meeting of a collective.
 
     ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever). ``begin_ns``: when
     each rank begins. ``measured_ns``: the recorded time of all ranks, None where they have no clock in common or begin together.
@@ -153,7 +153,7 @@ def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Sends and receives that meet: their nodes, one entry a message, and recorded times (ns) on the clock that the ranks share."""
+    """Sends and receives that meet: their nodes, one entry per message, and recorded times (ns) on the clock that the ranks share."""
 
     send: I64
     receive: I64

@@ -20,7 +20,7 @@ _OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anywa
 class ReplayPath:
     """The chain of nodes that the end hangs on, first node first; times sum up to ``length_ns``.
 
-    ``kind`` of a node says what held it back (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
+    ``kind`` of a node says what delayed it (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
     part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands before the one on whose rank the path
     goes on, with what it took until that one could begin.
     """
@@ -38,7 +38,7 @@ class ReplayPath:
 def critical_path(work: Workload, played: Played) -> ReplayPath:
     """Walk back from the node that ends last, of several from the last one. Linear in nodes and edges.
 
-    On machines without slots a launch holds a node back with its latency, which runs beside the stream (``graph.critical``).
+    On machines without slots a launch delays a node with its latency, which runs in parallel with the stream (``graph.critical``).
     """
     bound, fixed_ns = _bound(work, played)
     delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, bound.lag_ns)).tolist()

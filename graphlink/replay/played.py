@@ -1,4 +1,4 @@
-"""The outcome of a machine: when each node ran and what held it back."""
+"""The outcome of a machine: when each node ran and what delayed it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def held_word(kind: int) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Played(Short):
-    """One entry a node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
+    """One entry per node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
 
     A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the node that had its
     slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits for the others and a receive that

@@ -106,7 +106,7 @@ def _gain_pct(before: Played, after: Played) -> float | None:
 
 
 def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> list[str]:
-    """Return what a what-if of these graphs does not answer."""
+    """Describe what a what-if of these graphs does not answer."""
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
     if machine not in JOINED and waits and changes.bytes_per_s is None:
@@ -120,7 +120,7 @@ def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> l
 
 
 def _kept(files: Mapping[int, ChakraFile], changes: Changes) -> list[str]:
-    """Say how much time nothing explains in the graph of the rank with most of it: what held it back does not change with it."""
+    """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change with it."""
     changed = {s.work for s in changes.scales if not s.pattern}
     names = [name for name, work in ((DELAY_NAME, Work.DELAY), (GAP_NAME, Work.GAP)) if work not in changed]
     shares = []
@@ -143,14 +143,14 @@ def _folded(files: Iterable[ChakraFile]) -> bool:
 
 
 def _broken(files: Iterable[ChakraFile]) -> list[str]:
-    """Say what the replay leaves out and ASTRA-sim stumbles over."""
+    """Describe what the replay leaves out and ASTRA-sim stumbles over."""
     errors = sum(len(file.faults.node) + len(file.duplicate_ids) for file in files)
     some = f"graphlink check: {errors:,} error{'s' * (errors > 1)} of ids and dependencies"
     return [f"{some}, which are left out here and which ASTRA-sim stumbles over"] if errors else []
 
 
 def _timed_by_luck(files: Iterable[ChakraFile]) -> list[str]:
-    """Say what is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
+    """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
     graphs = [*files]
     out = []
     for pattern, what in (

@@ -2,7 +2,7 @@
 
 What ends at one instant ends one by one, in the order in which it was started, and after each whatever is ready and has a free slot starts,
 lowest id first. A node takes at least 1 ns. Over several ranks, collectives and messages may be coupled (``meetings``).
-Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, held against two versions as run
+Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, checked against two versions as run
 (tests/e2e/test_astra_sim.py).
 """
 
@@ -51,7 +51,7 @@ def _play(work: Workload, meetings: Rendezvous | None) -> Played:
 
 
 def meeting_costs(work: Workload, meetings: Rendezvous) -> tuple[I64, I64]:
-    """Return what each node costs and what each meeting takes, in ns.
+    """Return the cost of each node and of each meeting, in ns.
 
     A send costs the shorter of its own and its receive's time (the other one waited), a receive what it takes after its send has ended.
     A meeting takes the shortest time of a member, since the one that came last waited for nobody.

@@ -112,8 +112,8 @@ def join(folder: Path, ranks: Sequence[int], pipeline: RunPipeline | None = None
 
 
 def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
-    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, NCCL's
-    channels."""
+    """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay next to them,
+    NCCL's channels."""
     graph, linked = shown.graph, shown.linked
     n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
@@ -167,7 +167,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
 
 
 def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> Slices:
-    """Times since ``epoch_ns`` still, but as the run's clock has them. The order in which slices begin and end stays."""
+    """Convert times to the run's clock, still since ``epoch_ns``. The order in which slices begin and end stays."""
     if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
         return slices
     start_ns, end_ns = (clock.of(column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
@@ -175,7 +175,7 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> 
 
 
 def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
-    """A slice a node, by id. Ops lie in their callers, parts in their ops."""
+    """Return a slice per node, by id. Ops lie in their callers, parts in their ops."""
     node = np.arange(len(graph.kind))
     inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
     inside[inside] = row[graph.caller[inside]] == row[inside]
@@ -184,7 +184,7 @@ def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
 
 
 def _wait_slices(graph: Graph, row: I32, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
-    """In the node that carries the time before the cut; where that one is over, in the op that waited."""
+    """Return the slices of waits: in the node that carries the time before the cut; where that one is over, in the op that waited."""
     previous = before[waits.part]
     in_op = (graph.kind[previous] == NodeKind.HOST_PART) & (graph.caller[previous] != NOWHERE)
     until_ns = np.where(in_op, np.minimum(end_ns[previous], end_ns[graph.caller[previous]]), end_ns[previous])  # a part ends with its op
@@ -201,7 +201,7 @@ def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
 
 
 def _arrows(graph: Graph, rank: int) -> Arrows:
-    """The dependencies that the order of a thread or stream does not show."""
+    """Return the dependencies that the order of a thread or stream does not show."""
     target = graph.target
     drawn = np.isin(graph.edge_kind, DRAWN)
     return perfetto.arrows(rank, graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
@@ -218,7 +218,7 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     main = set(graph.tid[graph.kind == NodeKind.END].tolist())
 
     def add(node: I64, of: I64, names: list[str], tids: list[int] | None = None) -> None:
-        """Rows for ``node``s, of which each belongs on the one that ``of`` says."""
+        """Add rows for ``node``s, of which each belongs on the one that ``of`` says."""
         track[node] = len(tracks) + of
         for i, name in enumerate(names):
             tid = tids[i] if tids else None
@@ -264,7 +264,7 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
 
 
 def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list[Arg]:
-    """Return what is known of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
+    """Return the communication arguments of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
     order = np.lexsort((node, ops.on_host))
     order = order[node[order] != NOWHERE]
     slices, kind, peer = node[order].astype(np.int64), ops.kind[order], ops.peer[order]
@@ -293,7 +293,7 @@ def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
 
 
 def _path_args(critical: CriticalChain, first: int) -> list[Arg]:
-    """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
+    """Return the arguments of the critical path, whose slices begin at ``first``: what delayed each node, and what its time counts as."""
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)
     kinds = [k.name.lower() for k in EdgeKind]

@@ -63,7 +63,7 @@ def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Co
 
 
 def _collectives(file: ChakraFile) -> list[tuple[int, int]]:
-    """(type, bytes) of the collectives on the device that say both, in the order of their ids."""
+    """Return (type, bytes) of the collectives on the device that say both, in the order of their ids."""
     at = np.flatnonzero((file.type == NodeType.COMM_COLL) & file.says("comm_type") & file.says("comm_size"))
     at = at[np.argsort(file.id[at], kind="stable")]
     return list(zip(file.comm_type[at].tolist(), file.comm_size[at].tolist(), strict=True))

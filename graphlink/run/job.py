@@ -107,7 +107,7 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
 
 
 def write_common(ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
-    """Write what the ranks of a run have in common beside the summary: communicators, timeline, pipeline. Return the names of the files.
+    """Write what the ranks of a run have in common besides the summary: communicators, timeline, pipeline. Return the names of the files.
 
     ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
     """
@@ -121,7 +121,7 @@ def write_common(ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | Non
 
 
 def write_pipeline(pipeline: RunPipeline | None, folder: Path) -> tuple[str, ...]:
-    """``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
+    """Write ``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
     if pipeline is None:
         return ()
     log.info("writing the pipeline")
@@ -275,14 +275,14 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
 
 
 def _without_waits(graph: Graph, joined: Joined) -> I64:
-    """Return what each node costs without its wait for other ranks (``--comm-time transfer``)."""
+    """Return the cost of each node without its wait for other ranks (``--comm-time transfer``)."""
     out, waits = graph.duration_ns.copy(), joined.wait_ns
     out[waits.node] = np.maximum(out[waits.node] - waits.value, 0)
     return out
 
 
 def _columns(graph: Graph, prepared: PreparedRank, joined: Joined) -> dict[str, Column]:
-    """Return what the wings know of nodes, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
+    """Return the columns of the wings, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
     of_nccl, pipeline = nccl_columns(graph, prepared.nccl), joined.pipeline
     out = {name: column for name, column in of_nccl.items() if column.texts}
     if pipeline is not None:
@@ -292,7 +292,7 @@ def _columns(graph: Graph, prepared: PreparedRank, joined: Joined) -> dict[str, 
 
 
 def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:
-    """Offset at the graph's epoch, and drift in ppb."""
+    """Return the offset at the graph's epoch, and drift in ppb."""
     if clock is None:
         return 0, 0
     epoch = np.array([graph.epoch_ns], np.int64)
@@ -300,7 +300,7 @@ def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:
 
 
 def trace_of(inputs: Inputs) -> Trace:
-    """What was recorded of the rank.
+    """Read what was recorded of the rank.
 
     Raises:
         InputError: the recording cannot be read.
@@ -336,7 +336,7 @@ def rank_of(inputs: Inputs, recorded: int | None) -> int:
 
 
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
-    """What ``--rank`` says overrules what the recording says of its run, too."""
+    """Refuse a rank outside the recorded world; one given with ``--rank`` overrules the recording."""
     if world_size is not None and rank >= world_size and inputs.rank is None:
         raise InputError(f"is of rank {rank}, and it records {world_size:,} ranks", path=inputs.name, todo="give its rank with --rank")
 

@@ -114,7 +114,7 @@ def _by_rank(
 
 
 def _summary(every: Sequence[RankComms], matching: Matching, aligned: AlignedClocks, measured: Figures) -> summary.Run:
-    """``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
+    """Make the summary. ``every``: the communication of all ranks, silent ones too. Lists of findings are cut at ``summary.LISTED``."""
     meetings, unmatched = matching.meetings, matching.unmatched
     collective = meetings.kind == CommKind.COLLECTIVE
     host = {one.rank: one.host for one in every}
@@ -176,7 +176,7 @@ def _silence(ranks: Sequence[int]) -> list[str]:
 
 
 def _with(quiet: Sequence[int], comms: RankComms) -> I64:
-    """Ops of a rank in which ranks take part whose own communication is not known."""
+    """Return the ops of a rank with meetings in which ranks take part whose own communication is not known."""
     if not quiet:
         return np.zeros(0, np.int64)
     among = [k for k, (members, _) in enumerate(comms.groups) if not set(members).isdisjoint(quiet)]
@@ -193,7 +193,7 @@ def _differs(conflicts: Sequence[str]) -> InputError:
 
 
 def _alike(row: RankRows, matching: Matching, aligned: AlignedClocks, position: int) -> StageRun | None:
-    """A rank's part of a pipeline with the times and counts that all ranks share."""
+    """Return a rank's part of a pipeline with the times and counts that all ranks share."""
     if row.staged is None:
         return None
     ordinal = counted_alike(row.staged, row.comms, matching.meetings, position)

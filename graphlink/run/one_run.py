@@ -21,7 +21,8 @@ _Recording = TypeVar("_Recording")
 
 
 def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> InputError | None:
-    """Return what to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own clocks."""
+    """Return the error to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own
+    clocks."""
     labels = (
         ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
         ("the job", [one.job for one in jobs]),
@@ -61,7 +62,7 @@ def differences(recordings: Sequence[_Recording], labels: Iterable[tuple[str, Se
 
 
 def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: AlignedClocks) -> InputError | None:
-    """Return what to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
+    """Return the error to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
     clock_of = {clock.rank: clock for clock in clocks.clocks}
     times = np.array([(rank.began_ns, rank.ended_ns) for rank in ranks], np.int64)
     for at, rank in zip(times, ranks, strict=True):

@@ -19,7 +19,7 @@ log: Final = logging.getLogger("graphlink")
 
 
 def run_paddle(logs: Path, step: str, folder: Path) -> RunResult:
-    """Writes what the worker logs in ``logs`` say of the pipeline into ``folder``.
+    """Write what the worker logs in ``logs`` say of the pipeline into ``folder``.
 
     Raises:
         InputError: as ``read_paddle`` and ``stage_runs`` do, or the workers have no step in common.
@@ -31,7 +31,7 @@ def run_paddle(logs: Path, step: str, folder: Path) -> RunResult:
 
 
 def pipeline_of(logs: Path, step: str = "all") -> RunPipeline:
-    """The pipeline of a folder of worker logs; warnings of the folder stand before those of the analysis."""
+    """Return the pipeline of a folder of worker logs; warnings of the folder stand before those of the analysis."""
     steps = parse_steps(step)
     log.info("reading %s", logs)
     read = read_paddle(logs)

@@ -47,7 +47,7 @@ class SomeRanksFailed(GraphlinkError):
 
 @contextlib.contextmanager
 def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
-    """Turns what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
+    """Turn what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
     try:
         yield
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as problem:
@@ -62,7 +62,7 @@ def rank_jobs(
 ) -> list[Stored | GraphlinkError]:
     """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
     default = job.Options()
-    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining looks at
+    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining reads
     place = out_of(out)
     place.clear_unfinished()
     earlier = at_once(lambda one: state.found(place, one, options), inputs) if resume else []
@@ -167,7 +167,7 @@ def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> 
 
 
 def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
-    """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
+    """Return the options of jobs that are to be joined, with those of ``joining`` that only joining reads.
 
     Raises:
         InputError: the jobs were not all done with the same.
@@ -190,7 +190,7 @@ def good(
     """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are kept.
 
     Raises:
-        SomeRanksFailed, InputError: some or all have none; the first failure is told.
+        SomeRanksFailed, InputError: some or all have none; the first failure is reported.
     """
     good = [one for one in outcomes if not isinstance(one, GraphlinkError)]
     failed = [one.text() for one in outcomes if isinstance(one, GraphlinkError)]

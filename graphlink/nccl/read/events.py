@@ -1,4 +1,4 @@
-"""Begin and end events of a dump that is almost JSON: one event a line, an array that may be open, cut or hold C instead of JSON.
+"""Begin and end events of a dump that is almost JSON: one event per line, an array that may be open, cut or hold C instead of JSON.
 
 Repaired are only the known cases: enums, hexadecimal numbers and ``(nil)`` without quotes, a comma before the end, no ``]``, and the
 empty object that some writers put last. Every other line that is no event is counted. A dump that another program has laid out anew

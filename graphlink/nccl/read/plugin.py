@@ -1,7 +1,7 @@
 """Reads the dump of NCCL's example profiler plugin. Format: NVIDIA/nccl, ``ext-profiler/example/print_event.cc``.
 
-A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What hangs on what is told by order
-alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that other processes asked for (PXN) come
+A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What belongs to what is known from the
+order alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that other processes asked for (PXN) come
 last and have none. Times are us since the plugin's start; GPU times ns of each GPU's own clock. 0 stands for "not recorded" throughout.
 
 What a step waits for:

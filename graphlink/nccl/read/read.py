@@ -1,4 +1,4 @@
-"""Reads any side file of NCCL or c10d -> ``Dump``, or its head: which kind it is, and of which rank and process."""
+"""Reads any side file of NCCL or c10d -> ``Dump``, or its header: which kind it is, and of which rank and process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DumpHead:
 
 
 def read_dump_head(path: Path) -> DumpHead | None:
-    """Return the head of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
+    """Return the header of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
 
     Raises:
         InputError: the file cannot be opened, or its packing is damaged that early.

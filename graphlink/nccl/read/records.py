@@ -24,7 +24,7 @@ from graphlink.read.nccl_kinds import DumpKind
 
 
 class State(IntEnum):
-    """What a proxy step waits for."""
+    """The reason for which a proxy step waits."""
 
     GPU = 0  # the kernel: data to send, or a free buffer to receive into
     PEER = 1  # the other rank: its buffer to send into
@@ -47,7 +47,7 @@ class Communicator(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One row a call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
+    """One row per call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
 
     ``NOWHERE`` stands for what was not recorded in all columns but times and text.
     """

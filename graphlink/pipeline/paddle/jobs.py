@@ -1,4 +1,4 @@
-"""What each job of a Paddle worker is: its phase, step, chunk and microbatch.
+"""The jobs of a Paddle worker: each one's phase, step, chunk and microbatch.
 
 Types are named by the passes in Paddle's ``pipeline_scheduler_pass/`` (docs/paddle.md). Steps are cut at the optimizer, else at the
 learning rate; where that does not add up, or neither is in the logs, at the longest idle gaps.
@@ -34,7 +34,7 @@ _PHASES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of one worker; one entry a job, in the order of its log.
+    """The jobs of one worker; one entry per job, in the order of its log.
 
     ``phase`` is a ``Pass`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is (``forward(chunk0)``, where 1F1B
     overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule`` points into ``RULES``.
@@ -161,7 +161,7 @@ def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
 
 
 def _steps_by_marks(jobs: Jobs) -> I64 | None:
-    """A step ends with its optimizer jobs; without any, it begins with its lr jobs."""
+    """Cut steps by marks: a step ends with its optimizer jobs; without any, it begins with its lr jobs."""
     optimizer = jobs.phase == Pass.OPT
     lr = np.array([text == "lr" for text in jobs.log.strings])[jobs.log.type]
     first = np.zeros(len(lr), np.bool_)
@@ -175,7 +175,8 @@ def _steps_by_marks(jobs: Jobs) -> I64 | None:
 
 
 def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
-    """``count`` steps, cut where the worker idled longest before a forward of microbatch 0; where there are too few of those, anywhere."""
+    """Cut into ``count`` steps where the worker idled longest before a forward of microbatch 0; where there are too few of those,
+    anywhere."""
     first = np.zeros(len(jobs.phase), np.bool_)
     may = np.flatnonzero(_may_begin(jobs))
     may = may[may > 0]
@@ -187,7 +188,8 @@ def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
 
 
 def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
-    """Who logged fewer steps than another worker of its machine takes the numbers of those steps of it in whose middle its own lie."""
+    """Match steps of workers: who logged fewer steps than another worker of its machine takes the numbers of those steps of it in whose
+    middle its own lie."""
     middles = [_middles(jobs) for jobs in workers]
     most = max(map(len, middles), default=0)
     out = []
@@ -269,7 +271,7 @@ def _with_microbatches(jobs: Jobs) -> Jobs:
 
 
 def _repeats(jobs: Jobs) -> list[int]:
-    """Return how often each microbatch goes forward in a step under one type."""
+    """Count how often each microbatch goes forward in a step under one type."""
     forward = (jobs.phase == Pass.F) & (jobs.part <= 0)
     code = codes(jobs.step[forward], jobs.chunk[forward], jobs.microbatch[forward])
     return [int(n) for n in np.bincount(code)]

@@ -72,7 +72,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
-    """Return what the first logged step is called, and warnings."""
+    """Return the number of the first logged step, and warnings."""
     said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
     if not said:
         return 0, []
@@ -117,7 +117,8 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
 
 
 def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64, first_step: int) -> Ranges:
-    """A range a job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no microbatch."""
+    """Return a range for each job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no
+    microbatch."""
     chosen = np.flatnonzero(jobs.phase != NO_PHASE)
     phase, part = jobs.phase[chosen], jobs.part[chosen]
     step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]

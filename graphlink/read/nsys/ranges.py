@@ -50,7 +50,7 @@ class ExportCalls(CallRows):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportOverheads(OverheadRows):
-    """What nsys says that profiling itself took, in no order; ``tid`` is a globalTid. These rows are no nodes."""
+    """The time that profiling itself took, as nsys records it, in no order; ``tid`` is a globalTid. These rows are no nodes."""
 
     tid: I64
 
@@ -144,7 +144,7 @@ def _count_others(export: Export, columns: Columns, types: dict[bytes, int], is_
 
 
 def _of_nccl(names: ByteTexts, columns: Columns, types: dict[bytes, int], name: I32) -> Bool:
-    """Ranges of domains that are called NCCL, or whose name was cut away; never of the default domain.
+    """Select the ranges of domains that are called NCCL, or whose name was cut away; never of the default domain.
 
     Domain ids are per process, and the row that names one may be missing.
     """
