@@ -14,8 +14,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
-import zstandard
-
 HELD_BACK: Final = 0.2  # share of the available memory that is not given out
 USUAL_PACKING: Final = 20  # times a trace shrinks by gzip or zstd: 13 to 29 measured on large ones
 MOST_PACKING: Final = 1032  # times anything can shrink by deflate
@@ -81,11 +79,12 @@ def _gzip_bytes(trailer: int, packed: int) -> int:
 
 def _zstd_bytes(head: bytes, packed: int) -> int:
     """Return the content size of the frame header, if it has one and it can be that of the file (there may be more frames)."""
-    try:
-        size = zstandard.frame_content_size(head)
-    except zstandard.ZstdError:  # the header is cut off
-        size = 0
-    return size if size >= packed else packed * USUAL_PACKING
+    flags = head[4] if len(head) > 4 else 0
+    single = flags >> 5 & 1
+    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    at = 5 + (not single) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(head[at : at + width], "little") + (256 if width == 2 else 0)
+    return size if width and size >= packed else packed * USUAL_PACKING
 
 
 def available_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
