@@ -62,7 +62,7 @@ def _of_several(file: Bubbles) -> tuple[str, ...]:
 
 
 def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
-    """Draws ``offered``, or else the schedule of the run itself, above what was recorded.
+    """Draw ``offered``, or else the schedule of the run itself, above what was recorded.
 
     Raises:
         UsageError, OutputError

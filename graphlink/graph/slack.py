@@ -49,7 +49,7 @@ def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
 
 
 def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
-    """The longest way from the end of each node to the end of a graph; ``cost_ns``: of nodes, ``lag_ns``: of edges."""
+    """Return the longest way from the end of each node to the end of a graph; ``cost_ns``: of nodes, ``lag_ns``: of edges."""
     out = np.empty(len(cost_ns), np.int64)
     after = [0] * len(out)
     for block in reversed([*blocks(graph.first)]):
