@@ -14,7 +14,7 @@ from typing import Any
 
 from graphlink.depend.infer import TIE_NS
 from graphlink.replay.workload import Workload
-from graphlink.run.job import Prepared
+from graphlink.run.job import PreparedRank
 from graphlink.testing import Api, CallRow, Execution, RowIds
 
 MOST = 3  # waits that are described
@@ -27,7 +27,7 @@ class Recorded:
 
     execution: Execution
     ids: RowIds
-    prepared: Prepared
+    prepared: PreparedRank
     work: Workload
 
 

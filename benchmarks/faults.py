@@ -15,7 +15,7 @@ import numpy as np
 from graphlink.model import I64
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.match import match
-from graphlink.ranks.records import Clock, Matching, RankComms
+from graphlink.ranks.records import AlignedClock, Matching, RankComms
 from graphlink.testing import (
     ClusterRun,
     ClusterTraining,
@@ -146,7 +146,7 @@ def _conflicts(run: ClusterRun, found: Matching) -> int:
     )
 
 
-def off_ns(run: ClusterRun, clock: Clock, reference: Clock) -> int:
+def off_ns(run: ClusterRun, clock: AlignedClock, reference: AlignedClock) -> int:
     """By how much a clock is off against that of the reference rank, at the first and at the last moment of its recording."""
     mine, others = run.ranks[clock.rank], run.ranks[reference.rank]
     true_ns: I64 = np.array([mine.true_start_ns.min(), mine.true_end_ns.max()])

@@ -40,7 +40,7 @@ from graphlink.replay.folder import load
 from graphlink.replay.ideal import play_ideal, replay
 from graphlink.replay.whatif import Changes, apply, parse_scale
 from graphlink.replay.workload import Work, workload
-from graphlink.run.job import Inputs, Options, Prepared, prepare
+from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 from graphlink.testing import changes
 from graphlink.testing.changes import Changed, Document, Numbers
 
@@ -132,7 +132,7 @@ def _is_wait(kind: str, source: Key, target: Key) -> bool:
     return kind in wanted and source[0] == "device" and target[0] in wanted[kind]
 
 
-def _gains(prepared: Prepared) -> dict[str, float]:
+def _gains(prepared: PreparedRank) -> dict[str, float]:
     """Gain in percent of each sort at half its time on the ideal machine, from the written graph."""
     graph, ids = prepared.built.graph, assign({prepared.rank: prepared.plan.groups})[prepared.rank]
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +151,7 @@ def _gains(prepared: Prepared) -> dict[str, float]:
     return out_of
 
 
-def _edges(prepared: Prepared, numbers: Numbers) -> Iterator[Key]:
+def _edges(prepared: PreparedRank, numbers: Numbers) -> Iterator[Key]:
     """All edges as (kind, source, target), nodes by what they are in the recording and not by number."""
     graph = prepared.built.graph
     names = _names(prepared, numbers)
@@ -161,7 +161,7 @@ def _edges(prepared: Prepared, numbers: Numbers) -> Iterator[Key]:
         yield words[kind], names[s], names[t]
 
 
-def _calls(prepared: Prepared, numbers: Numbers) -> Iterator[Key]:
+def _calls(prepared: PreparedRank, numbers: Numbers) -> Iterator[Key]:
     """What each synchronisation call waited for: (device op, correlation of the call), and those before the end of the rank, too."""
     graph, told = prepared.built.graph, prepared.built.graph.sync_calls
     device, correlation = _device_keys(prepared, numbers), {new: old for old, new in numbers.correlation.items()}
@@ -170,7 +170,7 @@ def _calls(prepared: Prepared, numbers: Numbers) -> Iterator[Key]:
         yield device[row], correlation.get(call, call)
 
 
-def _names(prepared: Prepared, numbers: Numbers) -> list[Key]:
+def _names(prepared: PreparedRank, numbers: Numbers) -> list[Key]:
     graph, trace = prepared.built.graph, prepared.linked.trace
     device, host, call = _device_keys(prepared, numbers), _host_keys(prepared, numbers), trace.calls.correlation.tolist()
     correlation = {new: old for old, new in numbers.correlation.items()}
@@ -194,7 +194,7 @@ def _names(prepared: Prepared, numbers: Numbers) -> list[Key]:
     return out
 
 
-def _device_keys(prepared: Prepared, numbers: Numbers) -> list[Key]:
+def _device_keys(prepared: PreparedRank, numbers: Numbers) -> list[Key]:
     """Correlation, device and stream, and the how manieth of that it is."""
     rows = prepared.linked.trace.device
     correlation = {new: old for old, new in numbers.correlation.items()}
@@ -208,7 +208,7 @@ def _device_keys(prepared: Prepared, numbers: Numbers) -> list[Key]:
     return out
 
 
-def _host_keys(prepared: Prepared, numbers: Numbers) -> list[Key]:
+def _host_keys(prepared: PreparedRank, numbers: Numbers) -> list[Key]:
     """Thread and name, and the how manieth of that it is."""
     trace = prepared.linked.trace
     tid = {new: old for old, new in numbers.tid.items()}
@@ -221,7 +221,7 @@ def _host_keys(prepared: Prepared, numbers: Numbers) -> list[Key]:
     return out
 
 
-def _exempt(prepared: Prepared) -> tuple[bool, bool, bool]:
+def _exempt(prepared: PreparedRank) -> tuple[bool, bool, bool]:
     """Whether the recording, and its halves, have fewer than 5 launches on an idle stream and no call that waited."""
     linked = prepared.linked
     device, calls = linked.trace.device, linked.trace.calls

@@ -128,7 +128,7 @@ def __dir__() -> list[str]:
 class _LinkModule(ModuleType):
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        """The package of a stage, and the function ``link`` of the library when it is called: explained as the latter."""
+        """Return the package of a stage; where it is also a function of the library (``link``), its docstring is that of the function."""
         return f"{self._function().__doc__}"
 
     @property

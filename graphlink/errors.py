@@ -1,4 +1,4 @@
-"""What can go wrong with a user's data, and how it is said.
+"""The errors in a user's data, and how they are reported.
 
 Every exit status of the command is here. Only ``graphlink.cli`` prints errors and turns them into one.
 A bug of ours is an ``assert`` or an ordinary exception.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 INPUT_AT_FAULT, WRONG_USAGE, SOME_RANKS_FAILED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143  # exit statuses; 0 is done
-MOST_CHARACTERS = 400  # of what is said in a line, not counting the path
+MOST_CHARACTERS = 400  # of what is reported in a line, not counting the path
 
 
 class GraphlinkError(Exception):
@@ -22,6 +22,7 @@ class GraphlinkError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
+        """Return the message: what, where and what to do, a line each, long parts cut."""
         what = self.what[:MOST_CHARACTERS]
         lines = [f"{self.path}: {what}" if self.path is not None else what]
         if self.where:
@@ -46,5 +47,5 @@ class UsageError(GraphlinkError):
 
 
 def bad_value(field: str, value: object, allowed: str) -> UsageError:
-    """Say of a field of an options record what it is and what it may be."""
+    """Return the error of a field of an options record: what it is and what it may be."""
     return UsageError(f"{field}={value!r}: must be {allowed}")

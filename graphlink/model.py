@@ -35,7 +35,7 @@ NOWHERE = -1  # of index columns only
 
 
 class Comm(msgspec.Struct, frozen=True):
-    """What a recording says of one communication call, as recorded (element counts, not bytes).
+    """One communication call, as recorded (element counts, not bytes).
 
     ``ranks`` are global ranks; None where the recording does not list them. ``seq`` is PyTorch's sequence number of the group.
     """
@@ -78,9 +78,9 @@ class CommTable(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HostTrace(Short):
-    """A PyTorch execution trace (ET): host ops without times, one row a node, sorted by ``rf_id`` then ``id``.
+    """A PyTorch execution trace (ET): host ops without times, one row per node, sorted by ``rf_id`` then ``id``.
 
-    All columns have one entry a row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
+    All columns have one entry per row. ``shapes`` and ``types`` columns hold the recorded JSON text. Roots (process, thread) are
     rows with ``rf_id`` 0. ``seq_id`` is -1 and ``fw_tid`` 0 where PyTorch recorded none.
     """
 
@@ -198,7 +198,7 @@ class EventRows(Short):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OverheadRows(Short):
-    """What the profiler itself cost, as it says: buffer flushes and requests, resource work, sorted by start. No nodes."""
+    """The cost of the profiler itself, as it records it: buffer flushes and requests, resource work, sorted by start. No nodes."""
 
     start_ns: I64
     end_ns: I64
@@ -225,7 +225,7 @@ class FlowRows(Short):
 
 
 class DeviceClock(msgspec.Struct, frozen=True):
-    """How far the clock of ``device`` was ahead of the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
+    """The lead of the clock of ``device`` over the host's. Not ``anchored``: nothing in the recording tells, and it is left as it is.
 
     ``windows`` with an offset of their own, ``offset_ns`` the least and the largest, ``steps`` changes of 2 us or more between them.
     """
@@ -238,7 +238,7 @@ class DeviceClock(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Clocks(Short):
+class DeviceClocks(Short):
     """``offset_ns``: by how much each device row was recorded late, its device's clock being ahead; ``devices`` by number."""
 
     offset_ns: I64
@@ -268,12 +268,12 @@ class Trace(Short):
     host_name: str = ""  # of the machine; "" where the recording does not tell
     job: str = ""  # its id, the same on all ranks of a run; "" where the recording does not tell
     frames: FrameRows | None = None  # None = the recording has no stacks
-    clocks: Clocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
+    clocks: DeviceClocks | None = None  # of device rows that were brought onto the host's clock; None = they are as recorded
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HostMatch(Short):
-    """Which ET node each Kineto host row is.
+    """The ET node of each Kineto host row.
 
     ``et`` has one entry a ``HostRows`` row: a ``HostTrace`` row or ``NOWHERE``. ``only_kineto`` and ``only_et`` count by name what
     one side has alone (ET roots are in neither).
@@ -330,7 +330,7 @@ class CommKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommOps(Short):
-    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry an op in each column.
+    """Communication ops of a rank, typed and sized, before any simulator's limits are applied: one entry per op in each column.
 
     Sorted by start, then end. ``NOWHERE`` stands for a type, group, peer or number that an op has not, or that is not known.
     """
@@ -410,7 +410,7 @@ class EdgeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SyncCalls(Short):
-    """Which synchronisation calls the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
+    """The synchronisation calls that the ``sync`` edges ``source`` -> ``target`` (nodes) stand for: rows of calls, by target and source.
 
     An edge may stand for several calls. Of a wait that ended in a part of its own, only the edge to that part is here.
     """
@@ -440,7 +440,7 @@ class Column(Short):
 class Graph(Short):
     """The dependency graph of a rank. Nodes stand in id order (start order); every edge runs from a lower to a higher node.
 
-    Node columns have one entry a node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
+    Node columns have one entry per node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
     ascending and unique. ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
     HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
     ``columns``: what features know of nodes, by the name of the attribute in the ``.et``.
@@ -456,7 +456,7 @@ class Graph(Short):
     wait_ns: I64
     wake_ns: I64  # what of duration_ns is only spent because the call whose wait ended here had to wait
     start_delay_ns: I64
-    launch_latency_ns: I64  # device nodes with a launch edge: how long after it they begin at the earliest; runs beside all else
+    launch_latency_ns: I64  # device nodes with a launch edge: how long after it they begin at the earliest; runs in parallel with all else
     overlap_ns: I64
     tid: I64  # host nodes; 0 else
     device: I64  # device nodes; 0 on host nodes
@@ -471,7 +471,7 @@ class Graph(Short):
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.kind)), np.diff(self.first))
 
     def with_columns(self, columns: Mapping[str, Column]) -> Graph:

@@ -25,7 +25,7 @@ class UserPattern:
     """A compiled expression. ``option``: which one gave it, as messages name it."""
 
     def __init__(self, text: str, option: str):
-        """Compiles ``text``.
+        """Compile ``text``.
 
         Raises:
             UsageError: it is no regular expression, or too large a one.
@@ -42,11 +42,11 @@ class UserPattern:
             raise UsageError(f"{what} is no regular expression: {problem}") from None
 
     def fullmatch(self, name: str) -> regex.Match[str] | None:
-        """As ``re.fullmatch``. Raises UsageError: matching takes too long, over all names so far."""
+        """Match all of the text as ``re.fullmatch`` does. Raises UsageError: matching takes too long, over all names so far."""
         return self._timed(self._compiled.fullmatch, name)
 
     def search(self, name: str) -> regex.Match[str] | None:
-        """As ``re.search``. Raises UsageError: as ``fullmatch``."""
+        """Search the text as ``re.search`` does. Raises UsageError: as ``fullmatch``."""
         return self._timed(self._compiled.search, name)
 
     def _timed(self, match: Callable[..., regex.Match[str] | None], name: str) -> regex.Match[str] | None:
@@ -64,6 +64,6 @@ class UserPattern:
 
 
 def _repeats(text: str) -> int:
-    """At most how often the expression repeats a part of itself by counts: those of groups may lie inside each other."""
+    """Bound how often the expression repeats a part of itself by counts: those of groups may lie inside each other."""
     counts = [(bool(m[1]), int(m[3] or m[2] or 0)) for m in _COUNTED.finditer(text)]
     return math.prod(n for group, n in counts if group and n) * max((n for group, n in counts if not group), default=1)

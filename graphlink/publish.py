@@ -1,7 +1,7 @@
-"""Writing into the output folder so that it is either as before or complete: files are made beside and moved in at the end.
+"""Writing into the output folder so that it is either as before or complete: files are made in a temporary folder and moved in at the end.
 
-The place beside is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving is
-renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
+The temporary folder is ``DIR/.graphlink/tmp-<host>-<pid>-<start of the process>-<random>``, on the same file system as DIR, so that moving
+is renaming. A journal lies there while files are moved: whoever opens DIR next (``settle``) takes back what a process that was killed
 meanwhile had moved. Taking back may be cut short as well: each of its steps may be done twice.
 
 Journals and summaries come with a folder, whoever made it. So whatever they list, only plain names that graphlink itself gives
@@ -43,14 +43,14 @@ _OWN: Final = re.compile(
 
 
 class _Listed(msgspec.Struct):
-    """What is needed of an old summary, whatever version wrote it."""
+    """The part that is needed of an old summary, whatever version wrote it."""
 
     graphlink: str
     files: list[str]
 
 
 def is_own(name: str) -> bool:
-    """Whether graphlink gives its outputs this name, those of ``graphlink astra`` included."""
+    """Tell whether graphlink gives its outputs this name, those of ``graphlink astra`` included."""
     return _OWN.fullmatch(name) is not None
 
 
@@ -65,12 +65,12 @@ def refuse_links(folder: Path) -> None:
 
 
 def temporary(folder: Path) -> Path:
-    """A new folder in ``folder``, named so that it is known whose it is."""
+    """Make a new folder in ``folder``, named so that it is known whose it is."""
     return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{_host()}-{os.getpid()}-{_started(os.getpid())}-", dir=folder))
 
 
 def left_by_the_killed(folder: Path) -> list[Path]:
-    """Temporary folders in ``folder`` that are of no process of this host that lives."""
+    """Find temporary folders in ``folder`` that are of no process of this host that lives."""
     mine = f"{TEMPORARY}{_host()}-"
     return [
         path for path in _temporaries(folder) if path.name.startswith(mine) and not _lives(*path.name.removeprefix(mine).split("-")[:2])
@@ -78,7 +78,8 @@ def left_by_the_killed(folder: Path) -> list[Path]:
 
 
 def settle(folder: Path) -> None:
-    """Make an output folder what it was before, or is after, a publication that was cut short; remove what killed processes left beside.
+    """Make an output folder what it was before, or is after, a publication that was cut short; remove temporary folders that killed
+    processes left.
 
     Waits for a process of this host that moves files right now. A folder of nobody's is left alone, as is a link.
 
@@ -118,7 +119,8 @@ def _host() -> str:
 
 
 def _lives(pid: str, started: str) -> bool:
-    """``started``: as ``_started``; of another process that got the same number it is another."""
+    """Tell whether the process lives. ``started``: as ``_started`` returns it, which differs for another process that got the same
+    number."""
     if not (pid.isascii() and pid.isdecimal()):
         return True  # whoever it is
     with contextlib.suppress(PermissionError):  # somebody else's, which lives
@@ -130,7 +132,7 @@ def _lives(pid: str, started: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the machine did; "x" where the system does not say. ``proc(5)``, field 22 of ``stat``."""
+    """Return when a process began, in ticks since the machine did; "x" where the system does not say. ``proc(5)``, field 22 of ``stat``."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -139,7 +141,8 @@ def _started(pid: int) -> str:
 
 @contextlib.contextmanager
 def _moving(hidden: Path) -> Iterator[None]:
-    """One process at a time moves files, where the file system has locks. The lock of a process that is killed is released."""
+    """Lock the folder: one process at a time moves files, where the file system has locks. The lock of a process that is killed is
+    released."""
     with contextlib.ExitStack() as stack:
         if sys.platform != "win32":
             import fcntl
@@ -187,7 +190,7 @@ def naming(
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """A new file, opened for bytes."""
+    """Open a new file for bytes."""
     with naming(path), path.open("wb", buffering=1 << 20) as out:
         yield out
 
@@ -236,7 +239,7 @@ class Publication:
         self._take_back()
 
     def publish(self) -> None:
-        """Move every file from beside into the folder; the summary last, so that no summary lists what is not there.
+        """Move every file from the temporary folder into the output folder; the summary last, so that no summary lists what is not there.
 
         Old files are set aside first and put back if anything fails on the way, or after it while the folder is still being written.
         """

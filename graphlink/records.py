@@ -1,4 +1,4 @@
-"""How records are shown: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that verbs print."""
+"""The display of records: a ``repr`` that fits on a line or two, tables for notebooks, and the lines and tables that verbs print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Short:
         return html_table(type(self).__name__, (), self._shown())
 
     def _shown(self) -> list[tuple[str, str]]:
-        """Return what notebooks show, a name and a value each: the fields, where a record has nothing better."""
+        """Return what notebooks show, name and value of each: the fields, where a record has nothing better."""
         return self._fields()
 
     def _fields(self) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphlink.model import NOWHERE, CommKind, CommOps
-from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, Steps
+from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, ProxySteps, State
 from graphlink.nccl.records import SideFiles, Split
 from graphlink.nccl.summary import NcclClock, NcclGroup
 from graphlink.read.nccl_kinds import DumpKind
@@ -73,7 +73,7 @@ def dump(
         calls=called,
         kernels=_table(KernelChannels, kernels, strings),
         proxies=replace(_table(ProxyOps, [p._asdict() for p in proxies], strings), sends=np.array([p.sends for p in proxies], np.bool_)),
-        steps=replace(_table(Steps, [s._asdict() for s in steps], strings), state=np.array([s.state for s in steps], np.uint8)),
+        steps=replace(_table(ProxySteps, [s._asdict() for s in steps], strings), state=np.array([s.state for s in steps], np.uint8)),
         events=2 * len(called.rank),
         left_out={},
         warnings=(),

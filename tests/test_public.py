@@ -23,9 +23,11 @@ VERBS = (
         "Answer",
         "Build",
         "Check",
+        "Classify",
         "Decide",
         "Do",
         "Encode",
+        "Find",
         "Give",
         "Join",
         "Keep",
@@ -37,7 +39,7 @@ VERBS = (
         "Read",
         "Replay",
     ),
-    *("Return", "Say", "Type", "Walk", "Write"),
+    *("Return", "Say", "Walk", "Write"),
 )
 NAMES = sorted({*graphlink.__all__, "open"} - {"__version__"})
 

@@ -17,7 +17,7 @@ from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.chakra import NO_GROUP, ChakraFile
-from graphlink.graph.order import Edges, Reach
+from graphlink.graph.order import IncomingEdges, Reach
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import successive
 
@@ -32,14 +32,14 @@ Key = tuple[int, ...]  # which meeting or message: (type, group, turn) or (type,
 class Ordered:
     """A rank's graph without cycles: ``order`` is one in which ``edges`` (CSR by target) run forward; ``reach`` by data_deps alone."""
 
-    edges: Edges
+    edges: IncomingEdges
     order: I64
     reach: Reach
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """What must have ended before what, of one rank's communication: points and edges between them, the other nodes taken out.
+class CommOrder:
+    """The order that one rank's communication must keep: points and edges between them, the other nodes taken out.
 
     A point is a communication node that is surely the one of its ``key`` (else None), or a set of points that others wait for.
     """
@@ -52,8 +52,9 @@ class Waits:
     target: I64
 
 
-def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> Waits:
-    """The points of one rank. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph has.
+def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None) -> CommOrder:
+    """Reduce one rank to its points. Linear in nodes and edges, beside what ``Reach`` takes; never more points and edges than the graph
+    has.
 
     A BROADCAST does not couple ranks in ASTRA-sim. Of nodes that could start in another order (of one group; of one source, target, tag
     and size) none is taken: which of them meet is a matter of timing.
@@ -64,7 +65,7 @@ def waits_of(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | No
     marked[list(keys)] = True
     node, parents = _contracted(ordered, marked.tolist())
     target = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
-    return Waits(
+    return CommOrder(
         rank=rank,
         keys=tuple(keys.get(i) for i in node),
         told=tuple("" if i == NOWHERE else f'rank {rank} node {graph.id[i]} "{graph.name_of(i)[:40]}"' for i in node),
@@ -99,18 +100,18 @@ def _keys(graph: ChakraFile, rank: int, ordered: Ordered, groups: Groups | None)
 
 
 def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | I32, *, deeper: bool = True) -> Bool:
-    """Whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
+    """Tell whether ``before`` surely starts first: ``after`` depends on it, or has the higher id and is not ready sooner.
 
     It is not if it depends on all that ``before`` depends on; or (``deeper``) on a host node that starts after that: hosts run one by one.
     """
     first, source, host = ordered.edges.first, ordered.edges.source, graph.host
-    yes = ordered.reach(before, after).yes
+    yes, _ = ordered.reach(before, after)
     close = np.flatnonzero(~yes & (graph.id[before] < graph.id[after]))
     count = np.diff(first)[before[close]]
     pair = np.repeat(close, count)
     offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
     needs = source[np.repeat(first[before[close]], count) + offset]
-    met = ordered.reach(needs, after[pair]).yes
+    met, _ = ordered.reach(needs, after[pair])
     if deeper:
         some = np.flatnonzero(~met & host[needs] & (first[after[pair] + 1] > first[after[pair]]))
         last = source[first[after[pair[some]] + 1] - 1]
@@ -122,7 +123,7 @@ def starts_first(graph: ChakraFile, ordered: Ordered, before: I64, after: I64 | 
 
 
 def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Points: the marked node of each (NOWHERE: a set), and the points that it waits for.
+    """Return the points: the marked node of each (NOWHERE: a set), and the points that it waits for.
 
     Every node has the point that stands for all marked nodes before it; equal sets are one point. A point that another one of a set
     waits for itself is left out of the set.
@@ -154,12 +155,12 @@ def _contracted(ordered: Ordered, marked: list[bool]) -> tuple[list[int], list[t
     return node, parents
 
 
-def judge_circles(ranks: Sequence[Waits], findings: Findings) -> set[tuple[int, int]]:
-    """Finds what can never end; returns (rank, node id) of it. Linear in points and edges; those of all ranks are in memory."""
-    merged, sent, received = _met([key for of in ranks for key in of.keys])
+def judge_circles(ranks: Sequence[CommOrder], findings: Findings) -> set[tuple[int, int]]:
+    """Find what can never end: return its (rank, node id). Linear in points and edges; those of all ranks are in memory."""
+    merged, messages = _met([key for of in ranks for key in of.keys])
     low = np.cumsum([0, *(len(of.keys) for of in ranks)]).tolist()
-    source = np.concatenate([*(of.source + at for of, at in zip(ranks, low, strict=False)), sent])
-    target = np.concatenate([*(of.target + at for of, at in zip(ranks, low, strict=False)), received])
+    source = np.concatenate([*(of.source + at for of, at in zip(ranks, low, strict=False)), messages[:, 0]])
+    target = np.concatenate([*(of.target + at for of, at in zip(ranks, low, strict=False)), messages[:, 1]])
     before, after = merged[source], merged[target]
     order = topological(before, after, np.arange(len(merged)))
     if len(order) == len(merged):
@@ -170,12 +171,12 @@ def judge_circles(ranks: Sequence[Waits], findings: Findings) -> set[tuple[int, 
     out = {whose[p] for p in np.flatnonzero(never[merged]).tolist() if whose[p][1] != NOWHERE}
     told = [text for of in ranks for text in of.told]
     nodes = cycle(before, after, order, len(merged))
-    findings.add("rank-circle", len(out), [_circle(told, merged, source, target, len(source) - len(sent), nodes)])
+    findings.add("rank-circle", len(out), [_circle(told, merged, source, target, len(source) - len(messages), nodes)])
     return out
 
 
-def _met(keys: Sequence[Key | None]) -> tuple[I64, I64, I64]:
-    """Return the one point that stands for each point's collective, and the SENDs and RECVs that are two ends of a message."""
+def _met(keys: Sequence[Key | None]) -> tuple[I64, I64]:
+    """Return the one point that stands for each point's collective, and (SEND, RECV) of each message; shape (messages, 2)."""
     merged = np.arange(len(keys))
     meeting: dict[Key, int] = {}
     ends: dict[int, dict[Key, int]] = {pb.COMM_SEND_NODE: {}, pb.COMM_RECV_NODE: {}}
@@ -185,12 +186,11 @@ def _met(keys: Sequence[Key | None]) -> tuple[I64, I64, I64]:
         elif key is not None:
             ends[key[0]][key[1:]] = p
     both = sorted(ends[pb.COMM_SEND_NODE].keys() & ends[pb.COMM_RECV_NODE].keys())
-    sent, received = (np.array([of_kind[key] for key in both], np.int64) for of_kind in ends.values())
-    return merged, sent, received
+    return merged, np.array([[of_kind[key] for of_kind in ends.values()] for key in both], np.int64).reshape(-1, 2)
 
 
 def _circle(told: Sequence[str], merged: I64, source: I64, target: I64, messages: int, nodes: list[int]) -> str:
-    """``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its RECV."""
+    """Describe a circle as ``A -word-> B``: A waits for B. ``messages``: edges from there on run from a SEND to its RECV."""
     inside = set(nodes)
     taken = [e for e in np.flatnonzero(np.isin(merged[target], nodes)).tolist() if merged[source[e]] in inside]
     edge = {(int(merged[target[e]]), int(merged[source[e]])): e for e in taken}

@@ -10,7 +10,7 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.astra.groups import Groups
-from graphlink.graph.chakra import BAD_GROUP, NO_GROUP, TWICE, ChakraFile, Has
+from graphlink.graph.chakra import BAD_GROUP, NO_GROUP, TWICE, ChakraFile
 from graphlink.model import Bool
 
 SUPPORTED: Final = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER, pb.BROADCAST)
@@ -35,27 +35,22 @@ def comm_rules(graph: ChakraFile, rank: int, world: int, groups: Groups | None) 
     yield from _messages(graph, send, recv, rank, world).items()
 
 
-def _lacks(graph: ChakraFile, bit: Has) -> Bool:
-    out: Bool = (graph.has & np.uint32(bit)) == 0
-    return out
-
-
-def _has(graph: ChakraFile, bit: Has) -> Bool:
-    """Nodes that carry the attribute with a value in it that a reader can make a number of."""
-    out = ~_lacks(graph, bit)
-    out[[odd.node for odd in graph.odd if odd.name.upper() == bit.name and odd.kind not in (*INTEGERS, TWICE)]] = False
+def _has(graph: ChakraFile, name: str) -> Bool:
+    """Mark the nodes that carry the attribute with a value in it that a reader can make a number of."""
+    out = graph.says(name)
+    out[[odd.node for odd in graph.odd if odd.name == name and odd.kind not in (*INTEGERS, TWICE)]] = False
     return out
 
 
 def _attributes(graph: ChakraFile, coll: Bool, coupled: Bool, send: Bool, recv: Bool) -> Masks:
-    typed, sized = coll & _has(graph, Has.COMM_TYPE), coll & _has(graph, Has.COMM_SIZE)
+    typed, sized = coll & _has(graph, "comm_type"), coll & _has(graph, "comm_size")
     kind, size = graph.comm_type, graph.comm_size
     gather = sized & (kind == pb.ALL_GATHER)
     return {
-        "no-comm-type": coll & _lacks(graph, Has.COMM_TYPE),
-        "no-comm-size": (coll | send | recv) & _lacks(graph, Has.COMM_SIZE),
-        "no-peer": (send & _lacks(graph, Has.COMM_DST)) | (recv & _lacks(graph, Has.COMM_SRC)),
-        "no-tag": (send | recv) & _lacks(graph, Has.COMM_TAG),
+        "no-comm-type": coll & ~graph.says("comm_type"),
+        "no-comm-size": (coll | send | recv) & ~graph.says("comm_size"),
+        "no-peer": (send & ~graph.says("comm_dst")) | (recv & ~graph.says("comm_src")),
+        "no-tag": (send | recv) & ~graph.says("comm_tag"),
         "unsupported": typed & ~np.isin(kind, SUPPORTED),
         "broadcast": typed & (kind == pb.BROADCAST),
         "empty-gather": gather & (size == 0),
@@ -68,7 +63,7 @@ def _attributes(graph: ChakraFile, coll: Bool, coupled: Bool, send: Bool, recv: 
 
 
 def _groups(graph: ChakraFile, coll: Bool, coupled: Bool, rank: int, groups: Groups | None) -> Masks:
-    given = coll & ~_lacks(graph, Has.PG_NAME)
+    given = coll & graph.says("pg_name")
     text, prefix, huge, negative = (np.zeros(len(coll), np.bool_) for _ in range(4))
     for odd in graph.odd:
         if odd.name != "pg_name" or odd.kind != "string_val":
@@ -107,7 +102,7 @@ def _groups(graph: ChakraFile, coll: Bool, coupled: Bool, rank: int, groups: Gro
 
 
 def _messages(graph: ChakraFile, send: Bool, recv: Bool, rank: int, world: int) -> Masks:
-    src, dst = _has(graph, Has.COMM_SRC), _has(graph, Has.COMM_DST)
+    src, dst = _has(graph, "comm_src"), _has(graph, "comm_dst")
     peer = np.where(send, graph.comm_dst, graph.comm_src)
     known = (send & dst) | (recv & src)
     return {
@@ -115,5 +110,5 @@ def _messages(graph: ChakraFile, send: Bool, recv: Bool, rank: int, world: int) 
         "to-itself": known & (peer == rank),
         "no-such-rank": known & ((peer < 0) | (peer >= world)),
         "negative-tag": (send | recv) & (graph.comm_tag < 0),
-        "empty-send": send & _has(graph, Has.COMM_SIZE) & (graph.comm_size == 0),
+        "empty-send": send & _has(graph, "comm_size") & (graph.comm_size == 0),
     }

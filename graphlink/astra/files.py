@@ -1,4 +1,4 @@
-"""What ASTRA-sim wants beside the graphs: system, network and memory files, and a script that runs it and judges the result.
+"""The files that ASTRA-sim needs besides the graphs: system, network and memory files, and a script that runs it and judges the result.
 
 Keys and values are those that two versions take: astra-sim 518bd51 (March 2026, ``feeder_v3``, here ``head``) and f66c1da (November 2024,
 here ``legacy``), both with the analytical backend. Sources: inputs and parsers of those versions; docs/astra-sim.md.
@@ -38,12 +38,12 @@ class Dimension:
 
     @property
     def gigabytes_per_s(self) -> float:
-        """As the network file has it: 1 GB = 2^30 bytes."""
+        """Convert to the unit of the network file: 1 GB = 2^30 bytes."""
         return round(self.bytes_per_s / _GB, 3)
 
     @property
     def latency_ns(self) -> float:
-        """Of one hop, as the network file has it."""
+        """Return the latency of one hop in ns, as the network file has it."""
         return round(max(self.step_ns - ENDPOINT_DELAY_NS, 0) / HOPS[self.topology], 1)
 
 
@@ -63,7 +63,8 @@ class Plan:
 
 
 def system_json(dimensions: int, *, replay_only: bool) -> bytes:
-    """Ring algorithms, so that a collective takes its wire bytes over the bandwidth and a latency a step, as bandwidths are measured.
+    """Return the system file, with ring algorithms, so that a collective takes its wire bytes over the bandwidth and a latency per step, as
+    bandwidths are measured.
 
     ``direct1`` sends an all-to-all's messages one after the other; ``ring`` would pass each on from rank to rank. One chunk a collective
     in one dimension: more would only add latency, and an ALL_GATHER of fewer bytes than chunks never ends. Two dimensions overlap by
@@ -89,7 +90,7 @@ def system_json(dimensions: int, *, replay_only: bool) -> bytes:
 
 
 def network_yml(dimensions: Sequence[Dimension]) -> bytes:
-    """JSON, which is YAML too: later versions of ASTRA-sim have JSON here."""
+    """Return the network file as JSON, which is YAML too: later versions of ASTRA-sim have JSON here."""
     return as_json(
         {
             "topology": [d.topology for d in dimensions],
@@ -105,7 +106,7 @@ def memory_json() -> bytes:
 
 
 def idle_rank() -> bytes:
-    """The graph of a rank that computes 1 us and is done."""
+    """Return the graph of a rank that computes 1 us and is done."""
     node = pb.Node(id=0, name="idle rank", type=pb.COMP_NODE, duration_micros=1)
     node.attr.add(name="is_cpu_op", bool_val=False)
     head = pb.GlobalMetadata(version="0.0.4")
@@ -113,7 +114,7 @@ def idle_rank() -> bytes:
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``graphlink astra --json`` writes: which files are ours, what the network was made of, and what is known of the run.
+    """The output of ``graphlink astra --json``: which files are ours, what the network was made of, and what is known of the run.
     ``warnings``: of ``graphlink check``."""
 
     graphlink: str = __version__
@@ -127,6 +128,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_sh(plan: Plan) -> bytes:
+    """Return the script that runs ASTRA-sim in the folder and judges the result."""
     functions = "\n".join(_function(plan, reader) for reader in READERS)
     counted = max(plan.nodes.values()) <= MOST_LOGGED
     expected = " ".join(f"{reader}) expected={plan.nodes[reader]} ;;" for reader in READERS)
@@ -165,6 +167,7 @@ def readme(plan: Plan) -> bytes:
 
 
 def network_lines(plan: Plan) -> list[str]:
+    """Describe the network of a plan, with its evidence, in lines."""
     lines = []
     for d in plan.network:
         lines.append(f"{d.topology} of {d.npus} NPUs: {d.gigabytes_per_s:g} GB/s (2^30 bytes), latency {d.latency_ns:g} ns")

@@ -1,4 +1,4 @@
-"""What ASTRA-sim makes of a graph, rule by rule: one place for the command, its output and docs/check.md.
+"""The behaviour of ASTRA-sim on a graph, rule by rule: one place for the command, its output and docs/check.md.
 
 ``head``: ASTRA-sim's present reader, ``feeder_v3``; ``legacy``: Chakra's ``src/feeder``, which mlcommons ships. "" = no harm there.
 Determined by running hand-made graphs through both, unless the text says (read): then from their source.
@@ -30,7 +30,7 @@ class Rule:
 
     @property
     def on_legacy(self) -> str:
-        """Return what the legacy reader makes of it; "" = no harm."""
+        """Return the effect on the legacy reader; "" = no harm."""
         return self.head if self.legacy == _SAME else self.legacy
 
 
@@ -298,7 +298,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was found in a set of rank files, errors first; rules in the order of ``RULES``."""
+    """The findings in a set of rank files, errors first; rules in the order of ``RULES``."""
 
     ranks: tuple[int, ...]
     nodes: int
@@ -308,7 +308,7 @@ class Judgement:
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``graphlink check --json`` writes: a run a prefix, or the one graph by its file's name."""
+    """The output of ``graphlink check --json``: a run per prefix, or the one graph by its file's name."""
 
     graphlink: str = __version__
     runs: dict[str, Judgement]
@@ -322,7 +322,7 @@ class Findings:
         self._examples: dict[str, list[str]] = defaultdict(list)
 
     def add(self, key: str, count: int, examples: Iterable[str] = ()) -> None:
-        """``count`` more places where rule ``key`` does not hold; of ``examples`` no more are taken than are kept."""
+        """Add ``count`` places where rule ``key`` does not hold; of ``examples`` no more are taken than are kept."""
         assert key in RULES, key
         if not count:
             return
@@ -330,6 +330,7 @@ class Findings:
         self._examples[key].extend(islice(examples, EXAMPLES - len(self._examples[key])))
 
     def judgement(self, ranks: Iterable[int], nodes: int) -> Judgement:
+        """Return the findings in the files of ``ranks``, errors first."""
         found = [Verdict(rule, self._count[key], tuple(self._examples[key])) for key, rule in RULES.items() if key in self._count]
         found.sort(key=lambda v: v.rule.grade != ERROR)
         errors = sum(v.rule.grade == ERROR for v in found)

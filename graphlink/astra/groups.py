@@ -16,7 +16,7 @@ HIGHEST_KEY: Final = 499
 
 
 def read_groups(path: Path, findings: Findings) -> Groups:
-    """The groups of the file at ``path``; keys and lists that ASTRA-sim cannot use are findings and left out.
+    """Return the groups of the file at ``path``; keys and lists that ASTRA-sim cannot use are findings and left out.
 
     Raises:
         InputError: the file cannot be read.

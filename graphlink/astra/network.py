@@ -1,4 +1,4 @@
-"""What the links of a run gave: bandwidth and latency from its own collectives and messages, as ASTRA-sim's network file wants them.
+"""Measured links of a run: bandwidth and latency from its own collectives and messages, as ASTRA-sim's network file wants them.
 
 A transfer takes steps x latency + bytes on the wire / bandwidth (ring algorithms, nccl-tests' bus bandwidth). Its time is the shortest of
 its members': who came last waited for nobody. The latency of a step comes from the smallest transfers, the bandwidth from the largest,
@@ -19,7 +19,7 @@ from graphlink.astra.files import Dimension
 from graphlink.graph.chakra import NodeType
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, meetings
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, meetings
 from graphlink.replay.slots import meeting_costs
 from graphlink.replay.whatif import wire_share
 from graphlink.replay.workload import Workload
@@ -62,7 +62,8 @@ class Transfers:
 
 
 def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
-    """Of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a network model, and what took no time."""
+    """Estimate the transfers of the graphs in ``work``. n log n. Left out: what ranks disagree on, types without a network model, and what
+    took no time."""
     work = replace(work, micros_ns=work.column("duration_ns") + work.column("overlap_ns"))
     met = meetings(work, groups)
     found = concat(_collectives(work, met), _messages(work, met))
@@ -71,7 +72,8 @@ def transfers(work: Workload, groups: Mapping[int, Sequence[int]]) -> Transfers:
 
 
 def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> tuple[Dimension, ...]:
-    """A ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across blocks."""
+    """Return the network: a ring of ``world`` ranks; two where groups that are blocks of neighbours got more bandwidth than those across
+    blocks."""
     block = _block(found, groups, world)
     if block is None:
         return (_dimension(world, found, ()),)
@@ -81,7 +83,7 @@ def network(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -
 
 
 def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]) -> tuple[str, ...]:
-    """What sends further than to a neighbour on rings of ``npus`` ranks (inner dimension first), counted, in words. Linear in nodes.
+    """Describe how many nodes send further than to a neighbour on rings of ``npus`` ranks (inner dimension first). Linear in nodes.
 
     Members of a communicator send to the next of its list and the last to the first, in an ALL_TO_ALL all to all.
     """
@@ -100,7 +102,7 @@ def far(work: Workload, groups: Mapping[int, Sequence[int]], npus: Sequence[int]
 
 
 def _hops(one: I64, other: I64, npus: Sequence[int]) -> I64:
-    """Links between ranks on rings, both ways round, as ASTRA-sim counts: in the first dimension in which they differ."""
+    """Count the links between ranks on rings, both ways round, as ASTRA-sim counts: in the first dimension in which they differ."""
     hops, inner = np.zeros(len(one), np.int64), 1
     for n in npus:
         apart = np.abs(one // inner % n - other // inner % n)
@@ -157,7 +159,7 @@ def _bandwidth(found: Transfers, step_ns: float | None) -> tuple[float | None, s
 
 
 def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) -> int | None:
-    """The size of the blocks of neighbours that fill the world, each a communicator, with faster links inside; the largest such."""
+    """Return the size of the blocks of neighbours that fill the world, each a communicator, with faster links inside; the largest such."""
     blocks = {tuple(sorted(groups[g])) for g in np.unique(found.group).tolist() if g in groups}
     for size in (s for s in range(world // 2, 1, -1) if world % s == 0):
         if not all(tuple(range(a, a + size)) in blocks for a in range(0, world, size)):
@@ -170,14 +172,14 @@ def _block(found: Transfers, groups: Mapping[int, Sequence[int]], world: int) ->
 
 
 def _within(found: Transfers, groups: Mapping[int, Sequence[int]], block: int, *, inside: bool) -> Bool:
-    """Transfers of communicators whose ranks are all of one block, or are not."""
+    """Return the transfers of communicators whose ranks are all of one block, or are not."""
     used, which = np.unique(found.group, return_inverse=True)
     across = np.array([g not in groups or len({r // block for r in groups[g]}) > 1 for g in used.tolist()], np.bool_)[which]
     within: Bool = (across != inside) & (found.group != MESSAGES)
     return within
 
 
-def _collectives(work: Workload, met: Meetings) -> Transfers:
+def _collectives(work: Workload, met: Rendezvous) -> Transfers:
     node = np.flatnonzero(met.code == COLLECTIVE)
     meeting = met.partner[node].astype(np.int64)
     n = len(met.group)
@@ -191,7 +193,7 @@ def _collectives(work: Workload, met: Meetings) -> Transfers:
     return take(Transfers(met.group, kind[first], met.expected, size[first].astype(np.float64), took), agreed & whole)
 
 
-def _messages(work: Workload, met: Meetings) -> Transfers:
+def _messages(work: Workload, met: Rendezvous) -> Transfers:
     receive = np.flatnonzero((met.code == RECEIVE) & (met.partner != NOWHERE))
     # what waited costs nothing on one side or the other
     cost, _ = meeting_costs(work, met)

@@ -1,4 +1,4 @@
-"""Plans what ASTRA-sim is given beside the graphs of a run, with a network measured from them, and writes it."""
+"""Plans what ASTRA-sim is given besides the graphs of a run, with a network measured from them, and writes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHUNKS: Final = ("tiny-gather", "small-gather")  # do not hold with the system.
 def plan(
     folder: Path, out: Path, *, topology: str | None, gigabytes_per_s: float | None, latency_ns: float | None, replay_only: bool
 ) -> Plan:
-    """Return what is to be written into ``out`` for the graphs in ``folder``. ``topology``: by its name as an option.
+    """Plan what to write into ``out`` for the graphs in ``folder``. ``topology``: by its name as an option.
 
     Raises:
         InputError: no graphs, a rank without one, or graphs that stop ASTRA-sim.
@@ -70,7 +70,7 @@ def plan(
 
 
 def _world(folder: Path, graphs: Mapping[int, ChakraFile]) -> int:
-    """How many ranks the run has; all of them are here.
+    """Count the ranks of the run; all of them are here.
 
     Raises:
         InputError: one is not.
@@ -91,7 +91,7 @@ def _world(folder: Path, graphs: Mapping[int, ChakraFile]) -> int:
 
 
 def _checked(folder: Path, *, replay_only: bool, one_chunk: bool) -> tuple[str, ...]:
-    """What ``graphlink check`` warns of.
+    """Return the warnings of ``graphlink check``.
 
     Raises:
         InputError: it found what stops ASTRA-sim.
@@ -120,14 +120,14 @@ def _told(verdict: Verdict) -> str:
 
 
 def _expected(graphs: Mapping[int, ChakraFile], world: int, *, replay_only: bool) -> dict[str, int]:
-    """Nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
+    """Count the nodes that a reader logs as done, the idle rank's too. The legacy one skips computation of 0 us in silence."""
     nodes = sum(len(f.id) for f in graphs.values()) + (world == 1)
     skipped = sum(int(((f.type == NodeType.COMP) & (f.duration_micros == 0)).sum()) for f in graphs.values())
     return {"head": nodes, "legacy": nodes - (0 if replay_only else skipped)}
 
 
 def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float | None, latency_ns: float | None) -> tuple[Dimension, ...]:
-    """With what the command line says in the place of what was measured."""
+    """Put what the command line gives in the place of what was measured."""
     dimensions = measured
     if gigabytes_per_s is not None:  # of one link: so there is one kind
         first = measured[0]
@@ -144,7 +144,8 @@ def _given(measured: tuple[Dimension, ...], world: int, gigabytes_per_s: float |
 
 
 def _laid_out(rings: tuple[Dimension, ...], far: Sequence[str], given: str | None) -> tuple[Dimension, ...]:
-    """As ``given``, else rings, or switches where a transfer is ``far``: on a ring ASTRA-sim charges it the latency of every hop."""
+    """Choose the topology: ``given``, else rings, or switches where a transfer is ``far``: on a ring ASTRA-sim charges it the latency of
+    every hop."""
     topology = given or ("switch" if far else "ring")
     told = f"topology {topology}" + (": as given with --topology" if given else "")
     if not far:
@@ -172,7 +173,7 @@ def write(what: Plan, out: Path, *, force: bool) -> Prepared:
         "run.sh": files.run_sh(what),
         "README.txt": files.readme(what),
     }
-    # beside run.sh, so that its path cannot contain "empty", which ASTRA-sim takes for no file
+    # next to run.sh, so that its path cannot contain "empty", which ASTRA-sim takes for no file
     if what.groups:
         made[GROUPS] = (what.folder / GROUPS).read_bytes()
     if what.alone is not None:

@@ -1,4 +1,4 @@
-"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot a rank; and the whole judgement."""
+"""The rules over several ranks: collectives that meet, messages with two ends, one communication slot per rank; and the whole judgement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.circle import Ordered, Waits, judge_circles, starts_first, waits_of
+from graphlink.astra.circle import CommOrder, Ordered, judge_circles, starts_first, waits_of
 from graphlink.astra.findings import Findings, Judgement
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
@@ -39,15 +39,16 @@ class Op:
     tag: int
 
     def told(self, rank: int) -> str:
+        """Describe the op: rank, node id, name."""
         return f'rank {rank} node {self.id} "{self.name[:40]}"'
 
 
 @dataclass(frozen=True, slots=True)
 class RankOps:
-    """Of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they couple no ranks.
+    """The communication of one rank in id order, in which ASTRA-sim starts what is ready. BROADCASTs are not here: they couple no ranks.
 
-    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry a collective, whether
-    it surely starts before the next one in id order, whatever takes how long.
+    ``by_time``: positions of ``collectives`` in the order in which the recorded times start them. ``sure``: one entry per collective,
+    whether it surely starts before the next one in id order, whatever takes how long.
     """
 
     collectives: tuple[Op, ...]
@@ -58,11 +59,11 @@ class RankOps:
 
 
 def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[RankFile] | None = None) -> Judgement:
-    """What ASTRA-sim would make of ``files``, rank files of one run. Linear in nodes; one graph is in memory at a time, and what each
-    says about its communication.
+    """Predict what ASTRA-sim would make of ``files``, rank files of one run. Linear in nodes; one graph is in memory at a time, and what
+    each says about its communication.
 
     ``run``: all rank files of the run, where ``files`` are some of them that are judged alone. ``groups_path``: the communicator groups;
-    None takes ``comm_group.json`` beside the files if it is there.
+    None takes ``comm_group.json`` from the folder of the files if it is there.
 
     Raises:
         InputError: a file cannot be read or has nothing of a Chakra graph.
@@ -76,7 +77,7 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
     highest = max(ranks, default=0)
     world, nodes = max(len(run), highest + 1), 0
     ops: dict[int, RankOps] = {}
-    waits: list[Waits] = []
+    waits: list[CommOrder] = []
     for file in files:
         graph = read_or_judge(file, findings)
         if graph is None:
@@ -102,7 +103,7 @@ def judge(files: Sequence[RankFile], groups_path: Path | None, run: Sequence[Ran
 
 
 def runs_of(folder: Path) -> list[list[RankFile]]:
-    """The ``.et`` files of ``folder``, by run (prefix), each in rank order.
+    """Group the ``.et`` files of ``folder`` by run (prefix), each in rank order.
 
     Raises:
         InputError: there is none.
@@ -143,7 +144,7 @@ def rank_ops(graph: ChakraFile, rank: int, ordered: Ordered | None) -> RankOps:
 
 
 def _start_ns(graph: ChakraFile, rank: int) -> I64:
-    """Starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be played."""
+    """Return the starts on ASTRA-sim's machine if all takes what was recorded; as the ids go where that cannot be played."""
     if len(graph.duplicate_ids) or len(graph.faults.node):
         return graph.id.astype(np.int64)
     try:
@@ -153,7 +154,7 @@ def _start_ns(graph: ChakraFile, rank: int) -> I64:
 
 
 def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int, findings: Findings) -> None:
-    """Whether the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not known."""
+    """Check that the groups in use are made of the ``world`` ranks of the run, each once. Of a rank alone that is not known."""
     known = groups or {}
     for group in sorted(known.keys() & {op.group for of_rank in ops.values() for op in of_rank.collectives}):
         beyond = sorted(r for r in known[group] if r >= world > 1)
@@ -163,9 +164,9 @@ def judge_members(ops: Mapping[int, RankOps], groups: Groups | None, world: int,
 
 
 def judge_meeting(ops: Mapping[int, RankOps], groups: Groups | None, never: Set[tuple[int, int]], findings: Findings) -> None:
-    """Whether the ranks of each group run the same collectives in one order. Ranks without a file are left out.
+    """Check that the ranks of each group run the same collectives in one order. Ranks without a file are left out.
 
-    ``never``: (rank, id) of what is known to hang; that their slots hang too is not said.
+    ``never``: (rank, id) of what is known to hang; that their slots hang too is not reported.
     """
     of_group: dict[int, dict[int, list[Op]]] = defaultdict(dict)
     for rank, of_rank in ops.items():
@@ -202,7 +203,7 @@ def _what(rank: int, op: Op) -> str:
 
 
 def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Findings) -> None:
-    """A rank starts its collectives one after the other; over all ranks these orders must not run in a circle."""
+    """Check the slots: a rank starts its collectives one after the other; over all ranks these orders must not run in a circle."""
     by_id: dict[int, Sequence[int]] = {rank: range(len(of.collectives)) for rank, of in ops.items()}
     by_time: dict[int, Sequence[int]] = {rank: of.by_time for rank, of in ops.items()}
     for rule, orders in (("slot-deadlock", by_id), ("slot-order", by_id), ("slot-order", by_time)):
@@ -213,7 +214,8 @@ def _slots(ops: Mapping[int, RankOps], never: Set[tuple[int, int]], findings: Fi
 def _slot_circle(
     rule: str, ops: Mapping[int, RankOps], orders: Mapping[int, Sequence[int]], never: Set[tuple[int, int]], findings: Findings
 ) -> bool:
-    """Whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; a deadlock: by no more than is sure of them."""
+    """Check whether the ``orders`` of the ranks' collectives run in a circle, which is a finding; a deadlock: by no more than is sure of
+    them."""
     number: dict[tuple[int, int], int] = {}  # (group, its k-th collective)
     source: list[int] = []
     target: list[int] = []
@@ -244,7 +246,8 @@ def _slot_circle(
 
 
 def judge_messages(ops: Mapping[int, RankOps], findings: Findings) -> None:
-    """Whether each RECV has its SEND and each SEND its RECV, the k-th of a tag, source, target and size. Ends without a file: left out."""
+    """Check that each RECV has its SEND and each SEND its RECV, the k-th of a tag, source, target and size. Ends without a file: left
+    out."""
     sends, receives = _by_key(ops, sending=True), _by_key(ops, sending=False)
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends.get(key, []), receives.get(key, [])
@@ -268,7 +271,7 @@ def _by_key(ops: Mapping[int, RankOps], *, sending: bool) -> dict[_Key, list[tup
 
 
 def _near(key: _Key, others: Mapping[_Key, object]) -> str:
-    """What the other end has instead, if anything of the same two ranks."""
+    """Return what the other end has instead, if anything of the same two ranks."""
     ends = (
         f" (there is one with tag {tag}, {size} bytes)" for *ranks, tag, size in others if ranks == [*key[:2]] and key[2:] != (tag, size)
     )

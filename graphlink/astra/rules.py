@@ -21,8 +21,8 @@ from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.chakra import TWICE, ChakraFile, Fault, Has, frames, read_chakra
-from graphlink.graph.order import Edges, Reach
+from graphlink.graph.chakra import TWICE, ChakraFile, Fault, frames, read_chakra
+from graphlink.graph.order import IncomingEdges, Reach
 from graphlink.model import I32, I64, Bool
 from graphlink.pairs import numbered_pairs
 from graphlink.read.source import open_source
@@ -53,6 +53,7 @@ class RankFile:
 
     @staticmethod
     def of(path: Path) -> RankFile:
+        """Read prefix and rank from the name of the file."""
         named = re.fullmatch(r"(.+)\.(0|[1-9][0-9]{0,8})\.et", path.name)
         return RankFile(path, named[1], int(named[2])) if named else RankFile(path, path.name.removesuffix(".et"), None)
 
@@ -67,18 +68,20 @@ class RankRules:
         self.ordered: Ordered | None = None  # once judged, of a graph without cycles
         data, ctrl = graph.data, graph.ctrl
         source, target = np.concatenate([data.source, ctrl.source]).astype(np.int64), np.concatenate([data.target, ctrl.target])
-        self._data, self._ctrl, self._both = data, ctrl, Edges.of(len(graph.id), source, target)
+        self._data, self._ctrl, self._both = data, ctrl, IncomingEdges.of(len(graph.id), source, target)
 
     def add(self, key: str, nodes: I32 | I64, more: Iterable[str] = _NOTHING) -> None:
-        """Add nodes that break a rule. ``more``: what is said of each behind its name."""
+        """Add nodes that break a rule. ``more``: what is reported of each after its name."""
         self._out.add(key, len(nodes), (self.told(node) + text for node, text in zip(nodes.tolist(), more, strict=False)))
 
     def told(self, node: int) -> str:
+        """Describe a node: rank, id, name."""
         name = self.graph.name_of(node)
         shown = name if len(name) <= 60 else f"{name[:57]}..."
         return f'rank {self.rank} node {self.graph.id[node]} "{shown}"'
 
     def judge(self) -> None:
+        """Judge the graph by all rules; what they find goes into the findings."""
         self._file()
         if not len(self.graph.id):
             self._out.add("no-nodes", 1, [f"rank {self.rank}"])
@@ -137,7 +140,7 @@ class RankRules:
         self._implied(reach)
         self._chained(reach)
 
-    def _circle(self, edges: Edges, order: I64) -> str:
+    def _circle(self, edges: IncomingEdges, order: I64) -> str:
         graph = self.graph
         nodes = cycle(edges.source, edges.target, order, len(graph.id))
 
@@ -152,17 +155,17 @@ class RankRules:
     def _implied(self, reach: Reach) -> None:
         graph = self.graph
         before, after = self._ctrl.source, self._ctrl.target
-        reached = reach(before, after)
-        for key, mask in (("ctrl-alone", ~reached.yes & ~reached.undecided), ("ctrl-undecided", reached.undecided)):
+        yes, undecided = reach(before, after)
+        for key, mask in (("ctrl-alone", ~yes & ~undecided), ("ctrl-undecided", undecided)):
             self.add(key, after[mask], (f" -> {i}" for i in graph.id[before[mask]].tolist()))
 
     def _chained(self, reach: Reach) -> None:
-        """Collectives of one group, each with the next in id order: do dependencies order them?"""
+        """Check that dependencies order the collectives of one group, each with the next in id order."""
         graph = self.graph
         nodes = np.flatnonzero(graph.type == pb.COMM_COLL_NODE)
         before, after = successive(nodes[np.lexsort((graph.id[nodes], graph.group[nodes]))], graph.group)
-        reached = reach(before, after)
-        loose = ~reached.yes & ~reached.undecided
+        yes, undecided = reach(before, after)
+        loose = ~yes & ~undecided
         self.add("unchained", after[loose], (f" after {i}" for i in graph.id[before[loose]].tolist()))
 
     def _nodes(self) -> dict[str, Bool]:
@@ -191,7 +194,7 @@ class RankRules:
         return found
 
     def _scheduling(self) -> None:
-        """Nodes surely ready together: those without dependencies, and those that wait for one and the same node only."""
+        """Judge nodes that are surely ready together: those without dependencies, and those that wait for one and the same node only."""
         graph = self.graph
         n = len(graph.id)
         count = np.diff(self._both.first)
@@ -220,13 +223,13 @@ class RankRules:
                 found["kind-zero"].append(text)
         for key, texts in found.items():
             self._out.add(key, len(texts), texts)
-        if np.any(self.graph.has & Has.INVOLVED_DIM):
+        if self.graph.says("involved_dim").any():
             for key, nodes in _bad_dimensions(self.file.path).items():
                 self.add(key, np.array(nodes, np.int64))
 
 
 def read_or_judge(file: RankFile, findings: Findings) -> ChakraFile | None:
-    """The graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a finding.
+    """Return the graph of ``file``, or None where its framing is such that nothing else can be judged: then that is a finding.
 
     Raises:
         InputError: it cannot be opened, or is no Chakra graph at all.
@@ -242,7 +245,7 @@ def read_or_judge(file: RankFile, findings: Findings) -> ChakraFile | None:
 
 
 def _framing(path: Path) -> str | None:
-    """The framing rule that ``path`` breaks; None where it has nothing of a Chakra graph, or none at all."""
+    """Return the framing rule that ``path`` breaks; None where it has nothing of a Chakra graph, or none at all."""
     whole = 0
     with open_source(path) as source:
         try:
@@ -260,7 +263,7 @@ def _framing(path: Path) -> str | None:
 
 
 def _is(sort: type[pb.Node] | type[pb.GlobalMetadata], message: bytes, begins: bytes | None) -> bool:
-    """Whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to their order)."""
+    """Tell whether ``message`` can be a ``sort``; ``begins``: the keys of the fields it can begin with (writers keep to their order)."""
     with suppress(DecodeError):
         sort.FromString(message)
         return begins is None or not message or message[0] in begins

@@ -12,7 +12,8 @@ TAIL_BYTES = 8192  # more than a path can have
 
 
 def part_of(path: Path, pid: int | None = None) -> Path:
-    """Where a file is written before it takes its name: beside it, hidden, under a name that no reader takes for a recording.
+    """Return where a file is written before it takes its name: in the same folder, hidden, under a name that no reader takes for a
+    recording.
 
     ``pid``: of the process that writes it, this one if None.
     """

@@ -36,7 +36,8 @@ class Did:
 
 
 def _proxy_profiler(folder: Path) -> Hook:
-    """NCCL pull request 1210: ``ncclProfilerEnable``, ``ncclProfilerDisable``, ``ncclProfilingDump`` of the loaded NCCL."""
+    """Return the hook of NCCL pull request 1210: ``ncclProfilerEnable``, ``ncclProfilerDisable``, ``ncclProfilingDump`` of the loaded
+    NCCL."""
     path = nccl_hooks()
     if path is None:
         raise GraphlinkError("no loaded NCCL library has ncclProfilerEnable")
@@ -57,7 +58,8 @@ def _proxy_profiler(folder: Path) -> Hook:
 
 
 def _example_plugin(folder: Path) -> Hook:
-    """NCCL's example profiler plugin: ``exampleProfilerStart`` and ``exampleProfilerStop``; it writes when a communicator is destroyed."""
+    """Return the hook of NCCL's example profiler plugin: ``exampleProfilerStart`` and ``exampleProfilerStop``; it writes when a
+    communicator is destroyed."""
     path = plugin_library()
     if path is None:
         raise GraphlinkError("NCCL_PROFILER_PLUGIN is not set, or names no library that can be found")
@@ -75,7 +77,8 @@ def _example_plugin(folder: Path) -> Hook:
 
 
 def _flight_recorder(folder: Path) -> Hook:
-    """What PyTorch keeps of the last collectives of NCCL, as JSON where it can, else as the pickle that it makes."""
+    """Return the hook that writes what PyTorch keeps of the last collectives of NCCL, as JSON where it can, else as the pickle that it
+    makes."""
     import torch
 
     module = getattr(torch._C, "_distributed_c10d", None)
@@ -95,7 +98,7 @@ def _flight_recorder(folder: Path) -> Hook:
 
 
 def _nsys(folder: Path) -> Hook:
-    """nsys records from ``cudaProfilerStart`` to ``cudaProfilerStop`` (``--capture-range=cudaProfilerApi``)."""
+    """Return the hook of nsys, which records from ``cudaProfilerStart`` to ``cudaProfilerStop`` (``--capture-range=cudaProfilerApi``)."""
     import torch
 
     if not torch.cuda.is_available():
@@ -118,7 +121,7 @@ DEFAULT = ("nccl", "plugin", "flight_recorder")  # not nsys: it and Kineto canno
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """UsageError where there is no such hook."""
+    """Raise UsageError where there is no such hook."""
     unknown = [name for name in names if name not in HOOKS]
     if unknown:
         raise UsageError(f"no hook is called {unknown[0]!r}", todo=f"take of {', '.join(HOOKS)}")

@@ -34,7 +34,7 @@ def _starting(make: Callable[_Given, Capture]) -> Callable[_Given, Capture]:
 
 
 def step() -> None:
-    """Say that a training step is over; nothing happens where nothing was started."""
+    """Tell graphlink that a training step is over; nothing happens where nothing was started."""
     for capture in _captures:
         capture.step()
 

@@ -1,4 +1,4 @@
-"""Which rank of which run this process is, and a place for all of them to start together."""
+"""The rank and the run of this process, and a place for all of them to start together."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from graphlink.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """``told_by``: torch.distributed, or the name of the variable; "" where nothing told. ``world_size`` None where it is not known."""
+class WorldRank:
+    """``told_by``: torch.distributed, or the name of the variable; "" where nothing recorded it. ``world_size`` None where it is not
+    known."""
 
     rank: int
     world_size: int | None
@@ -33,27 +34,27 @@ class Meeting:
     missing: tuple[int, ...] = ()
 
 
-def here(environ: Mapping[str, str] = os.environ) -> Place:
-    """From torch.distributed, else RANK or SLURM_PROCID, else rank 0."""
+def here(environ: Mapping[str, str] = os.environ) -> WorldRank:
+    """Find the rank from torch.distributed, else RANK or SLURM_PROCID, else rank 0."""
     host, pid = socket.gethostname(), os.getpid()
     distributed = running()
     if distributed is not None:
-        return Place(distributed.get_rank(), distributed.get_world_size(), "torch.distributed", host, pid)
+        return WorldRank(distributed.get_rank(), distributed.get_world_size(), "torch.distributed", host, pid)
     for name, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if environ.get(name, "").isdigit():
             world = environ.get(size, "")
-            return Place(int(environ[name]), int(world) if world.isdigit() else None, name, host, pid)
-    return Place(0, None, "", host, pid)
+            return WorldRank(int(environ[name]), int(world) if world.isdigit() else None, name, host, pid)
+    return WorldRank(0, None, "", host, pid)
 
 
 def running() -> Any:
-    """``torch.distributed`` where its default process group is there, else None."""
+    """Return ``torch.distributed`` where its default process group is there, else None."""
     import torch.distributed as distributed
 
     return distributed if distributed.is_available() and distributed.is_initialized() else None
 
 
-def meet(place: Place, timeout_s: float, window: int) -> Meeting | None:
+def meet(place: WorldRank, timeout_s: float, window: int) -> Meeting | None:
     """Wait until all ranks of the run have come here, at most ``timeout_s``; None where there are no others.
 
     ``window``: which of the process, so that a rank whose window failed does not meet others in a later one.

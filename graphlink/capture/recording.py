@@ -14,7 +14,7 @@ from typing import Any
 
 from graphlink.capture.files import put, writable
 from graphlink.capture.hooks import DEFAULT, HOOKS, Did, Hook, resume
-from graphlink.capture.place import Meeting, Place, here, meet
+from graphlink.capture.place import Meeting, WorldRank, here, meet
 from graphlink.capture.support import Support, support
 from graphlink.capture.window import Window
 from graphlink.errors import GraphlinkError
@@ -26,13 +26,13 @@ _windows = itertools.count()  # the same on all ranks, which all come to their w
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` beside the recording.
+    """A report of what a window recorded and what it cost; ``write`` leaves it as ``capture.<rank>.json`` next to the recording.
 
     ``spent_ns``: time that training stood still, by what for: prepare, together (waiting for other ranks), start, stop, write.
     """
 
     folder: Path
-    place: Place
+    place: WorldRank
     steps: tuple[int, ...]  # begun, as numbered in the ranges ProfilerStep#N
     ended: str  # by what: the schedule, stop, or what cut it short
     bytes: dict[str, int]  # by file name
@@ -44,7 +44,8 @@ class Report:
     support: Support
 
     def line(self) -> str:
-        """``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s (prepare 0.100, start 0.023)``"""
+        """Describe the recording in a line: ``rank 0: steps 2 to 4 in out, 1.2 MB; training stood still for 0.123 s (prepare 0.100, start
+        0.023)``"""
         first, last = self.steps[0], self.steps[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         parts = ", ".join(f"{name} {ns / 1e9:.3f}" for name, ns in self.spent_ns.items())
@@ -52,7 +53,7 @@ class Report:
         return f"rank {self.place.rank}: {steps} in {self.folder}, {size_mb:.1f} MB; training stood still for {still_s:.3f} s ({parts})"
 
     def write(self) -> None:
-        """OSError where it cannot be written."""
+        """Write the recording; raise OSError where it cannot be written."""
         text = json.dumps({"graphlink_capture": __version__, **asdict(self)}, indent=1, default=str) + "\n"
         put(self.folder / f"capture.{self.place.rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
 
@@ -74,7 +75,7 @@ class Recording:
         self._did: list[Did] = []
         self._execution_trace = execution_trace
         self._spent_ns: dict[str, int] = {}
-        self._place: Place | None = None
+        self._place: WorldRank | None = None
 
     def prepare(self) -> None:
         if _running:
@@ -108,7 +109,7 @@ class Recording:
             self._resume_hooks("stop")
 
     def write(self, ended: str) -> Report | None:
-        """Of a window that was closed; None of one that was never open."""
+        """Write what a window that was closed recorded; None of one that was never open."""
         self._release()
         place, window = self._place, self.window
         if place is None or not window.steps:
@@ -145,7 +146,7 @@ class Recording:
         self._release()
 
     def _resume_hooks(self, action: str, rank: int | None = None) -> None:
-        """Have the hooks do it, once."""
+        """Have the hooks do ``action``, once."""
         if not any(did.action == action for did in self._did):
             self._did += resume(self._hooks, action, rank)
 
@@ -153,15 +154,15 @@ class Recording:
         if self in _running:
             _running.remove(self)
 
-    def _meet(self, place: Place, timeout_s: float) -> None:
+    def _meet(self, place: WorldRank, timeout_s: float) -> None:
         with self._warning("ranks do not begin together", RuntimeError):
             self.together = meet(place, timeout_s, self._number)
         if self.together is not None and self.together.missing:
             ranks = ", ".join(map(str, self.together.missing))
             self.warnings.append(f"ranks do not begin together: after {timeout_s:g} s, not there: {ranks}")
 
-    def _find_older(self, place: Place) -> None:
-        """Ranks that this run does not have were left by another, and would be read as of this one."""
+    def _find_older(self, place: WorldRank) -> None:
+        """Warn of ranks that this run does not have: they were left by another, and would be read as of this one."""
         numbers = [path.stem.removeprefix("kineto_") for path in self.folder.glob("kineto_*.json")]
         world = place.world_size or (1 << 31 if place.told_by else 1)
         older = [int(number) for number in numbers if number.isdigit() and int(number) >= world]

@@ -1,4 +1,4 @@
-"""Which training steps are recorded."""
+"""Choose the training steps to record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER = sys.maxsize
 
 
 class Phase(IntEnum):
-    """What happens in a step. Values are those of ``torch.profiler.ProfilerAction``."""
+    """The phase of a step. Values are those of ``torch.profiler.ProfilerAction``."""
 
     OFF = 0
     WARMUP = 1  # the profiler is made ready, so that the first recorded step does not pay for it
@@ -49,7 +49,7 @@ class Schedule:
         return Phase.LAST if at == length - 1 else Phase.RECORD
 
     def next_busy(self, step: int) -> int:
-        """The first step from this one on that is not off; ``NEVER`` where none is."""
+        """Return the first step from this one on that is not off; ``NEVER`` where none is."""
         length = self.wait + self.warmup + self.active
         cycle, at = divmod(step, length)
         if self.repeat and cycle >= self.repeat:
@@ -58,7 +58,8 @@ class Schedule:
 
 
 def schedule_of(steps: int | None, schedule: Callable[[int], Any] | None) -> Callable[[int], Phase]:
-    """``steps``: as many after one that is left out and one of warm-up; ``schedule``: ours, or of ``torch.profiler.schedule``."""
+    """Return a schedule. ``steps``: as many after one that is left out and one of warm-up; ``schedule``: ours, or of
+    ``torch.profiler.schedule``."""
     if steps is not None and schedule is not None:
         raise UsageError("steps and schedule both say what to record", todo="give one of them")
     if steps is not None:

@@ -69,7 +69,7 @@ class Capture:
             self._warn(f"nothing was recorded: the schedule asks for later steps than the {self._step} that were made")
 
     def start(self) -> Capture:
-        """Begin: the schedule's step 0, or the recording at once. What an earlier start recorded is written first."""
+        """Begin with the schedule's step 0, or the recording at once. What an earlier start recorded is written first."""
         if os.getpid() != self._pid:
             self._recording = None  # of the process that this one was forked from
         if not self._on:
@@ -81,7 +81,7 @@ class Capture:
         return self
 
     def step(self) -> None:
-        """A training step is over."""
+        """Note that a training step is over."""
         if self._on:
             self._step += 1
             if self._step >= self._wake:
@@ -101,7 +101,7 @@ class Capture:
         self._move()
 
     def _move(self) -> None:
-        """From the last step's phase to this one's."""
+        """Move from the last step's phase to this one's."""
         before, phase = self._phase, self._phase_of(self._step)
         self._phase = phase
         recording = before in RECORDS
@@ -158,7 +158,7 @@ class Capture:
         atexit.unregister(self._at_exit)
 
     def _safely(self, action: Callable[[], None]) -> None:
-        """Do it. What fails ends the recording and is logged; it never reaches the training."""
+        """Run an action. What fails ends the recording and is logged; it never reaches the training."""
         if os.getpid() != self._pid:  # forked while it recorded
             return
         try:
@@ -181,13 +181,14 @@ class Capture:
             self._finish("the end of the program")
 
     def _catch_termination(self) -> None:
-        """While the window is open, SIGTERM first writes what was recorded."""
+        """Catch SIGTERM: while the window is open, SIGTERM first writes what was recorded."""
         current = signal.getsignal(signal.SIGTERM)
         if threading.current_thread() is threading.main_thread() and current is not None and current != self._terminated:
             self._handler = signal.signal(signal.SIGTERM, self._terminated)
 
     def _release_termination(self) -> None:
-        """Unless the program has put a handler of its own there meanwhile. Only the main thread can: another leaves it, to pass on."""
+        """Restore the SIGTERM handler unless the program has put a handler of its own there meanwhile. Only the main thread can: another
+        leaves it, to pass on."""
         if self._handler is None or threading.current_thread() is not threading.main_thread():
             return
         handler, self._handler = self._handler, None

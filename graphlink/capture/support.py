@@ -1,4 +1,4 @@
-"""What this PyTorch, this CUDA and this environment can record; what is missing, and how to get it.
+"""Features that this PyTorch, this CUDA and this environment can record; what is missing, and how to get it.
 
 Told by what is there (names, arguments, environment), not by version numbers, but where a fault of a version cannot be seen otherwise.
 Nothing is started, and no CUDA context is made.
@@ -44,17 +44,18 @@ class Support:
         return ", ".join(f"{name} {version}" for name, version in self.versions.items())
 
     def has(self, name: str) -> bool:
+        """Tell whether the feature is available."""
         return any(feature.available for feature in self.features if feature.name == name)
 
 
 def version_of(text: str | None) -> tuple[int, int]:
-    """Major and minor of ``2.13.0+cpu``; (0, 0) where there is none."""
+    """Return major and minor of ``2.13.0+cpu``; (0, 0) where there is none."""
     parts = [part for part in (text or "").split("+")[0].split(".")[:2] if part.isdigit()]
     return (int(parts[0]), int(parts[1])) if len(parts) == 2 else (0, 0)
 
 
 def support(environ: Mapping[str, str] = os.environ) -> Support:
-    """All features in the order in which they are told. Imports PyTorch where it is installed."""
+    """Return all features in the order in which they are listed. Imports PyTorch where it is installed."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     if importlib.util.find_spec("torch") is None:
         missing = Feature(
@@ -75,14 +76,15 @@ def support(environ: Mapping[str, str] = os.environ) -> Support:
 
 
 def config_fields(torch: Any) -> frozenset[str]:
-    """Arguments that ``_ExperimentalConfig`` of this PyTorch takes, read from the signature in its docstring (it is a C++ type)."""
+    """Return the arguments that ``_ExperimentalConfig`` of this PyTorch takes, read from the signature in its docstring (it is a C++
+    type)."""
     config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
     words = (config.__init__.__doc__ or "").split(") ->")[0].replace("(", " ").replace(",", " ").split() if config else []
     return frozenset(word.removesuffix(":") for word in words if word.endswith(":"))
 
 
 def mapped_libraries(*starts: str) -> list[Path]:
-    """Shared libraries that this process has loaded, of which the file name begins so (Linux; elsewhere none)."""
+    """Return the shared libraries that this process has loaded, of which the file name begins so (Linux; elsewhere none)."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
@@ -91,7 +93,7 @@ def mapped_libraries(*starts: str) -> list[Path]:
 
 
 def plugin_library(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The profiler plugin that NCCL has loaded: ``NCCL_PROFILER_PLUGIN`` is a path, or X for ``libnccl-profiler-X.so``."""
+    """Find the profiler plugin that NCCL has loaded: ``NCCL_PROFILER_PLUGIN`` is a path, or X for ``libnccl-profiler-X.so``."""
     name = environ.get("NCCL_PROFILER_PLUGIN", "")
     if not name or Path(name).is_file():
         return Path(name) if name else None
@@ -224,7 +226,7 @@ def _communication(torch: Any, environ: Mapping[str, str]) -> list[Feature]:
 
 
 def nccl_hooks() -> Path | None:
-    """The loaded NCCL (or RCCL) library that has the start and stop of NCCL pull request 1210."""
+    """Find the loaded NCCL (or RCCL) library that has the start and stop of NCCL pull request 1210."""
     import ctypes
 
     for path in mapped_libraries("libnccl.so", "librccl.so", "libnccl-"):

@@ -1,4 +1,4 @@
-"""What PyTorch records of one rank: execution trace and Kineto trace of the same steps.
+"""PyTorch's recordings of one rank: execution trace and Kineto trace of the same steps.
 
 prepare -> register -> open -> (begin_step ...) -> close -> write. The execution trace is on a little longer than Kineto at both ends, so
 that it has every host row that Kineto has. Where one of the two fails, the other is kept.
@@ -99,7 +99,7 @@ class Window:
         self._step.enter_context(record_function(f"{STEP}{step}"))
 
     def close(self) -> None:
-        """End the recording of both. The execution trace's file is whole afterwards, under the name of its part."""
+        """End both recordings. The execution trace's file is whole afterwards, under the name of its part."""
         self._on.close()
 
     def _stop_profiler(self) -> None:
@@ -114,7 +114,8 @@ class Window:
             self._observer.unregister_callback()
 
     def leave_to_parent(self) -> None:
-        """In a process that was forked while the window is open (a worker of a DataLoader): what it runs is not of this recording.
+        """Leave the recording to the parent, in a process that was forked while the window is open (a worker of a DataLoader): what it runs
+        is not of this recording.
 
         It has the observer and its open file, and would write into the parent's, to the end of the program.
         """
@@ -128,7 +129,7 @@ class Window:
                         os.dup2(nowhere.fileno(), int(opened.name))
 
     def write(self, kineto: Path, et: Path) -> dict[str, int]:
-        """Both files under their names; bytes by name. What fails of the one does not keep the other from being written.
+        """Write both files under their names; return bytes by name. What fails of the one does not keep the other from being written.
 
         ``et`` need not be what it was to be when the window opened: the rank may have become known since.
         """
@@ -160,14 +161,15 @@ class Window:
 
 
 def _scheduled(torch: Any) -> bool:
-    """Whether a profiler of the program's is warming up: PyTorch does not tell, and crashes where two are made ready."""
+    """Tell whether a profiler of the program's is warming up: PyTorch does not tell, and crashes where two are made ready."""
     warms_up = torch.profiler.ProfilerAction.WARMUP
     return any(type(one) is torch.profiler.profile and one.current_action is warms_up for one in gc.get_objects())
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch's warnings about its own profiler are no news to who asked us to run it, and may be errors where they have been made so."""
+    """Silence PyTorch's warnings about its own profiler: they are no news to who asked us to run it, and may be errors where they have been
+    made so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -56,7 +56,8 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _settle(arguments: argparse.Namespace) -> None:
-    """Whatever folder or file of graphlink the arguments name is read as it was before, or is after, a run that was killed.
+    """Settle outputs of killed runs: whatever folder or file of graphlink the arguments name is read as it was before, or is after, a run
+    that was killed.
 
     Raises:
         OutputError: as ``publish.settle``.

@@ -1,4 +1,4 @@
-"""``graphlink astra``: what ASTRA-sim needs beside the graphs of an earlier run, with a network measured from them."""
+"""``graphlink astra``: what ASTRA-sim needs besides the graphs of an earlier run, with a network measured from them."""
 
 from __future__ import annotations
 

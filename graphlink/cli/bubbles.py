@@ -47,7 +47,7 @@ def bubbles_options(parser: argparse.ArgumentParser) -> None:
 
 
 def bubbles(arguments: argparse.Namespace) -> int:
-    """Prints the report; 0. With ``--compare`` the picture is written first.
+    """Print the report; return 0. With ``--compare`` the picture is written first.
 
     Raises:
         InputError: there is no ``bubbles.json``, or it is none of ours.
@@ -71,22 +71,22 @@ def bubbles(arguments: argparse.Namespace) -> int:
         schedules.compare(file, offer, Path(arguments.compare))
 
     def text() -> list[str | Table]:
-        blocks = [*report(file, arguments.top), *([what_if(file, offer[0])] if offer else [])]
+        blocks = [*report(file, arguments.top), *([what_if(file, offer.other)] if offer else [])]
         blocks += [[f"wrote {arguments.compare}"]] if arguments.compare is not None else []
         return joined(blocks)
 
-    tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer[0]) if offer else file, text)
+    tell(arguments.json, file_of.Compared(**structs.asdict(file), what_if=offer.other) if offer else file, text)
     return 0
 
 
 def report(file: Bubbles, top: int) -> list[list[str]]:
-    """The blocks of the report."""
+    """Return the blocks of the report."""
     blocks = [_head(file), _stages(file), _longest(file, top) if top else [], _theory(file), _notes(file)]
     return [block for block in blocks if block]
 
 
 def what_if(file: Bubbles, offer: Other) -> list[str]:
-    """What another schedule gives, beside what was measured."""
+    """Compare what another schedule gives with what was measured."""
     recorded, steps = file.pipeline, max(len(file.steps), 1)
     measured_ns = sum(s.end_ns - s.start_ns for s in file.steps) / steps
     computed_ns = offer.makespan_ns
@@ -122,7 +122,7 @@ def _head(file: Bubbles) -> list[str]:
 
 
 def _stages(file: Bubbles) -> list[str]:
-    """A row a rank: work, idle, and each cause that took any time, ``unknown`` always."""
+    """Return a row per rank: work, idle, and each cause that took any time, ``unknown`` always."""
     causes = [c for c in file.pipeline.causes_ns if c == "unknown" or file.pipeline.causes_ns[c]]
     wide = {c: max(len(c), len(ms(file.pipeline.causes_ns[c]))) for c in causes}
     lines = [

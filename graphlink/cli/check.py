@@ -46,7 +46,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def text(prefix: str, judgement: Judgement) -> list[str | Table]:
-    """Return a block a finding: what, what each reader makes of it, where for example."""
+    """Return a block per finding: what, what each reader makes of it, where for example."""
     ranks = counted(len(judgement.ranks), "rank")
     lines: list[str | Table] = [f"{prefix}: {ranks}, {judgement.nodes} nodes: {judgement.errors} errors, {judgement.warnings} warnings"]
     for verdict in judgement.verdicts:

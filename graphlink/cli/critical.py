@@ -127,7 +127,7 @@ def _sync(gain: SyncPointGain) -> tuple[str, ...]:
 
 
 def sentences(file: PathFile) -> list[str]:
-    """Return what the path says, in words."""
+    """Describe the path in sentences."""
     import msgspec
 
     whole = file.length_ns

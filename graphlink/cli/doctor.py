@@ -17,7 +17,7 @@ from graphlink.records import Table
 if TYPE_CHECKING:
     from graphlink.report.diagnosis import Diagnosis, Told
 
-MOST_TOLD: Final = 8  # lines of what else was said of a finding
+MOST_TOLD: Final = 8  # lines of what else was reported of a finding
 MOST_PARTS: Final = 6  # names that a text lists
 
 
@@ -38,7 +38,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
     Raises:
         InputError: there is no such file or folder, it cannot be read, or it is no recording.
-        UsageError: nothing to look at was named; files cannot be paired.
+        UsageError: nothing to examine was named; files cannot be paired.
     """
     if bool(arguments.what) == arguments.env:
         raise UsageError("name recordings, or give --env", todo="graphlink doctor DIR; graphlink doctor --env; see graphlink doctor --help")
@@ -61,7 +61,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def text(found: Diagnosis) -> list[str | Table]:
-    """Return a block a finding: what is lacking, what it costs, what would record it."""
+    """Return a block per finding: what is lacking, what it costs, what would record it."""
     names, ranks, findings = found.subject, found.ranks, found.findings
     head = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}: {f'{_ranks(ranks)}: ' if ranks else ''}"
     if not findings:
@@ -87,7 +87,7 @@ def _parts(parts: dict[str, int]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """``ranks 0-3, 6``."""
+    """Format rank numbers as ``ranks 0-3, 6``."""
     import numpy as np
 
     runs = np.split(ranks, np.flatnonzero(np.diff(ranks) > 1) + 1)

@@ -95,7 +95,7 @@ def link(arguments: argparse.Namespace) -> int:
 
 
 def join(arguments: argparse.Namespace) -> int:
-    """``graphlink join DIR``: join the ranks whose jobs lie in DIR, publish and print the summary; return the exit status.
+    """Join the ranks whose jobs lie in DIR (``graphlink join DIR``), publish and print the summary; return the exit status.
 
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
@@ -119,7 +119,7 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
         with making as made:
             progress.close()
             done = f"{arguments.out} was complete already" if made.earlier else f"wrote {len(made.summary.files)} files to {arguments.out}"
-            # still inside: if it cannot be said, nothing is published
+            # still inside: if it cannot be printed, nothing is published
             tell(arguments.json, made.summary, lambda: [*summary.table(made.summary), "", done], quiet=arguments.quiet)
     return made.status
 

@@ -15,7 +15,7 @@ def count(text: str) -> int:
 
 
 def between(least: float, most: float, what: str) -> Callable[[str], float]:
-    """Return what reads a number from ``least`` to below ``most``; ``what`` names it in the error."""
+    """Return a function that parses a number from ``least`` to below ``most``; ``what`` names it in the error."""
 
     def number(text: str) -> float:
         try:

@@ -28,7 +28,7 @@ _UNLIMITED: Final = 1 << 30  # columns, where no terminal sets any
 
 
 def visible(text: str) -> str:
-    """``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
+    """Return ``text`` with everything but line breaks that is not printable written out: ``\\x1b``, ``\\u202e``. JSON stays the same JSON.
 
     Controls of ASCII are not in JSON; the others are written as JSON does, in UTF-16.
     """
@@ -38,7 +38,7 @@ def visible(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """``visible`` on one line."""
+    """Return ``text`` as ``visible`` does, on one line."""
     return visible(text).replace("\n", "\\n")
 
 
@@ -50,7 +50,7 @@ def _written_out(character: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong as every other error is said, without the whole usage before it; prints names that a pattern gave, too."""
+    """Reports what is wrong as every other error is reported, without the whole usage before it; prints names that a pattern gave, too."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, todo=f"see {self.prog} --help")
@@ -157,7 +157,8 @@ def _renderables(report: Sequence[str | Table]) -> Iterator[RenderableType]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file beside, and move it in place: what was there is whole, or replaced as a whole. A device or pipe is written as it is."""
+    """Write a temporary file in the same folder, and move it in place: what was there is whole, or replaced as a whole. A device or pipe is
+    written as it is."""
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)

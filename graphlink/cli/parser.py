@@ -1,4 +1,4 @@
-"""What was typed: a verb and its options, or what was probably meant."""
+"""The parsed command line: a verb and its options, or what was probably meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said on stderr while a job runs: a line a stage with -v, one changing line on a terminal, else nothing."""
+"""Progress on stderr while a job runs: a line per stage with -v, one changing line on a terminal, else nothing."""
 
 from __future__ import annotations
 

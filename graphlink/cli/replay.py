@@ -168,7 +168,7 @@ def _what_ifs(report: Report) -> list[str | Table]:
 
 
 def _done(report: Report) -> list[str]:
-    """What was changed, where several ranks were replayed one by one with the ranks of which that is true."""
+    """Describe what was changed, where several ranks were replayed one by one with the ranks of which that is true."""
     from graphlink.replay.whatif import told_ranks
 
     if len(report.what_if) == 1:

@@ -13,11 +13,10 @@ from graphlink.errors import OutputError, UsageError
 from graphlink.pipeline.file import Bubbles, idle_of, ranges_of, replica
 from graphlink.pipeline.panels import Marks, Panel, computed, recorded
 from graphlink.pipeline.recognise import recognise
-from graphlink.pipeline.records import Other
 from graphlink.pipeline.schedules import SPLIT, Order, default_chunks, named
-from graphlink.pipeline.simulate import Timed
+from graphlink.pipeline.simulate import Timed, simulate
 from graphlink.pipeline.svg import picture
-from graphlink.pipeline.theory import Measured, measure, rebuild, what_if
+from graphlink.pipeline.theory import Measured, PlayedSchedule, equal_stages, measure, what_if
 
 MOST_ACTIONS: Final = 100_000  # of a rank in a step; more would keep memory and clock busy to no use
 _MOST_NAMED: Final = 8
@@ -25,8 +24,8 @@ _MOST_NAMED: Final = 8
 
 def offer(
     file: Bubbles, name: str, microbatches: int | None = None, chunks: int | None = None, input_share: float | None = None
-) -> tuple[Other, tuple[Order, ...], Timed]:
-    """What the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
+) -> PlayedSchedule:
+    """Simulate what the schedule ``name`` would give on the times of ``file``, and its step; of several pipelines, on those of the first.
 
     None: as recorded, or what the schedule has.
 
@@ -42,10 +41,10 @@ def offer(
         if actions > MOST_ACTIONS:
             asked = f"{microbatches:,} microbatches with {pieces:,} chunk{'s' * (pieces != 1)}"
             raise UsageError(f"--schedule {schedule}: {asked} are {actions:,} actions a rank, at most {MOST_ACTIONS:,}")
-        given, orders, timed = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share)
+        found = what_if(schedule, microbatches, measured, chunks=pieces, input_share=input_share)
     except ValueError as problem:
         raise UsageError(f"--schedule {name}: {problem}", todo="see graphlink bubbles --help") from None
-    return structs.replace(given, assumed=(*_of_several(file), *given.assumed)), orders, timed
+    return found._replace(other=structs.replace(found.other, assumed=(*_of_several(file), *found.other.assumed)))
 
 
 def _measured(file: Bubbles) -> Measured:
@@ -56,28 +55,28 @@ def _measured(file: Bubbles) -> Measured:
 
 
 def _of_several(file: Bubbles) -> tuple[str, ...]:
-    """Which pipeline counts, where there are several."""
+    """Describe which pipeline counts, where there are several."""
     count, mine = len({stage.replica for stage in file.stages}), [str(file.stages[i].rank) for i in replica(file)]
     shown = ", ".join(mine[:_MOST_NAMED]) + (", ..." if len(mine) > _MOST_NAMED else "")
     return (f"times are those of one pipeline of {count} side by side: ranks {shown}, in the order of their stages",) if count > 1 else ()
 
 
-def compare(file: Bubbles, other: tuple[Other, tuple[Order, ...], Timed] | None, path: Path) -> None:
-    """Draws ``other``, or else the schedule of the run itself, above what was recorded.
+def compare(file: Bubbles, offered: PlayedSchedule | None, path: Path) -> None:
+    """Draw ``offered``, or else the schedule of the run itself, above what was recorded.
 
     Raises:
         UsageError, OutputError
     """
-    if other is None:
+    if offered is None:
         measured = _measured(file)
         if not measured.recognised.steps:
             raise UsageError("--compare: the schedule of this run is unknown", todo="name one with --schedule")
         orders = measured.recognised.steps[0].orders
-        timed = rebuild(orders, measured)[0]
+        timed = simulate(orders, equal_stages(measured))
         caption = f"{file.pipeline.schedule} itself: all stages at their mean times, no transfers"
     else:
-        given, orders, timed = other
-        caption = f"{given.schedule} on the measured times, {given.microbatches} microbatches, computed"
+        other, orders, timed = offered
+        caption = f"{other.schedule} on the measured times, {other.microbatches} microbatches, computed"
     count = len({stage.replica for stage in file.stages})
     whole = caption if count == 1 else f"{caption}, one pipeline of {count}"
     above = _drawn(orders, timed, whole, [file.stages[i].rank for i in replica(file)])

@@ -17,7 +17,7 @@ from graphlink.tables import marked, spread
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a graph is made of, and provisional node numbers.
+    """The parts of a graph, and provisional node numbers.
 
     Host nodes come first, then asynchronous rows, host-side communication from ``comm_at``, device ops, delays, and the end.
     """
@@ -79,7 +79,7 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
 
 
 def _numbered(told: SyncCalls, new: I64, source: I64, target: I64) -> SyncCalls:
-    """By node, of the ``sync`` edges that are there: those of findings that were rejected are not."""
+    """Number by node the calls of the ``sync`` edges that are there: those of findings that were rejected are not."""
     s, t, n = new[told.source], new[told.target], len(new)
     kept = np.isin(t * n + s, target * n + source)
     s, t, call = s[kept], t[kept], told.call[kept]
@@ -118,7 +118,7 @@ def _parts(linked: Linked, comm: Communication, found: Dependencies, host: HostS
 
 
 def _node_of_row(x: _Parts, row: I32) -> I32:
-    """The node of each host row itself."""
+    """Return the node of each host row itself."""
     element = x.host.elements.of_row[row]
     return np.where(element != NOWHERE, np.append(x.host.nodes.first, NOWHERE)[element], x.async_of[row])
 
@@ -152,7 +152,7 @@ def _host_edges(x: _Parts) -> list[Edges]:
 
 
 def _device_edges(x: _Parts) -> list[Edges]:
-    """What a device op depends on; the delays that begin with the dependencies of an op have the same ones."""
+    """Return the edges of what a device op depends on; the delays that begin with the dependencies of an op have the same ones."""
     side, late, device = x.device, x.device.delays, x.linked.trace.device
     launched, followed = np.flatnonzero(x.host.launcher != NOWHERE), np.flatnonzero(side.order.before != NOWHERE)
     heads = np.flatnonzero(late.heads)[::-1]
@@ -208,7 +208,8 @@ def _sync_edges(x: _Parts) -> list[Edges]:
 
 
 def _sync_calls(x: _Parts) -> SyncCalls:
-    """The calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next operator or to ``end``."""
+    """Return the calls behind ``sync`` edges, between provisional nodes: to the part after the cut, else to the next operator or to
+    ``end``."""
     call = x.found.host.call
     target = x.host.part[call].copy()
     whole = np.flatnonzero(target == NOWHERE)
@@ -220,7 +221,7 @@ def _sync_calls(x: _Parts) -> SyncCalls:
 
 
 def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:
-    """``end`` follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
+    """Return the edges to ``end``, which follows every leaf: ``host`` from its thread, ``thread`` from others, ``sync`` from device ops."""
     leaves = np.flatnonzero(~marked(x.end, edges.source))
     host = leaves[leaves < x.comm_at]
     own = columns["tid"][host] == columns["tid"][x.end]
@@ -233,7 +234,7 @@ def _to_end(columns: dict[str, I64], x: _Parts, edges: Edges) -> list[Edges]:
 
 
 def _columns(x: _Parts) -> dict[str, I64]:
-    """Node columns by provisional node."""
+    """Return the node columns by provisional node."""
     trace, nodes, late, el = x.linked.trace, x.host.nodes, x.device.delays, x.host.elements
     device, rows, comm_row, async_row = trace.device, trace.host, x.comm.host_row, x.async_row
     n_host, n_async, n_comm, n_device, n_delay = len(nodes.kind), len(async_row), len(comm_row), len(device.start_ns), len(late.row)
@@ -274,7 +275,7 @@ def _columns(x: _Parts) -> dict[str, I64]:
 
 
 def _callers(x: _Parts) -> I64:
-    """Host parent, or the op whose call launched it; provisional nodes, NOWHERE where there is none."""
+    """Return the callers: host parent, or the op whose call launched it; provisional nodes, NOWHERE where there is none."""
     nodes, el, linked = x.host.nodes, x.host.elements, x.linked
     out = np.full(x.end + 1, NOWHERE, np.int64)
     own = np.flatnonzero(nodes.kind == NodeKind.HOST_OP)
@@ -290,7 +291,7 @@ def _callers(x: _Parts) -> I64:
 
 
 def _main_thread(x: _Parts) -> int:
-    """The thread that has the process's id, else the one with most nodes (the lowest id of equals)."""
+    """Return the thread that has the process's id, else the one with most nodes (the lowest id of equals)."""
     trace, nodes = x.linked.trace, x.host.nodes
     if trace.pid is not None and trace.pid in nodes.axis.tids:
         return int(trace.pid)

@@ -93,7 +93,7 @@ class FoundWaits:
 def build(linked: Linked, comm: Communication, options: BuildOptions | None = None) -> Built:
     """Build the graph of one rank, with counts of what was found, kept and rejected. O(n log n) in rows.
 
-    Node columns have one entry a node, times are int64 ns since ``epoch_ns``; edges are CSR by target (``Graph``).
+    Node columns have one entry per node, times are int64 ns since ``epoch_ns``; edges are CSR by target (``Graph``).
 
     Raises:
         InputError: the recording has no host op and no device op, or its dependencies go round in a circle.

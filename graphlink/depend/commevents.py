@@ -1,4 +1,4 @@
-"""Which stream waits for what around communication, where no row tells: by the order of calls on one thread.
+"""Waits of streams around communication, where no row records them: by the order of calls on one thread.
 
 ProcessGroupNCCL (and RCCL's, and libraries built alike) orders its own stream by events on the thread that calls it
 (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ``syncStream`` and ``WorkNCCL::synchronizeStream``):
@@ -13,7 +13,7 @@ first kind; one behind its launch is NCCL's own; one outside is of the second. W
 was called, that names the work. Else, of works not waited for yet on one stream, the k-th wait is for the k-th at least, since stream
 order implies those before: so the oldest is taken.
 
-Every reading is held against the recorded times, in groups (same streams, same name of op): where a source ended after its target
+Every reading is checked against the recorded times, in groups (same streams, same name of op): where a source ended after its target
 started the group was misread, and more than 1 such in 20 that could show it drops the group. A group whose current stream or work is
 not sure by calls alone (several compute streams, several communication streams with open works) needs 2 targets that started right after
 their sources, too; so does one without an op of a communication library around its calls, as those may be the user's own waits, unless
@@ -53,7 +53,7 @@ _Group = tuple[str, int, int, int, str, _Trust]  # kind of wait, streams before,
 
 @dataclass(frozen=True, slots=True)
 class StreamWait:
-    """From ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
+    """A wait of a stream: from ``call`` on the next op of the stream of device row ``target`` waits for device row ``source``.
 
     With ``whole`` it waits for all that the stream of ``source`` holds then, and waits for itself. What is in one ``group`` is believed or
     dropped together.
@@ -111,7 +111,7 @@ class _Works:
         self.open[row] = stream
 
     def taken(self, works: deque[int], until: int) -> int:
-        """Take works, oldest first, up to ``until``: a wait for that implies those before it. The last is what is waited for."""
+        """Remove works, oldest first, up to ``until``, the one that is waited for: a wait for it implies those before it."""
         while True:
             work = works.popleft()
             del self.open[work]
@@ -221,7 +221,7 @@ class _CallReader:
         return [_WaitCall(*row) for row in zip(*(c.tolist() for c in columns), text, number, strict=True)]
 
     def _stream_of(self, launch: I64) -> I64:
-        """The stream that a call launches on, NOWHERE for NOWHERE."""
+        """Return the stream that a call launches on, NOWHERE for NOWHERE."""
         return np.where(launch == NOWHERE, NOWHERE, self.stream[self.first_op[launch]])
 
     def read(self, dropped: set[_Group]) -> tuple[list[StreamWait], bool]:
@@ -277,7 +277,7 @@ class _CallReader:
         return StreamWait(wait.call, work, wait.next, False, group)
 
     def _apart(self, a: int, b: int) -> bool:
-        """On one device, but not on one stream."""
+        """Tell whether both are on one device, but not on one stream."""
         device = self.linked.trace.device
         return bool(device.device[a] == device.device[b] and self.stream[a] != self.stream[b])
 
@@ -292,7 +292,7 @@ class _CallReader:
         free_ns = np.where(before == NOWHERE, launched_ns, device.end_ns[before])
         ended_ns, slack_ns = device.end_ns[source], rounding_ns(self.linked.trace)
         contradicted = ended_ns > device.start_ns[target] + slack_ns
-        held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that held nothing up the times say nothing
+        held = ~contradicted & (ended_ns > np.maximum(launched_ns, free_ns))  # of waits that blocked nothing the times show nothing
         after = held & (device.start_ns[target] - ended_ns <= RIGHT_AFTER_NS)
         shown: dict[_Group, list[int]] = {}
         for r, *of_it in zip(read, contradicted.tolist(), held.tolist(), after.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Which device work every synchronisation waited for, by CUDA's own semantics.
+"""The device work that every synchronisation waited for, by CUDA's own semantics.
 
 A state machine over streams, events and calls. All calls of all threads are walked in order of their start (ties, as in integer us:
 by correlation id, which CUPTI gives out as calls begin). The state is the last op enqueued on each (device, stream), the ops that a
@@ -24,7 +24,7 @@ from graphlink.pairs import numbered_pairs
 from graphlink.tables import lookup, marked
 
 # At one call in this order: a device may run records and waits as ops of the stream (MTIA). The op that records is not part of what is
-# recorded, the one that waits is the first that is held up.
+# recorded, the one that waits is the first that is blocked.
 _RECORD, _WAIT, _READ, _LAUNCH, _SYNC, _BARE = range(6)
 
 # stream key -> (device row, FoundBy bits). One op a stream is enough: stream order implies the older ones.
@@ -33,7 +33,7 @@ Sources = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class CudaWaits:
-    """What was found, and what is known for sure.
+    """The waits that were found, and which of them are certain.
 
     ``told_call[c]``: rows say what call c waited for (perhaps nothing). ``told_op[k]``: the same for what device op k waited for.
     """
@@ -112,7 +112,7 @@ class _Walk:
         self.record_streams = self._record_streams(device_of)
 
     def _record_streams(self, device_of: dict[int, int]) -> dict[int, tuple[tuple[int, ...], int]]:
-        """{correlation of an awaited record: (possible stream keys, likeliest first; FoundBy bits)}
+        """Return {correlation of an awaited record: (possible stream keys, likeliest first; FoundBy bits)}
 
         A row gives the stream of the record but not its device, and stream numbers repeat on every device. An event belongs to one
         device: that of its Event Sync rows, or the only one that has the stream, or as ``device_of`` says. Else it may be any, the
@@ -142,7 +142,7 @@ class _Walk:
         return out
 
     def _agenda(self) -> tuple[list[int], list[int]]:
-        """(code, row) of all that happens, in order; a row is a call, a sync row for ``_WAIT`` and ``_SYNC``, or one of ``read``."""
+        """Return (code, row) of all that happens, in order; a row is a call, a sync row for ``_WAIT`` and ``_SYNC``, or one of ``read``."""
         calls, syncs = self.trace.calls, self.trace.syncs
         launching = np.flatnonzero(np.diff(np.asarray(self.first_op)) > 0)
         awaited = np.fromiter(self.record_streams, np.int64, len(self.record_streams))
@@ -182,7 +182,7 @@ class _Walk:
                 act[code](row)
 
     def _copied(self, op: int, call: int) -> Sources:
-        """What a copying call waits for: the copy, unless it is one from the host that was only staged; then what stands before it.
+        """Return what a copying call waits for: the copy, unless it is one from the host that was only staged; then what stands before it.
 
         "For transfers from pageable host memory to device memory, a stream sync is performed before the copy is initiated. The function
         will return once the pageable buffer has been copied to the staging memory" (CUDA driver API, "API synchronization behavior").
@@ -204,7 +204,7 @@ class _Walk:
         self.enqueued[op] = self.clock
 
     def _all_of(self, key: int, bits: int) -> Sources:
-        """What waits for everything enqueued on a stream so far waits for."""
+        """Return the sources of what waits for everything enqueued on a stream so far."""
         out = {k: (op, b | bits) for k, (op, b) in self.pending.get(key, {}).items()}
         if key in self.tail:
             out[key] = (self.tail[key], bits)
@@ -222,7 +222,7 @@ class _Walk:
         self.snapshot[correlation] = [self._all_of(key, bits) for key in keys]
 
     def _awaited(self, row: int, limit: Callable[[], int]) -> Sources | None:
-        """Sources of the record that a row names; None where it names none that was made in this recording.
+        """Return sources of the record that a row names; None where it names none that was made in this recording.
 
         Of streams on several devices it is the first whose work ended before ``limit``, when the wait was over.
         """
@@ -269,14 +269,14 @@ class _Walk:
         self._merge(self.pending.setdefault(key, {}), {k: v for k, v in sources.items() if k != key})
 
     def _next_start_ns(self, key: int, after_ns: int) -> int:
-        """When the first op starts that is launched onto a stream after a time."""
+        """Return the start of the first op that is launched onto a stream after a time."""
         launched, launches = self.launches
         op = launches.since(np.array([key]), np.array([after_ns]))[0]
         return np.iinfo(np.int64).max // 2 if op == NOWHERE else int(self.trace.device.start_ns[launched[op]])
 
     @cached_property
     def launches(self) -> tuple[I64, Neighbours]:
-        """The device rows that calls launched, and their neighbours by stream and start of the call."""
+        """Return the device rows that calls launched, and their neighbours by stream and start of the call."""
         launched = np.flatnonzero(self.linked.device_call != NOWHERE)
         return launched, Neighbours.of(self.stream_of[launched], self.trace.calls.start_ns[self.linked.device_call[launched]])
 

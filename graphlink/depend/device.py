@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphlink.depend.devicetime import LATE_NS, Delays, StreamOrder, delays, infer_events, ready_ns, stream_order
+from graphlink.depend.devicetime import LATE_NS, DelayNodes, StreamOrder, delays, infer_events, ready_ns, stream_order
 from graphlink.depend.enqueued import Enqueued
 from graphlink.depend.host import HostSide
 from graphlink.depend.latency import launch_latency_ns
@@ -24,7 +24,7 @@ class DeviceSide:
     """
 
     order: StreamOrder
-    delays: Delays
+    delays: DelayNodes
     latency_ns: I64
     delay_latency_ns: I64
     events: Waits
@@ -56,9 +56,8 @@ def device_side(linked: Linked, found: Dependencies, host: HostSide, gap_ns: int
 
 
 def _returned_ns(linked: Linked, host: HostSide) -> I64:
-    """When the launch call of each device row returned; NOWHERE where it has none, and where it waited or worked on after the launch:
-    what launching takes there is in its node.
-    """
+    """Return when the launch call of each device row returned; NOWHERE where it has none, and where it waited or worked on after the
+    launch: what launching takes there is in its node."""
     end_ns = linked.trace.calls.end_ns
     op = np.flatnonzero(host.launcher != NOWHERE)
     op = op[host.launched_ns[linked.device_call[op]] == end_ns[linked.device_call[op]]]
@@ -66,9 +65,8 @@ def _returned_ns(linked: Linked, host: HostSide) -> I64:
 
 
 def _conserved(linked: Linked, order: StreamOrder, ready: I64, start_ns: int) -> None:
-    """Every ns of a stream, from the start of the rank to its last op's end, is idle for what an op waited for, a start delay, or work: of
-    each op in this order from the end of the one before.
-    """
+    """Attribute all stream time: every ns of a stream, from the start of the rank to its last op's end, is idle for what an op waited for,
+    a start delay, or work: of each op in this order from the end of the one before."""
     device = linked.trace.device
     before_ns = np.where(order.before == NOWHERE, start_ns, order.end_ns[order.before])
     assert (np.minimum(ready, device.start_ns) >= before_ns).all(), "an op is ready before its stream is free"

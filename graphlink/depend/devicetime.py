@@ -36,7 +36,7 @@ class StreamOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays:
+class DelayNodes:
     """``device delay`` nodes in start order: ``row`` is the op whose stream they are on; ``after``: the delay before it, if they touch.
 
     ``releases``: for each device row the delay that ends where it starts, NOWHERE without one. ``heads``: the delay begins with the
@@ -108,7 +108,7 @@ def infer_events(linked: Linked, enqueued: Enqueued, ready: I64) -> Waits:
     return waits_of([(source, NOWHERE, op, FoundBy.INFERRED) for source, op in found])
 
 
-def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
+def delays(device: DeviceRows, ready: I64, gap_ns: int) -> DelayNodes:
     """Find start delays, small ones kept with their op, large ones as nodes that share no moment. Cost: O(n + late log late)."""
     late_ns = np.maximum(device.start_ns - ready, 0)
     late = np.flatnonzero(late_ns > gap_ns)
@@ -121,7 +121,7 @@ def delays(device: DeviceRows, ready: I64, gap_ns: int) -> Delays:
     table = np.array(pieces, np.int64).reshape(-1, 5)
     ends = {end: i for i, end in enumerate(table[:, 2].tolist())}
     releasing = np.array([ends[start] for start in device.start_ns[late].tolist()], np.int32)
-    return Delays(
+    return DelayNodes(
         row=table[:, 0].astype(np.int32),
         start_ns=table[:, 1],
         end_ns=table[:, 2],

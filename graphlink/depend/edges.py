@@ -19,6 +19,7 @@ class Edges:
 
     @staticmethod
     def of(kind: EdgeKind, source: I64 | I32, target: I64 | I32, found_by: U8 | int = 0) -> Edges:
+        """Make edges of one kind; ``found_by``: evidence of each, or of all."""
         n = len(source)
         bits = np.full(n, found_by, np.uint8) if isinstance(found_by, int) else found_by
         return Edges(source.astype(np.int64), target.astype(np.int64), np.full(n, kind, np.uint8), bits)
@@ -66,7 +67,7 @@ def number(start_ns: I64, rank: I64, edges: Edges, *, quick_rounds: int = QUICK_
 
 
 def _walk(start_ns: I64, edges: Edges) -> tuple[I64, I64]:
-    """(starts, level among nodes that start together) by one pass in topological order."""
+    """Return (starts, level among nodes that start together) by one pass in topological order."""
     count = len(start_ns)
     order = topological(edges.source, edges.target, np.arange(count))
     if len(order) < count:

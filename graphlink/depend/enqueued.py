@@ -1,4 +1,4 @@
-"""What can have been waited for at all, by the order of calls alone: needed where no row tells."""
+"""Device work that can have been waited for at all, by the order of calls alone: needed where no row shows it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from graphlink.depend.points import Blocked, Cuts
 from graphlink.depend.sleep import Sleeps, sleeps
 from graphlink.depend.spin import Spins, spins
 from graphlink.depend.threads import forward_backward
-from graphlink.depend.timeline import Elements, Marks, Neighbours, elements, marks
+from graphlink.depend.timeline import Elements, EulerTour, Neighbours, elements, marks
 from graphlink.link.call_roles import Role
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import concat, spread
@@ -101,12 +101,12 @@ def host_side(linked: Linked, comm: Communication, cuda: CudaWaits, found: Depen
     )
 
 
-def _places(tour: Marks, tid: I64, time_ns: I64) -> I64:
+def _places(tour: EulerTour, tid: I64, time_ns: I64) -> I64:
     """Return positions of times on threads, brought into the rank, and no later than the last mark of the thread."""
     return tour.within(tour.axis.clipped(tid, time_ns))
 
 
-def _blocked_from(linked: Linked, tour: Marks, blocking: I64, wait_ns: I64, launched_ns: I64) -> I64:
+def _blocked_from(linked: Linked, tour: EulerTour, blocking: I64, wait_ns: I64, launched_ns: I64) -> I64:
     """Return the position from which each of the ``blocking`` calls was blocked: one that launches, from when it had launched."""
     calls = linked.trace.calls
     launches = np.isin(blocking, linked.device_call)
@@ -114,7 +114,7 @@ def _blocked_from(linked: Linked, tour: Marks, blocking: I64, wait_ns: I64, laun
     return tour.axis.of(calls.tid[blocking], from_ns)
 
 
-def _launch_cuts(linked: Linked, el: Elements, tour: Marks, launched_ns: I64, blocked: Bool) -> Cuts:
+def _launch_cuts(linked: Linked, el: Elements, tour: EulerTour, launched_ns: I64, blocked: Bool) -> Cuts:
     """Return where each launching call had launched: a cut in any case where that was before it blocked or returned."""
     calls, axis = linked.trace.calls, tour.axis
     launching = np.unique(linked.device_call[linked.device_call != NOWHERE])
@@ -132,7 +132,7 @@ def _launchers(linked: Linked, el: Elements, nodes: HostNodes, launched_ns: I64)
 
 
 def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) -> I64:
-    """Calls that found their device work done, and behind which their thread launches before its next operator begins.
+    """Find the calls that found their device work done, and behind which their thread launches before its next operator begins.
 
     What is launched comes after what was awaited, but the ``sync`` edge starts at the next operator: so there is a cut behind them.
     """
@@ -149,11 +149,11 @@ def _finished(linked: Linked, found: Dependencies, el: Elements, blocked: Bool) 
 
 
 def _launched_ns(linked: Linked, blocked: Bool) -> I64:
-    """Up to when each call had launched: its end, with two exceptions.
+    """Return the time up to which each call had launched: its end, with two exceptions.
 
     A call that launches and then waits for it, as cudaMemcpy does, has launched before the wait, after what such calls take to
-    launch. A call that runs on beside what it launched (copies from pageable memory, staged by the host for milliseconds) had launched
-    it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
+    launch. A call that runs on in parallel with what it launched (copies from pageable memory, staged by the host for milliseconds) had
+    launched it by then; counted at the end of the call, the op would begin later than it did, a copy when it was in truth done.
     """
     calls, device = linked.trace.calls, linked.trace.device
     out = np.where(blocked, calls.start_ns, calls.end_ns)
@@ -168,7 +168,7 @@ def _launched_ns(linked: Linked, blocked: Bool) -> I64:
 
 
 def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
-    """How long each call takes to launch what it then waits for, no longer than until that began.
+    """Estimate how long each call takes to launch what it then waits for, no longer than until that began.
 
     It shows where the stream was idle; behind other work it is hidden, and taken to be the median of those: at another speed of the
     device it shows. Where no such call of the recording shows it, the median of all launches that show it; 0 where none does. What
@@ -187,7 +187,7 @@ def _setup_ns(linked: Linked, blocked: Bool, began_ns: I64) -> I64:
 
 
 def _span(linked: Linked, el: Elements) -> tuple[int, int]:
-    """Start of the earliest and end of the latest thing that is a node."""
+    """Return the start of the earliest and end of the latest thing that is a node."""
     rows, device = linked.trace.host, linked.trace.device
     starts: tuple[I64, ...] = (rows.start_ns, device.start_ns, el.start_ns)
     ends: tuple[I64, ...] = (rows.end_ns, device.end_ns, el.end_ns)

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, WAKING_NS
-from graphlink.depend.timeline import Elements, Marks
+from graphlink.depend.timeline import Elements, EulerTour
 from graphlink.link.askers import askers
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.tables import spread, take
@@ -19,11 +19,11 @@ WAIT_RANGE = "graphlink::wait"  # graphlink.capture records it around a wait for
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Of each host row the thread that asked for it and when: itself, where no other thread ran it (``elsewhere``).
+    """The origin of each host row: the thread that asked for it and when: itself, where no other thread ran it (``elsewhere``).
 
     ``start_ns``: of its nodes, as recorded, but for rows that gloo's threads took up before one that was asked for earlier: that one
     counts from 1 ns before, since simulators tell collectives by their order. ``behind``: the row that the same thread of gloo's was
-    still running when this one was asked for, ``NOWHERE`` where none. ``delay_ns``: from when neither held it back to ``start_ns``.
+    still running when this one was asked for, ``NOWHERE`` where none. ``delay_ns``: from when neither delayed it to ``start_ns``.
     """
 
     tid: I64
@@ -65,7 +65,7 @@ class HostCommWaits:
     late_ns: int
 
 
-def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: Marks) -> HostCommWaits:
+def host_comm_waits(linked: Linked, comm: Communication, begun: Asked, el: Elements, marks: EulerTour) -> HostCommWaits:
     """Find waits for host-side communication.
 
     Host time in which nothing nested ran and which ends at most 50 us after a receive or collective ended was a wait for it.

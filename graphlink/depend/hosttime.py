@@ -8,7 +8,7 @@ import numpy as np
 
 from graphlink.depend.points import Blocked, Cuts, Points, points
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Axis, Elements, Marks
+from graphlink.depend.timeline import Axis, Elements, EulerTour
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, NodeKind
 from graphlink.tables import spread
 
@@ -49,7 +49,7 @@ class HostNodes:
         return found.astype(np.int32)
 
 
-def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
+def host_nodes(el: Elements, marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> HostNodes:
     """Make the nodes of all threads; ``blocked`` must be disjoint and in order. Cost: O(n log n)."""
     p = points(marks, blocked, cuts, sleeps, gap_ns)
     following = np.where(p.last, p.at_ns, np.append(p.at_ns[1:], p.at_ns[-1:]))
@@ -91,7 +91,7 @@ def host_nodes(el: Elements, marks: Marks, blocked: Blocked, cuts: Cuts, sleeps:
 
 
 def _asleep(p: Points) -> Bool:
-    """Points behind which the thread is asleep: from where it falls to where a node opens."""
+    """Mark the points behind which the thread is asleep: from where it falls to where a node opens."""
     changes = np.where(p.falls, 1, np.where(p.opens, 0, -1))
     at = np.maximum.accumulate(np.where(changes >= 0, np.arange(len(changes)), 0))
     out: Bool = changes[at] == 1
@@ -99,7 +99,7 @@ def _asleep(p: Points) -> Bool:
 
 
 def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32) -> I64:
-    """Time inside the op itself: what another node carries of it (a folded rest) counts for the op's own node."""
+    """Return the time inside the op itself: what another node carries of it (a folded rest) counts for the op's own node."""
     whose = np.where((kind[node] == NodeKind.HOST_GAP) | (p.owner == element[node]), node, first[p.owner])
     # A gap's time is its own; time between ops that was folded into the op before is nobody's.
     counts = (p.owner != NOWHERE) | (kind[node] == NodeKind.HOST_GAP)
@@ -107,7 +107,7 @@ def _self_ns(p: Points, node: I64, own: I64, element: I32, kind: U8, first: I32)
 
 
 def _wait_ns(blocked: Blocked, first: I32, at_ns: I64) -> I64:
-    """Waits, at the node of the op that waited; between ops (host-side communication) at the node that carries the time."""
+    """Return the waits, at the node of the op that waited; between ops (host-side communication) at the node that carries the time."""
     carrying = np.searchsorted(at_ns, blocked.from_ns, side="right") - 1
     node = np.where(blocked.element == NOWHERE, carrying, first[blocked.element]) if len(first) else carrying
     return np.bincount(node, blocked.until_ns - blocked.from_ns, len(at_ns)).astype(np.int64)

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from graphlink.depend.hta_feed import choices, device_feed, frame, sync_calls, windows
-from graphlink.model import I32, I64, NOWHERE, FoundBy, Trace, Waits
+from graphlink.depend.hta_feed import HtaFrame, choices, device_feed, frame, sync_calls, windows
+from graphlink.model import I32, I64, NOWHERE, FoundBy, SyncKind, Trace, Waits
 
 WINDOW_ROWS = 500_000  # about 0.2 GB in HTA where 5 % are sync rows; another window costs 50 ms and more with many streams
 NO_ROWS = (
@@ -41,7 +41,8 @@ def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, win
     """
     if not len(trace.syncs.kind):
         return _waits([]), [NO_ROWS]
-    call, record, placed = sync_calls(trace)
+    call, record = sync_calls(trace)
+    placed = (call != NOWHERE) & (trace.syncs.stream_known | np.isin(trace.syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT)))
     lone = int((call == NOWHERE).sum())
     left_out = {
         "cuda_sync row without its call": lone,
@@ -55,13 +56,13 @@ def hta_waits(trace: Trace, device_call: I32, limit_events: int = 2_000_000, win
     for device in np.unique(trace.syncs.device[placed]).tolist():
         sync = np.flatnonzero((trace.syncs.device == device) & placed)
         feed = device_feed(trace, device_call, device, sync, call[sync], record[sync])
-        for window, (op, syncs, records) in zip(cut, choices(feed, cut), strict=True):
-            if not len(syncs) or not len(op):
+        for window, choice in zip(cut, choices(feed, cut), strict=True):
+            if not len(choice.sync) or not len(choice.op):
                 continue  # nothing to be found
             if window.events > limit_events:
                 skipped[window.name] = window.events
                 continue
-            outcome = _run(*frame(feed, op, syncs, records))
+            outcome = _run(frame(feed, choice))
             if isinstance(outcome, str):
                 failures.setdefault(outcome, []).append((window.name, device))
             else:
@@ -97,12 +98,12 @@ def _waits(edges: list[Waits]) -> Waits:
     return Waits(source, call, device_op, np.full(len(source), FoundBy.HTA, np.uint8))
 
 
-def _run(symbols: list[str], columns: dict[str, I64], device_op: I64, call: I64) -> Waits | str:
-    """One run of HTA: its edges, or why there are none to be had."""
+def _run(frame: HtaFrame) -> Waits | str:
+    """Run HTA once: return its edges, or why there are none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of HTA's import and of pandas in it
-            pairs = _sync_pairs(symbols, columns)
+            pairs = _sync_pairs(frame.symbols, frame.columns)
     except Exception as error:  # noqa: BLE001 - HTA raises whatever its pandas queries raise, and none of it may end the run
         first_line = (str(error).splitlines() or [""])[0]
         return f"HTA failed with {type(error).__name__}: {first_line[:200]}".rstrip(": ")
@@ -110,15 +111,15 @@ def _run(symbols: list[str], columns: dict[str, I64], device_op: I64, call: I64)
         return "HTA returned None instead of a graph"
     source, target = pairs.T
     return Waits(
-        source=device_op[source].astype(np.int32),
-        call=call[target].astype(np.int32),
-        device_op=device_op[target].astype(np.int32),
+        source=frame.device_op[source].astype(np.int32),
+        call=frame.call[target].astype(np.int32),
+        device_op=frame.device_op[target].astype(np.int32),
         found_by=np.full(len(pairs), FoundBy.HTA, np.uint8),
     )
 
 
 def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
-    """Positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
+    """Return the positions (source, target) of the SYNC edges, shape (n, 2), or None where HTA returned None."""
     import hta.analyzers.critical_path_analysis as cpa
     import pandas as pd
     from hta.common.trace import Trace as HtaTrace
@@ -142,7 +143,7 @@ def _sync_pairs(symbols: list[str], columns: dict[str, I64]) -> I64 | None:
 
 @contextmanager
 def _alone(cpa: Any, pd: Any) -> Iterator[None]:
-    """HTA reduced to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the end."""
+    """Reduce HTA to nodes and kernel loop, its logger silent and without garbage collection; all of it put back at the end."""
 
     def construct(graph: Any) -> None:
         graph._create_event_nodes()

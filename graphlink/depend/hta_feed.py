@@ -29,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
-from graphlink.model import I32, I64, NOWHERE, U8, Bool, SyncKind, Trace
+from graphlink.model import I32, I64, NOWHERE, U8, SyncKind, Trace
 from graphlink.tables import lookup, spread
 
 SYMBOLS = ("cpu_op", "cuda_runtime", "launch", "kernel", "cuda_sync", "cudaLaunchKernel", "sync call")
@@ -47,7 +48,7 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TraceWindow:
     """A stretch of a trace from ``start_ns`` to the next one's, with ``events`` device rows and calls that start in it."""
 
     name: str
@@ -55,13 +56,13 @@ class Window:
     events: int
 
 
-def windows(trace: Trace, size: int) -> tuple[Window, ...]:
+def windows(trace: Trace, size: int) -> tuple[TraceWindow, ...]:
     """Cut a trace of more than ``size`` device, call and sync rows at ProfilerStep starts; a smaller one stays whole.
 
     As many steps go into a window as fit into ``size``; one step is never cut, nor is a trace without marks. O(marks * log rows).
     """
     device, calls, syncs, host = trace.device, trace.calls, trace.syncs, trace.host
-    whole = Window("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
+    whole = TraceWindow("the whole trace", _EARLIEST, len(device.start_ns) + len(calls.start_ns))
     if whole.events + len(syncs.start_ns) <= size:
         return (whole,)
     step_names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep#")]
@@ -79,28 +80,27 @@ def windows(trace: Trace, size: int) -> tuple[Window, ...]:
         if rows[i + 1] - rows[cuts[-1]] > size and rows[i] > rows[cuts[-1]]:
             cuts.append(i)
     cuts.append(len(rows) - 1)
-    return tuple(Window(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts))
+    return tuple(TraceWindow(f"{names[a]} to {names[b]}", int(bounds[a]), int(events[b] - events[a])) for a, b in pairwise(cuts))
 
 
-def sync_calls(trace: Trace) -> tuple[I32, I32, Bool]:
+def sync_calls(trace: Trace) -> tuple[I32, I32]:
     """Join sync rows with their calls by correlation; of several calls with one id the outermost. O(n log n).
 
-    Returns (call, record, placed) of each sync row: the call that made it and the cudaEventRecord that it waits for, rows of
-    ``trace.calls`` or ``NOWHERE``; and whether HTA can place it: not without its call, nor a stream synchronisation or wait of an unknown
-    stream.
+    Returns (call, record) of each sync row: the call that made it and the cudaEventRecord that it waits for, rows of ``trace.calls`` or
+    ``NOWHERE``.
     """
     calls, syncs = trace.calls, trace.syncs
     recorders = [i for i, text in enumerate(trace.strings) if "EventRecord" in text]
     records = np.flatnonzero(np.isin(calls.name, recorders))
     record = np.append(records, NOWHERE)[lookup(calls.correlation[records], syncs.record)]
     call = lookup(calls.correlation, syncs.correlation).astype(np.int32)
-    placed = (call != NOWHERE) & (syncs.stream_known | np.isin(syncs.kind, (SyncKind.DEVICE, SyncKind.EVENT)))
-    return call, np.where(syncs.record_known, record, NOWHERE).astype(np.int32), placed
+    return call, np.where(syncs.record_known, record, NOWHERE).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeed:
-    """What of one device can be fed. Streams and threads are numbered from 0; ranks from 1, unique over all five rank columns."""
+    """The rows of one device that can be fed to HTA. Streams and threads are numbered from 0; ranks from 1, unique over all five rank
+    columns."""
 
     op: I32  # rows of trace.device, by start
     op_ns: I64
@@ -162,14 +162,22 @@ def _dense(*columns: I64) -> list[I64]:
 
 
 def _ranks(*columns: I64) -> list[I64]:
-    """Ranks from 1 over all columns together; ties in order of column, then row."""
+    """Return ranks from 1 over all columns together; ties in order of column, then row."""
     order = np.argsort(np.concatenate(columns), kind="stable")
     rank = spread(len(order), order, np.arange(1, len(order) + 1))
     return np.split(rank, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> Iterator[tuple[I64, I64, I64]]:
-    """Yield what of ``feed`` goes into each window (see above): ascending positions of device rows, sync rows and records.
+class Choice(NamedTuple):
+    """Ascending positions in a ``DeviceFeed`` of device rows, sync rows and records."""
+
+    op: I64
+    sync: I64
+    record: I64
+
+
+def choices(feed: DeviceFeed, cut: tuple[TraceWindow, ...]) -> Iterator[Choice]:
+    """Yield what of ``feed`` goes into each window (see above).
 
     O(n log n + Context Sync rows * streams * log n).
     """
@@ -190,7 +198,7 @@ def choices(feed: DeviceFeed, cut: tuple[Window, ...]) -> Iterator[tuple[I64, I6
     op = split(near_op, sync_window[near_sync])
     for ops, syncs in zip(op, sync, strict=True):
         record = np.unique(feed.sync_record[syncs])
-        yield np.unique(ops), syncs, record[record >= 0]
+        yield Choice(np.unique(ops), syncs, record[record >= 0])
 
 
 def _next_op(feed: DeviceFeed) -> I64:
@@ -228,12 +236,22 @@ def _candidates(feed: DeviceFeed, next_op: I64) -> tuple[I64, I64]:
     return sync[op != NOWHERE], op[op != NOWHERE]
 
 
-def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> tuple[list[str], dict[str, I64], I64, I64]:
-    """Lay out what ``choices`` chose as HTA's frame: device rows, their launches, sync rows, their calls, records. All columns int64.
+class HtaFrame(NamedTuple):
+    """Rows as HTA takes them: ``symbols`` by number, and ``columns`` of int64.
 
-    Returns (symbols, columns, device_op, call). Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing";
-    it is row ``device_op[p]`` of ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
+    Position p is row ``p - 1`` of the columns, as HTA takes position 0 for "partner missing"; it is row ``device_op[p]`` of
+    ``trace.device``, ``call[p]`` of ``trace.calls``, or NOWHERE.
     """
+
+    symbols: list[str]
+    columns: dict[str, I64]
+    device_op: I64
+    call: I64
+
+
+def frame(feed: DeviceFeed, choice: Choice) -> HtaFrame:
+    """Lay out ``choice`` for HTA: device rows, their launches, sync rows, their calls, records."""
+    op, sync, record = choice
     kinds = feed.sync_kind[sync]
     waits = kinds == SyncKind.STREAM_WAIT
     # HTA looks for waits and records by name and fails on an empty selection: no name without a row.
@@ -285,4 +303,4 @@ def frame(feed: DeviceFeed, op: I64, sync: I64, record: I64) -> tuple[list[str],
     }
     device_op = column(feed.op[op], NOWHERE, NOWHERE, NOWHERE, NOWHERE)
     call = column(NOWHERE, NOWHERE, NOWHERE, feed.sync_call[sync], NOWHERE)
-    return names, columns, np.append(NOWHERE, device_op), np.append(NOWHERE, call)
+    return HtaFrame(names, columns, np.append(NOWHERE, device_op), np.append(NOWHERE, call))

@@ -141,7 +141,8 @@ class _OpsByEnd:
         return self._one_of(candidates, call, usual)
 
     def _one_of(self, ended: list[tuple[int, int]], call: _Call, band: Mode) -> int | None:
-        """The last of them; where another may be it as well, the one that the calling thread launched, if waking is as quick as usual."""
+        """Choose the last of them; where another may be it as well, the one that the calling thread launched, if waking is as quick as
+        usual."""
         best, last_ns = ended[0]
         spread_ns = band.most_ns - band.least_ns
         usual = spread_ns <= USUAL.most_ns - USUAL.least_ns
@@ -153,12 +154,12 @@ class _OpsByEnd:
         return own[0] if len(own) == 1 else None
 
     def since_ns(self, call: _Call) -> int:
-        """Return from when on an op that ended can have held the call up at all."""
+        """Return the time from which on an op that ended can have blocked the call at all."""
         before = call.last - LATEST_OPS
         return max(call.start_ns, call.end_ns - LATEST_NS, self.ends[before] if before >= 0 else call.start_ns)
 
     def candidates(self, call: _Call, since_ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return (row, end) of ops that may have held the call up and ended in it, after ``since_ns``, last first.
+        """Return (row, end) of ops that may have blocked the call and ended in it, after ``since_ns``, last first.
 
         Those by themselves, and those because a stream may have been made to wait for them.
         """
@@ -187,7 +188,8 @@ class _OpsByEnd:
 
 
 def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> dict[int, tuple[Mode, ...]]:
-    """{name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the default.
+    """Return {name of call: where its lags lie}: the mode of its own lags, that of all calls if half of its own lie there, else the
+    default.
 
     A mode that lies beyond the default replaces it, another one goes before it. Where most lags of 3 or more are longer than the
     default allows, it is not that of this machine, and nothing explains such calls.
@@ -210,9 +212,8 @@ def _bands(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, askin
 
 
 def _lags(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking: list[_Call]) -> tuple[I64, I64, NDArray[np.float64]]:
-    """(name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been held up, from what
-    held them up, of the others from the last op that may have.
-    """
+    """Return (name of the call, lag, how dense the ends of ops are that may be it): of calls that are known to have been blocked, from what
+    blocked them, of the others from the last op that may have."""
     calls = linked.trace.calls
     told, told_ns = _told_lags(linked, cuda)
     seen: list[tuple[int, int, float]] = []
@@ -228,7 +229,7 @@ def _lags(linked: Linked, cuda: CudaWaits, search: _OpsByEnd, asked: I64, asking
 
 
 def _launched_last(linked: Linked, cuda: CudaWaits, call: I64) -> I64:
-    """The device row that the thread of each call launched last before it, NOWHERE without one."""
+    """Return the device row that the thread of each call launched last before it, NOWHERE without one."""
     tid = linked.trace.calls.tid
     row = np.flatnonzero(linked.device_call != NOWHERE)
     launches = Neighbours.of(tid[linked.device_call[row]], cuda.launch_rank[row])
@@ -236,7 +237,8 @@ def _launched_last(linked: Linked, cuda: CudaWaits, call: I64) -> I64:
 
 
 def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
-    """(call, lag) of the synchronisation calls that are known to have been held up, and returned after what held them up had ended."""
+    """Return (call, lag) of the synchronisation calls that are known to have been blocked, and returned after what blocked them had
+    ended."""
     calls, waits = linked.trace.calls, cuda.waits
     host = waits.call != NOWHERE
     ended_ns = np.zeros(len(calls.start_ns), np.int64)
@@ -247,7 +249,7 @@ def _told_lags(linked: Linked, cuda: CudaWaits) -> tuple[I64, I64]:
 
 
 def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
-    """(copy, call) of asynchronous copies to pageable host memory that held up their call: by CUDA it returns when they are done.
+    """Return (copy, call) of asynchronous copies to pageable host memory that blocked their call: by CUDA it returns when they are done.
 
     However long ago they ended: the host may go on copying out of a buffer of the driver's (in a real trace for up to 1.3 ms). One that
     began less than ``UNSURE_NS`` before the return may have begun after it (in real traces they do 7 us and more before), and where
@@ -267,7 +269,7 @@ def _pageable_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tup
 
 
 def _staged_copies(linked: Linked, cuda: CudaWaits, slack_ns: int) -> list[tuple[int, int]]:
-    """(op before it on its stream, call) of asynchronous copies from pageable host memory that began inside their call.
+    """Return (op before it on its stream, call) of asynchronous copies from pageable host memory that began inside their call.
 
     Such a copy (of more than 64 KiB; smaller ones are taken into the call's arguments) first waits for its stream, then the host stages
     what the device copies (CUDA, "API synchronization behavior"). In one recording all 15 that found their stream busy began 2 to 9 us

@@ -1,7 +1,7 @@
-"""How long after its launch call a device op begins where nothing else holds it up: taken from the recording itself.
+"""Launch latency: the time from a launch call to the start of its device op where nothing else delays it, taken from the recording itself.
 
 It runs from the **end** of the call, to which it is steadier than to its start: half of the launches on idle streams lie within 0.2 to
-1.0 us of each other, measured from the start of the call within 0.8 to 6 (docs/edges.md). And it runs beside the earlier work of the
+1.0 us of each other, measured from the start of the call within 0.8 to 6 (docs/edges.md). And it overlaps the earlier work of the
 stream, not after it: the device fetches a launch while it still works on the one before.
 """
 
@@ -17,7 +17,7 @@ from graphlink.model import I64, NOWHERE, Bool, DeviceRows
 FEW: Final = 10  # launches on idle streams, below which they do not say what is usual
 DEFAULT_NS: Final = 2_000  # 1 to 3 us on eight of the eleven recordings that show theirs
 NEAR_NS: Final = 10_000  # how far from the mode a latency may be
-MOST_NS: Final = 100_000  # what takes longer is no latency: something held all of these ops up
+MOST_NS: Final = 100_000  # what takes longer is no latency: something delayed all of these ops
 
 
 def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) -> I64:
@@ -40,14 +40,14 @@ def launch_latency_ns(device: DeviceRows, returned_ns: I64, busy_until_ns: I64) 
 
 
 def _by_kind(device: DeviceRows) -> list[Bool]:
-    """The rows of each device, then those of each of its kinds."""
+    """Group device rows: those of each device, then those of each of its kinds."""
     numbers = np.unique(device.device).tolist()
     of_device = [device.device == number for number in numbers]
     return [*of_device, *(mine & (device.kind == kind) for mine in of_device for kind in np.unique(device.kind[mine]).tolist())]
 
 
 def _usual_ns(after_ns: I64) -> int | None:
-    """The median of the latencies around their mode; None where they are too few, or no latencies."""
+    """Return the median of the latencies around their mode; None where they are too few, or no latencies."""
     if len(after_ns) < FEW:
         return None
     around = after_ns[np.abs(after_ns - _mode(np.sort(after_ns))) <= NEAR_NS]
@@ -58,7 +58,8 @@ def _usual_ns(after_ns: I64) -> int | None:
 
 
 def _mode(ascending: I64) -> int:
-    """The half-sample mode: the shortest interval that holds half of the values, and in it again, until three are left or all are equal.
+    """Estimate the half-sample mode: the shortest interval that holds half of the values, and in it again, until three are left or all are
+    equal.
 
     (Robertson and Cryer 1974.) Up to half of the values may be anything, which a mean does not bear; ops that start long after their
     launch for a reason that is not recorded are many in some recordings. Cost: O(n).

@@ -25,7 +25,7 @@ from graphlink.tables import begins, concat, spread, take
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What survived. All columns of a group are parallel.
+    """The dependencies that remain. All columns of a group are parallel.
 
     ``host``: every true wait of a call, for the part after the cut; ``device``: waits of device ops. ``sync_source``, ``sync_target``: the
     edges to the next operator (a host row). ``rejected``: waits that rows name exactly, and that by the recorded times cannot be true.
@@ -88,7 +88,7 @@ def _unique_pairs(sources: tuple[Waits, ...]) -> Waits:
 
 
 def _reject(linked: Linked, cuda: CudaWaits, pairs: Waits) -> U8:
-    """Reason of each pair, 0 where it may be true."""
+    """Return the reason of each pair, 0 where it may be true."""
     trace = linked.trace
     device, calls = trace.device, trace.calls
     slack_ns = rounding_ns(trace)
@@ -123,7 +123,7 @@ def operator_after(linked: Linked, tid: I64, time_ns: I64) -> I32:
 
 
 def _older_of_stream(linked: Linked, pairs: Waits, mask: Bool, target: I32) -> I64:
-    """Pairs among ``mask`` whose target has an edge from a later op of the source's stream, too."""
+    """Find the pairs among ``mask`` whose target has an edge from a later op of the source's stream, too."""
     device = linked.trace.device
     at = np.flatnonzero(mask & (target != NOWHERE))
     source = pairs.source[at]

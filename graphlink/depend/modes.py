@@ -1,4 +1,4 @@
-"""How long waking takes on the machine of a recording: the mode of its lags, where it shows one.
+"""The time that waking takes on the machine of a recording: the mode of its lags, where it shows one.
 
 A lag runs from the end of what was waited for to where the waiting ended. What it is depends on the machine and on how it waits
 (in real recordings 3 to 12 us where a call spins, 117 to 160 us where it blocks), so no constant holds. A wrong source shows as lags
@@ -57,7 +57,7 @@ def mode_of(lag_ns: I64, chance_per_ns: NDArray[np.float64]) -> Mode | None:
 
 
 def _beyond_chance(n: int, of: int, by_chance: float) -> bool:
-    """Do ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would?
+    """Tell whether ``n`` of ``of`` lags lie in a band for a reason, where ``by_chance`` would anyway.
 
     Those that lie elsewhere for none leave by_chance / of of them in it: n = real + (of - real) * by_chance / of. How seldom n are by
     chance is Chernoff's bound of the binomial, which holds for lags of unequal chances, too (Hoeffding 1956).

@@ -1,4 +1,4 @@
-"""Where on each thread a host node opens: at the elements' own marks, and at the cuts.
+"""The points at which host nodes open on each thread: at the elements' own marks, and at the cuts.
 
 Cuts (CONTRACT, "Host time")
   (a) after a launch call, when more than 5 us follow before the thread's next node, or inside it, where its op had begun;
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.depend.sleep import Sleeps
-from graphlink.depend.timeline import Marks, covered_before
+from graphlink.depend.timeline import EulerTour, covered_before
 from graphlink.model import I32, I64, NOWHERE, Bool
 from graphlink.tables import take
 
@@ -81,7 +81,7 @@ class Points:
 _EARLY, _MARK, _FALL, _WAKE, _CUT, _LAUNCH = range(6)  # order of points at one time behind one mark
 
 
-def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
+def points(marks: EulerTour, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: int) -> Points:
     """Find all points, with the nodes that open. Cost: O(n log n)."""
     kind, at_ns, segment, sleep = _collect(marks, cuts, sleeps)
     order = np.lexsort((kind, at_ns, segment))
@@ -102,8 +102,8 @@ def points(marks: Marks, blocked: Blocked, cuts: Cuts, sleeps: Sleeps, gap_ns: i
     return Points(at_ns, owner, opens, sleep, falls, begins, last)
 
 
-def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
-    """(kind, position, mark it lies behind, row of Sleeps), unsorted."""
+def _collect(marks: EulerTour, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I32]:
+    """Collect (kind, position, mark it lies behind, row of Sleeps), unsorted."""
     axis = marks.axis
     heads = marks.bounds[:-1]
     awake = ~np.isin(axis.tids, sleeps.tid[sleeps.first == 1])
@@ -134,7 +134,7 @@ def _collect(marks: Marks, cuts: Cuts, sleeps: Sleeps) -> tuple[I64, I64, I64, I
 
 
 def _next(at_ns: I64, stops: Bool, last: Bool) -> I64:
-    """The position of the next stop behind each point, of its thread's last point where there is none."""
+    """Return the position of the next stop behind each point, of its thread's last point where there is none."""
     n = len(at_ns)
     candidates = np.where(stops | last, np.arange(n), n - 1)
     following = np.minimum.accumulate(candidates[::-1])[::-1]
@@ -142,7 +142,7 @@ def _next(at_ns: I64, stops: Bool, last: Bool) -> I64:
 
 
 def _open_launches(opens: Bool, at_ns: I64, next_ns: I64, launch: Bool, thread: I64) -> None:
-    """Rule (a), from the last launch to the first, as a later cut is the next node of an earlier one."""
+    """Apply rule (a), from the last launch to the first, as a later cut is the next node of an earlier one."""
     where = np.flatnonzero(launch)
     cut_ns, cut_thread = 0, -1
     accepted: list[int] = []
@@ -156,7 +156,8 @@ def _open_launches(opens: Bool, at_ns: I64, next_ns: I64, launch: Bool, thread: 
 
 
 def _pass_on(opens: Bool, sleep: I32, at_ns: I64, thread: I64) -> None:
-    """A thread that wakes right into its next element needs no node in between: that element's node is the one released."""
+    """Pass releases on: a thread that wakes right into its next element needs no node in between: that element's node is the one
+    released."""
     wake = np.flatnonzero(sleep[:-1] != NOWHERE)
     into = wake[opens[wake + 1] & (at_ns[wake + 1] == at_ns[wake]) & (thread[wake + 1] == thread[wake])]
     sleep[into + 1] = sleep[into]

@@ -1,4 +1,4 @@
-"""Which idle threads were asleep, and what on another thread woke them (CONTRACT, "Host time").
+"""Idle threads that were asleep, and what on another thread woke them (CONTRACT, "Host time").
 
 A thread that is idle for 100 us or more outside any cpu_op and call was asleep if another thread was active until it woke, and that
 one then sleeps, or slept when this one fell asleep. (20 us would invent edges, 500 us would miss some.)
@@ -32,7 +32,7 @@ LATEST_NS = 10_000_000  # a mode beyond it is none of waking
 
 @dataclass(frozen=True, slots=True)
 class Sleeps:
-    """One entry a sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
+    """One entry per sleep: thread ``tid`` slept over [from_ns, until_ns), released by what ran on ``by_tid`` until ``release_ns``.
 
     ``release_ns`` <= ``until_ns``; the time between them is awake. ``cut``: the other thread goes idle at ``release_ns``.
     ``first``: the thread's first row had not begun yet.
@@ -107,7 +107,8 @@ def _soon(s: Sleeps) -> Bool:
 
 
 def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until: int, next_ns: int) -> _Release | None:
-    """Of the threads that may have woken one that was idle over [idle_from, idle_until) the last active; idle again at ``next_ns``."""
+    """Find the thread that woke each idle one: of those that may have woken one that was idle over [idle_from, idle_until) the last active;
+    idle again at ``next_ns``."""
     best: _Release | None = None
     engine, forward = threads[tid].in_engine(idle_until, idle_until + 1), threads[tid].forward_of(idle_until, next_ns)
     for other, b in threads.items():
@@ -131,13 +132,13 @@ def _woken_by(threads: dict[int, _Thread], tid: int, idle_from: int, idle_until:
 
 
 def _sleeps_at(b: _Thread, time_ns: int, *, falling: bool) -> bool:
-    """Is b idle at this time; ``falling``: or has just woken, when another falls asleep as it hands over."""
+    """Tell whether b is idle at this time; ``falling``: or has just woken, when another falls asleep as it hands over."""
     at = bisect_right(b.idle_from, time_ns) - 1
     return at >= 0 and (b.idle_until[at] > time_ns or (falling and b.idle_until[at] == time_ns))
 
 
 def _threads(linked: Linked, el: Elements, autograd: tuple[I32, I32], rank_start_ns: int, rank_end_ns: int) -> dict[int, _Thread]:
-    """Active and idle intervals of each thread that has elements.
+    """Return active and idle intervals of each thread that has elements.
 
     Active: cpu_ops, calls, and the moments when annotations begin or end. Calls may reach beyond the rank, which ends with its nodes.
     """

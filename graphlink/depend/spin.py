@@ -7,7 +7,7 @@ to 100 us after the end have in the silence).
 
 A host that goes on before the op ends (it sees what the kernel wrote while that cleans up) waited for a moment inside it, which is no
 node's end. Then the host from the op's end on depends on the op; what it did before, for 100 us at most, on what the op itself had to
-wait for. A replay runs that little work early, and is exact again where the op ends. Coincidences that nothing bears out are untold.
+wait for. A replay runs that little work early, and is exact again where the op ends. Coincidences that nothing confirms are not reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphlink.depend.devicetime import stream_order
 from graphlink.depend.merge import Dependencies
 from graphlink.depend.points import Blocked
 from graphlink.depend.sleep import ASLEEP_NS, Sleeps
-from graphlink.depend.timeline import Axis, Elements, Marks, Neighbours
+from graphlink.depend.timeline import Axis, Elements, EulerTour, Neighbours
 from graphlink.model import I32, I64, NOWHERE, Bool, Linked
 from graphlink.pairs import numbered_pairs
 from graphlink.tables import spread, take
@@ -38,7 +38,7 @@ _LEAST_CHANCE: Final = 0.2  # a coincidence in a silence that is not much longer
 class Spins:
     """Over each stretch of ``blocked`` the host waited for device row ``source``, which ended at ``ended_ns`` on the axis of the marks.
 
-    ``before``: what ``source`` itself had to wait for longest, where that held the host up, and the wait was over before ``source`` ended;
+    ``before``: what ``source`` itself had to wait for longest, where that blocked the host, and the wait was over before ``source`` ended;
     else NOWHERE.
     ``untold``: other silences that ended as a device op ended, of ``untold_ns``.
     """
@@ -51,7 +51,7 @@ class Spins:
     untold_ns: int
 
 
-def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept: Sleeps) -> Spins:
+def spins(linked: Linked, found: Dependencies, el: Elements, marks: EulerTour, slept: Sleeps) -> Spins:
     """Find waits that poll. Cost: O(n log n)."""
     silent, op = _behind_launches(linked, el, marks, _silences(linked, marks, slept))
     device, axis = linked.trace.device, marks.axis
@@ -77,7 +77,7 @@ def spins(linked: Linked, found: Dependencies, el: Elements, marks: Marks, slept
 
 
 def _awake(axis: Axis, slept: Sleeps, from_ns: I64, until_ns: I64) -> Bool:
-    """Is no time of each [from, until) asleep?"""
+    """Tell whether no time of each [from, until) is asleep."""
     known = axis.has(slept.tid)
     falls, wakes = axis.of(slept.tid[known], slept.from_ns[known]), axis.of(slept.tid[known], slept.until_ns[known])
     order = np.argsort(falls, kind="stable")
@@ -85,8 +85,8 @@ def _awake(axis: Axis, slept: Sleeps, from_ns: I64, until_ns: I64) -> Bool:
     return np.append(wakes[order], -1)[last] <= from_ns
 
 
-def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> Blocked:
-    """Stretches of 100 us and more inside an op, without any mark or call and not asleep."""
+def _silences(linked: Linked, marks: EulerTour, slept: Sleeps) -> Blocked:
+    """Find stretches of 100 us and more inside an op, without any mark or call and not asleep."""
     calls, axis = linked.trace.calls, marks.axis
     n = len(marks.at_ns)
     at = np.flatnonzero((np.diff(marks.at_ns) >= ASLEEP_NS) & (marks.owner[: n - 1] != NOWHERE)) if n else np.zeros(0, np.int64)
@@ -105,8 +105,8 @@ def _silences(linked: Linked, marks: Marks, slept: Sleeps) -> Blocked:
     return take(Blocked(owner, starts, ends), _awake(axis, slept, starts, ends))
 
 
-def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: Blocked) -> tuple[Blocked, I32]:
-    """(silences, the device op that the thread launched last before each); those without one inside the silent op are left out."""
+def _behind_launches(linked: Linked, el: Elements, marks: EulerTour, silent: Blocked) -> tuple[Blocked, I32]:
+    """Return (silences, the device op that the thread launched last before each); those without one inside the silent op are left out."""
     calls, axis = linked.trace.calls, marks.axis
     row = np.flatnonzero(linked.device_call != NOWHERE)
     row = row[axis.has(calls.tid[linked.device_call[row]])]
@@ -118,7 +118,7 @@ def _behind_launches(linked: Linked, el: Elements, marks: Marks, silent: Blocked
 
 
 def _again(linked: Linked, el: Elements, element: I32, op: I32, near: Bool, against: Bool, chance: NDArray[np.float64]) -> Bool:
-    """Which silences belong to an (element, device op) by name that is silent like this again and again."""
+    """Mark the silences that belong to an (element, device op) by name that is silent like this again and again."""
     rows, device = linked.trace.host, linked.trace.device
     row = el.row[element]
     name = np.where(row == NOWHERE, NOWHERE, rows.name[row] if len(rows.name) else NOWHERE)
@@ -132,7 +132,7 @@ def _again(linked: Linked, el: Elements, element: I32, op: I32, near: Bool, agai
 
 
 def _before(linked: Linked, found: Dependencies) -> I32:
-    """What each device op had to wait for longest: the op before on its stream, or a source of its events."""
+    """Find what each device op had to wait for longest: the op before on its stream, or a source of its events."""
     device = linked.trace.device
     before = stream_order(device).before.copy()
     order = np.argsort(device.end_ns[found.device.source], kind="stable")

@@ -44,7 +44,7 @@ def _from_flows(linked: Linked) -> tuple[I32, I32]:
 
 
 def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
-    """For each asked (key, time) the last position in columns sorted by (key, time) that is less; -1 if none is.
+    """Find for each asked (key, time) the last position in columns sorted by (key, time) that is less; -1 if none is.
 
     By sorting both together, as there are about as many keys as rows.
     """
@@ -55,7 +55,7 @@ def _last_before(key: I64, time_ns: I64, asked_key: I64, asked_ns: I64) -> I64:
 
 
 def _from_numbers(linked: Linked) -> tuple[I32, I32]:
-    """By Kineto's "Sequence number" and "Fwd thread id", else by the ET's ``seq_id`` and ``fw_tid``."""
+    """Pair threads by Kineto's "Sequence number" and "Fwd thread id", else by the ET's ``seq_id`` and ``fw_tid``."""
     rows, et = linked.trace.host, linked.et
     seq, fw_tid = rows.seq_id.copy(), rows.fw_tid.copy()
     if et is not None:

@@ -18,7 +18,7 @@ from graphlink.tables import marked, spread
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """What has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
+    """All that has a host node of its own, thread by thread (ascending tid), in start order, parents first."""
 
     tid: I64
     start_ns: I64
@@ -58,9 +58,11 @@ class Axis:
         return at_ns // self.span_ns
 
     def time_ns(self, at_ns: I64) -> I64:
+        """Convert positions back to times."""
         return at_ns % self.span_ns + self.origin_ns
 
     def has(self, tid: I64) -> Bool:
+        """Tell for each thread whether it is on the axis."""
         return np.isin(tid, self.tids)
 
 
@@ -104,8 +106,8 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """The Euler tour, two marks an element, positions on ``axis`` ascending: what rounding put out of order is moved up.
+class EulerTour:
+    """The Euler tour, two marks per element, positions on ``axis`` ascending: what rounding put out of order is moved up.
 
     ``owner``: the element that owns the time after the mark, NOWHERE between top-level elements. ``start_of``: where each element's
     first mark is. ``bounds``: thread i has marks ``bounds[i]`` to ``bounds[i + 1]``.
@@ -129,7 +131,7 @@ class Marks:
 
 
 def elements(linked: Linked, role: U8) -> Elements:
-    """Find what has a host node of its own. Cost: O(n log n).
+    """Find all that has a host node of its own. Cost: O(n log n).
 
     A cudaEventQuery outside any row is no element: it waits for nothing, and a thread that only polls (NCCL's watchdog) would take part
     in the run with nothing but its sleep.
@@ -185,7 +187,8 @@ def behind_rows(linked: Linked) -> Bool:
 
 
 def _last_synchronisation(linked: Linked) -> int:
-    """The last call that waits for a device, if it is outside any row and nothing begins after it on its thread, nor is launched by any."""
+    """Find the last call that waits for a device, if it is outside any row and nothing begins after it on its thread, nor is launched by
+    any."""
     rows, calls = linked.trace.host, linked.trace.calls
     outside = np.flatnonzero((roles(calls, linked.trace.strings) == Role.DEVICE_SYNC) & (linked.call_op == NOWHERE))
     if not len(outside):
@@ -198,7 +201,7 @@ def _last_synchronisation(linked: Linked) -> int:
     return last if len(mine) and not any(found.any() for found in later) else NOWHERE
 
 
-def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:
+def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> EulerTour:
     """Make the Euler tour of ``el``, all within [rank_start_ns, rank_end_ns]. Cost: O(elements)."""
     n = len(el.tid)
     depth, size = [0] * n, [1] * n
@@ -217,4 +220,4 @@ def marks(el: Elements, rank_start_ns: int, rank_end_ns: int) -> Marks:
     at_ns[begin], at_ns[end] = axis.of(el.tid, el.start_ns), axis.of(el.tid, el.end_ns)
     owner[begin], owner[end] = np.arange(n), el.parent
     begins[begin] = True
-    return Marks(axis, np.maximum.accumulate(at_ns), owner, begins, begin, np.append(begin[first], 2 * n))
+    return EulerTour(axis, np.maximum.accumulate(at_ns), owner, begins, begin, np.append(begin[first], 2 * n))

@@ -1,1 +1,1 @@
-"""What a recording lacks, what that costs in the graph, and the line that would record it."""
+"""All that a recording lacks, what that costs in the graph, and the line that would record it."""

@@ -1,4 +1,4 @@
-"""What a recording does not say of its communication, and of which rank it is."""
+"""Gaps of a recording: its communication, and which rank it is of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphlink.model import Communication, Trace
 
 
 def communication_lacking(comm: Communication) -> Iterator[Finding]:
-    """Ops that stay computation, and groups whose members have to be guessed or cannot be."""
+    """Report ops that stay computation, and groups whose members have to be guessed or cannot be."""
     nodes = len(comm.ops.row)
     yield from if_any("comm-unknown", {"unknown": sum(comm.unknown.values()), "comms": nodes}, nodes, comm.unknown)
     doubtful = {name: ops for name, (ops, _) in comm.doubtful.items()}
@@ -22,7 +22,7 @@ def communication_lacking(comm: Communication) -> Iterator[Finding]:
 
 
 def rank_lacking(trace: Trace, comm: Communication, *, distributed: bool) -> Iterator[Finding]:
-    """``distributed``: other ranks were recorded, or the head of the recording tells that there were some."""
+    """Report what a rank lacks. ``distributed``: other ranks were recorded, or the header of the recording shows that there were some."""
     if trace.rank is None and (distributed or len(comm.ops.row) or trace.process_groups):
         yield Finding("no-rank")
     odd = tuple(text for text in trace.warnings if text.startswith("distributedInfo: "))

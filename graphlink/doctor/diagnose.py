@@ -1,10 +1,10 @@
-"""From the files of a run to what they lack: each rank is linked as the main job does, but without HTA and without output."""
+"""Diagnose the files of a run: each rank is linked as the main job does, but without HTA and without output."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 from graphlink.depend.build import BuildOptions, build_with, find
 from graphlink.doctor.comm import communication_lacking, rank_lacking
@@ -29,8 +29,13 @@ from graphlink.report.diagnosis import Diagnosis, Told
 from graphlink.run.job import Inputs, LinkedRank, link_rank, rank_of
 from graphlink.run.state import RankRows
 
-# Rank, findings, and of its communication what joining ranks reads; None where there is no graph.
-Examined: TypeAlias = tuple[int, list[Finding], RankRows | None]
+
+class Examined(NamedTuple):
+    """A rank and its findings. ``rows``: what joining ranks reads of its communication, None where there is no graph."""
+
+    rank: int
+    findings: list[Finding]
+    rows: RankRows | None
 
 
 def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
@@ -50,7 +55,7 @@ def diagnose(subject: Sequence[str], given: Given) -> Diagnosis:
             raise InputError(outcome.text())
         examined.append(outcome)
     first: dict[int, str] = {}
-    for (rank, _, _), name in zip(examined, (one.name for one in inputs), strict=True):
+    for rank, name in zip((one.rank for one in examined), (one.name for one in inputs), strict=True):
         if first.setdefault(rank, name) != name:
             raise InputError(f"is of rank {rank}, as is {first[rank]}", path=name, todo="look at one run at a time")
     return Diagnosis(subject=list(subject), ranks=sorted(first), findings=findings_of(examined, given))
@@ -62,8 +67,8 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
     Raises:
         InputError: an execution trace or side file cannot be read.
     """
-    findings = [finding for _, of_rank, _ in examined for finding in of_rank]
-    rows = [joining for _, _, joining in examined if joining is not None]
+    findings = [finding for one in examined for finding in one.findings]
+    rows = [one.rows for one in examined if one.rows is not None]
     if rows:
         findings += ranks_lacking(rows)
     findings += [replace(alone(read_host(et)), files=(str(et),)) for et in given.bare]
@@ -84,7 +89,7 @@ def findings_of(examined: Sequence[Examined], given: Given) -> list[Told]:
 def examine(inputs: Inputs) -> Examined:
     """Return the findings of one rank.
 
-    An ET of another run is a finding, and the rest is said of the recording alone. O(n log n) in rows.
+    An ET of another run is a finding, and the rest is reported of the recording alone. O(n log n) in rows.
 
     Raises:
         InputError: a file cannot be read.
@@ -113,7 +118,7 @@ def examine(inputs: Inputs) -> Examined:
     if len(trace.host.start_ns) or len(trace.device.start_ns):
         more, rows = _graph_lacking(read, rank, files, nsys=inputs.nsys is not None)
         findings += more
-    return rank, [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings], rows
+    return Examined(rank, [replace(f, ranks=(rank,), files=(inputs.name,)) for f in findings], rows)
 
 
 def _graph_lacking(read: LinkedRank, rank: int, files: SideFiles | None, *, nsys: bool) -> tuple[list[Finding], RankRows]:

@@ -1,4 +1,4 @@
-"""What would be lacking in a recording made here: by PyTorch, by what is installed, by environment variables. Nothing is started."""
+"""Gaps that a recording made here would have: by PyTorch, by what is installed, by environment variables. Nothing is started."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def environment_lacking(support: Support, environ: Mapping[str, str]) -> Iterato
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    """As C's ``atoi`` and ``strtol`` of base 0 read it; the default where it is no number."""
+    """Parse a number as C's ``atoi`` and ``strtol`` of base 0 do; the default where it is no number."""
     try:
         return int(environ.get(name, str(default)), 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the execution trace of a rank lacks: that it is there, of the same run, of the same steps."""
+"""Gaps of the execution trace of a rank: whether it is there, of the same run, of the same steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphlink.model import NOWHERE, Communication, HostTrace, Linked
 
 
 def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
-    """A rank of which there is no execution trace, or none that fits."""
+    """Report a rank of which there is no execution trace, or none that fits."""
     rows, unknown = len(linked.trace.host.start_ns), sum(comm.unknown.values())
     yield Finding("no-et", figures={"rows": rows, "unknown": unknown, "comms": len(comm.ops.row)})
     if rows and len(np.unique(linked.trace.host.rf_id)) < 2:
@@ -21,12 +21,12 @@ def without_et(linked: Linked, comm: Communication) -> Iterator[Finding]:
 
 
 def alone(et: HostTrace) -> Finding:
-    """An execution trace that no device recording belongs to."""
+    """Report an execution trace that no device recording belongs to."""
     return Finding("no-kineto", figures={"nodes": int(np.count_nonzero(et.rf_id > 0))})
 
 
 def et_lacking(linked: Linked, comm: Communication, et: HostTrace) -> Iterator[Finding]:
-    """What a rank's execution trace says less, or other than its device recording."""
+    """Report where a rank's execution trace has less, or other, than its device recording."""
     match, rows, nodes = linked.match, len(linked.match.et), int(np.count_nonzero(et.rf_id > 0))
     matched = int(np.count_nonzero(match.et != NOWHERE))
     if match.method == "order":

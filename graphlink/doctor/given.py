@@ -1,4 +1,4 @@
-"""The recordings that ``graphlink doctor`` is to look at: as the main job finds and pairs them, and what has no partner."""
+"""The recordings that ``graphlink doctor`` is to examine: as the main job finds and pairs them, and what has no partner."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ MOST_GONE: Final = 8  # recordings that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What there is of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which
-    ``found`` were found in folders, not named; ``passed_over``: what pairing had to say.
-    """
+    """The files of a run. ``bare``: execution traces that no recording can belong to; ``dumps``: side files of NCCL, of which ``found``
+    were found in folders, not named; ``passed_over``: what pairing had to say."""
 
     ranks: tuple[Inputs, ...] = ()
     bare: tuple[Path, ...] = ()
@@ -77,7 +76,7 @@ def given(names: Sequence[str], scratch: Path) -> Given:
 
 
 def _recordings_of(path: Path) -> Sequence[Path]:
-    """The recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie beside the outputs.
+    """Find the recordings that a folder of outputs was made from; else ``path`` itself, as where recordings lie next to the outputs.
 
     Raises:
         InputError: they are gone.
@@ -114,7 +113,7 @@ def _inside(folder: Path) -> tuple[list[DumpHead], list[Path]]:
 
 
 def _lone_hosts(paths: Sequence[Path]) -> list[Path]:
-    """Return the execution traces among files, where no recording of a device is beside them."""
+    """Return the execution traces among files, where no recording of a device is with them."""
     hosts = []
     for path in paths:
         kind = looks_like(path)

@@ -1,4 +1,4 @@
-"""What a recording can lack, what that costs in the graph, and what would record it: all findings of the doctor, by name."""
+"""All that a recording can lack, what that costs in the graph, and what would record it: all findings of the doctor, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device recording of one rank lacks: rows, ids and times. Kineto and nsys alike."""
+"""Gaps of a device recording of one rank: rows, ids and times. Kineto and nsys alike."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BROKEN: Final = frozenset({
     "end before start taken as no length", "event record without stream, process or call", "synchronisation row of unknown kind",
     "NVTX range without thread number",
 })  # fmt: skip
-OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not told
+OVERHEAD_SHARE: Final = 0.01  # of the recorded time, below which the profiler's own cost is not reported
 
 
 def rows_lacking(linked: Linked, *, nsys: bool) -> Iterator[Finding]:
-    """Which rows are not there, or not tied to others. ``nsys``: of an export, whose host ops are a matter of its own."""
+    """Report which rows are missing, or not linked to others. ``nsys``: of an export, whose host ops are a matter of its own."""
     trace = linked.trace
     rows, calls, ops = len(trace.host.start_ns), len(trace.calls.start_ns), len(trace.device.start_ns)
     if not rows and not ops:
@@ -61,7 +61,7 @@ def _orphans(linked: Linked, ops: int) -> Iterator[Finding]:
 
 
 def times_lacking(trace: Trace, linked: Linked) -> Iterator[Finding]:
-    """What the times do not tell, and what the profiler took of them. ``trace``: as recorded, before its calls were cut."""
+    """Report what the times do not show, and how much of them the profiler took. ``trace``: as recorded, before its calls were cut."""
     tables = (trace.host, trace.calls, trace.device)
     rows = sum(len(t.start_ns) for t in tables)
     if rounding_ns(trace) and rows:
@@ -85,7 +85,7 @@ def bounds(trace: Trace) -> tuple[int, int]:
 
 
 def links_lacking(linked: Linked) -> Iterator[Finding]:
-    """Whether forward and backward ops are tied."""
+    """Report whether forward and backward ops are linked."""
     trace, et = linked.trace, linked.et
     host = trace.host
     engine = np.array([s.startswith("autograd::engine::evaluate_function") for s in trace.strings], np.bool_)[host.name]
@@ -96,7 +96,7 @@ def links_lacking(linked: Linked) -> Iterator[Finding]:
 
 
 def details_lacking(linked: Linked) -> Iterator[Finding]:
-    """What the host rows of a Kineto trace do not say of themselves, or need not."""
+    """Report what the host rows of a Kineto trace do not record, or need not."""
     trace, et = linked.trace, linked.et
     host = trace.host
     rows = len(host.start_ns)

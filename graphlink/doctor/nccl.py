@@ -1,4 +1,4 @@
-"""What a side file of NCCL or c10d lacks: calls that its rings lost, clocks, times, steps."""
+"""Gaps of a side file of NCCL or c10d: calls that its rings lost, clocks, times, steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DAMAGED: Final = ("cut off", "no event", "no object", "longer than", "without a
 
 
 def dump_lacking(dump: Dump) -> Iterator[Finding]:
-    """What one side file lacks. O(n log n) in calls."""
+    """Report what one side file lacks. O(n log n) in calls."""
     return (replace(finding, files=(dump.path,)) for finding in _found(dump))
 
 
@@ -65,7 +65,7 @@ def _found(dump: Dump) -> Iterator[Finding]:
 
 
 def join_lacking(files: SideFiles) -> Iterator[Finding]:
-    """What of a rank's communication its side files do not know. The join table of ``summary.json`` has the same numbers."""
+    """Report which communication of a rank its side files lack. The join table of ``summary.json`` has the same numbers."""
     reasons: Counter[str] = Counter()
     for group in files.groups:
         reasons.update({why: count for why, count in group.ops_left.items() if count})
@@ -75,7 +75,7 @@ def join_lacking(files: SideFiles) -> Iterator[Finding]:
 
 
 def missing_calls(dump: Dump) -> tuple[int, int]:
-    """How many calls numbers say there were and the dump has not: all, and those of them between calls that it has.
+    """Count the calls that exist by their numbers and that the dump lacks: all, and those of them between calls that it has.
 
     Numbers count from 1 at the latest, by communicator and rank, in all but a Flight Recorder by function too. Messages share numbers.
     """

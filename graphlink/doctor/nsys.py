@@ -1,4 +1,4 @@
-"""What an nsys export lacks, by its tables and by what it says of how it was made."""
+"""Gaps of an nsys export, by its tables and by what it records of how it was made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GRAPH_ROW: Final = "CUDA graph"  # begins the name that the reader gives to a r
 
 
 def export_lacking(path: Path, linked: Linked, comm: Communication, numbering: Numbering | None) -> Iterator[Finding]:
-    """What the export lacks for one (process, device) of it.
+    """Report what the export lacks for one (process, device) of it.
 
     Raises:
         InputError: it cannot be read.

@@ -1,4 +1,4 @@
-"""What the ranks of a run lack together: ranks, sequence numbers, a common beginning."""
+"""Gaps of the ranks of a run together: ranks, sequence numbers, a common beginning."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 from graphlink.doctor.records import Finding, if_any
 from graphlink.pipeline.infer import RULE
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.times import Apart
-from graphlink.run.join import Run, join
+from graphlink.run.join import JoinedRanks, join
 from graphlink.run.state import RankRows
 
 _LISTED: Final = 8  # ranks, groups or conflicts that a text names
 
 
 def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
-    """``rows``: of each rank what joining reads. O(n log n) in communication ops."""
+    """Report what the ranks lack. ``rows``: of each rank what joining reads. O(n log n) in communication ops."""
     there, world = {r.comms.rank for r in rows}, max((r.comms.world_size for r in rows), default=0)
     missing = world - sum(rank < world for rank in there)
     absent = islice((rank for rank in range(world) if rank not in there), _LISTED)
@@ -32,7 +32,7 @@ def ranks_lacking(rows: Sequence[RankRows]) -> Iterator[Finding]:
         yield from _pipeline(run.pipeline, rows)
 
 
-def _together(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
+def _together(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
     yield from if_any("silent-ranks", {"silent": len(run.silent)}, len(run.ranks), ranks=run.silent)
     matching = run.matching
     meetings = len(matching.meetings.kind)
@@ -49,13 +49,13 @@ def _together(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
     yield from if_any("first-meeting-late", {"meetings": late}, meetings)
 
 
-def _spread(run: Run, rows: Sequence[RankRows]) -> int:
-    """Between the first and the last rank's first row, on the run's clock."""
+def _spread(run: JoinedRanks, rows: Sequence[RankRows]) -> int:
+    """Return the time between the first and the last rank's first row, on the run's clock."""
     began = [int(clock.of(np.array([row.comms.began_ns]))[0]) for row, clock in zip(rows, run.clocks.clocks, strict=True) if clock.known]
     return max(began) - min(began)
 
 
-def _clocks(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
+def _clocks(run: JoinedRanks, rows: Sequence[RankRows]) -> Iterator[Finding]:
     lost = tuple(clock.rank for clock in run.clocks.clocks if not clock.known)
     any_comm = any(len(row.comms.start_ns) for row in rows)
     if lost and any_comm:
@@ -64,7 +64,7 @@ def _clocks(run: Run, rows: Sequence[RankRows]) -> Iterator[Finding]:
         yield Finding("clocks-doubtful", 0.0, told=run.clocks.warnings)
 
 
-def _pipeline(pipeline: Pipeline, rows: Sequence[RankRows]) -> Iterator[Finding]:
+def _pipeline(pipeline: RunPipeline, rows: Sequence[RankRows]) -> Iterator[Finding]:
     guessed = [run for run in pipeline.runs if RULE in run.ranges.rules]
     if guessed:
         ranges = sum(len(run.ranges.rule) for run in guessed)

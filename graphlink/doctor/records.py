@@ -24,7 +24,7 @@ class Finding:
     """One thing that recordings lack. ``kind``: its name in ``KINDS``.
 
     ``share``: of what it could befall in a recording (calls, rows, time), how much it did, 0 to 1. ``parts``: of the first figure how
-    much each name has. ``told``: what else was said of it, as the main job says it. ``ranks`` and ``files`` that lack it, ascending.
+    much each name has. ``told``: what else was reported of it, as the main job reports it. ``ranks`` and ``files`` that lack it, ascending.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What a recording does not say of waits: which are inferred, and which nothing explains. The numbers are those of ``summary.json``."""
+"""Gaps of a recording in its waits: which are inferred, and which nothing explains. The numbers are those of ``summary.json``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from graphlink.model import Bool, Communication, FoundBy, Linked, SyncKind
 from graphlink.replay.ideal import replay
 from graphlink.standstill.standstill import stood_still
 
-EXPLAINED_SHARE: Final = 0.95  # of calls and of threads, from which on the rest is not told
+EXPLAINED_SHARE: Final = 0.95  # of calls and of threads, from which on the rest is not reported
 _BLOCKING: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 
 def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *, nsys: bool) -> Iterator[Finding]:
-    """``comms``: host-side communication ops; ``nsys``: of an export, else of a Kineto trace."""
+    """Report what is missing to explain waits. ``comms``: host-side communication ops; ``nsys``: of an export, else of a Kineto trace."""
     trace, role = linked.trace, found.cuda.role
     calls, syncs = trace.calls, trace.syncs
     from_ns, until_ns = bounds(trace)
@@ -62,7 +62,7 @@ def waits_lacking(linked: Linked, found: FoundWaits, built: Built, comms: int, *
 
 
 def standing_lacking(built: Built, linked: Linked, comm: Communication) -> Iterator[Finding]:
-    """The standstill that ``summary.json`` tells of, where less than 95 % of that of calls or of threads is explained, or it warns."""
+    """Report the standstill that ``summary.json`` has, where less than 95 % of that of calls or of threads is explained, or it warns."""
     graph = built.graph
     cost = cost_ns(graph)
     path = critical_path(graph, replay(graph, cost).end_ns, cost, shares(graph, linked, comm))

@@ -1,4 +1,4 @@
-"""Which engine runs the jobs of ranks, how many of them at once, and what is said of those that fail."""
+"""The engine that runs the jobs of ranks, how many of them at once, and what is reported of those that fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunsOn:
 
 
 def session(runs_on: RunsOn) -> contextlib.AbstractContextManager[Any]:
-    """Calls of ``run_all`` inside share what the engine needs to be started."""
+    """Start what the engine needs once, for all calls of ``run_all`` inside."""
     if runs_on.engine == "ray":
         from graphlink.engine.ray import session as ray_session
 

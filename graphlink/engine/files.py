@@ -39,6 +39,7 @@ def is_url(text: str) -> bool:
 
 
 def is_pattern(url: str) -> bool:
+    """Tell whether a URL contains a pattern (``*``, ``?``, ``[``)."""
     return len(_plain_start(url)) < len(url)
 
 
@@ -70,7 +71,7 @@ def fetch_start(remote: FileState, local: Path, size_bytes: int) -> None:
 
 
 def remote(url: str) -> FileState:
-    """The file at ``url``. InputError when it is missing, a folder or cannot be reached."""
+    """Open the file at ``url``. InputError when it is missing, a folder or cannot be reached."""
     system, path = _place(url)
     with _told(url, InputError, "be read"):
         info = system.info(path)
@@ -79,13 +80,8 @@ def remote(url: str) -> FileState:
     return _remote(url, info)
 
 
-def listing(url: str) -> list[str]:
-    """URLs of ``found``."""
-    return [one.name for one in found(url)]
-
-
 def found(url: str) -> list[FileState]:
-    """The files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
+    """List the files right in a folder, sorted, or all that match a pattern with ``*``, ``?`` or ``[``, which may be none.
 
     InputError when there is no such folder.
     """
@@ -93,12 +89,12 @@ def found(url: str) -> list[FileState]:
 
 
 def folders(url: str) -> list[str]:
-    """URLs of the folders right in a folder, sorted, or of all that match a pattern. InputError when there is no such folder."""
+    """List the URLs of the folders right in a folder, sorted, or of all that match a pattern. InputError when there is no such folder."""
     return [inner.rstrip("/") for inner, info in _entries(url) if info["type"] == "directory"]
 
 
 def is_file(url: str) -> bool:
-    """InputError when that cannot be told."""
+    """Tell whether ``url`` is a file. Raises: InputError: that cannot be found out."""
     system, path = _place(url)
     with _told(url, InputError, "be read"), contextlib.suppress(FileNotFoundError):
         return bool(system.info(path)["type"] == "file")
@@ -106,7 +102,7 @@ def is_file(url: str) -> bool:
 
 
 def is_folder(url: str) -> bool:
-    """InputError when that cannot be told."""
+    """Tell whether ``url`` is a folder. Raises: InputError: that cannot be found out."""
     system, path = _place(url)
     with _told(url, InputError, "be listed"):
         return bool(system.isdir(path))
@@ -154,12 +150,12 @@ def remove_folder(url: str) -> None:
 
 
 def _plain_start(url: str) -> str:
-    """The beginning without a pattern; what follows "?" in a web address is none."""
+    """Return the beginning without a pattern; what follows "?" in a web address is none."""
     return re.split(r"[*\[]" if url.partition("://")[0] in _WEB else r"[*?\[]", url, maxsplit=1)[0]
 
 
 def _entries(url: str) -> list[tuple[str, dict[str, Any]]]:
-    """URL and fsspec's facts of what is right in a folder, or matches a pattern."""
+    """Yield URL and fsspec's facts of what is right in a folder, or matches a pattern."""
     system, path = _place(url)
     with _told(url, InputError, "be listed"):
         if is_pattern(url):
@@ -203,7 +199,7 @@ def _place(url: str) -> tuple[Any, str]:
 
 
 def _name(url: str) -> str:
-    """Last part of a URL, without a web address's query."""
+    """Return the last part of a URL, without a web address's query."""
     parts = urlsplit(url)
     path = parts.path if parts.scheme in _WEB else url.partition("://")[2]
     name = PurePosixPath(path).name
@@ -214,7 +210,7 @@ def _name(url: str) -> str:
 
 @contextlib.contextmanager
 def _told(url: str, kind: type[GraphlinkError], what: str) -> Iterator[None]:
-    """Whatever a file system raises (each has errors of its own) as an error that names the URL."""
+    """Convert whatever a file system raises (each has errors of its own) to an error that names the URL."""
     try:
         yield
     except FileNotFoundError:

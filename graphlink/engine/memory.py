@@ -1,4 +1,4 @@
-"""How many jobs fit on this machine at once: its cores, its memory, and what a container or a batch system leaves of them.
+"""The number of jobs that fit on this machine at once: its cores, its memory, and what a container or a batch system leaves of them.
 
 Sources: ``/proc/meminfo`` and ``cgroups(7)``, ``cgroup-v2.rst`` and ``cgroup-v1/memory.rst`` of the Linux kernel; RFC 1952 (gzip) and
 RFC 8878 (zstd) for the size of what is packed.
@@ -22,7 +22,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """How many of the jobs that need so much memory each may run at once; at least 1. ``jobs`` is the user's word and holds.
+    """Choose how many of the jobs, which need so much memory each, may run at once; at least 1. ``jobs`` is the user's word and holds.
 
     As many as there are cores, and as fit in four fifths of the available memory should the largest meet. What cannot be found out
     limits nothing.
@@ -37,7 +37,7 @@ def workers(estimates_bytes: Sequence[int], jobs: int | None, proc: Path = _PROC
 
 
 def estimate_bytes(unpacked_bytes: int) -> int:
-    """Memory that a rank takes at its peak when its files have ``unpacked_bytes`` together.
+    """Estimate the memory that a rank takes at its peak when its files have ``unpacked_bytes`` together.
 
     Peak RSS of ``graphlink --kineto X`` on ``benchmarks/synthetic.py``'s traces: 124 MB at 1 MB, 224 MB at 107 MB (223 MB at 90 MB when
     minified), 472 MB at 357 MB: 123 MB and 0.98 to 1.1 bytes a byte. With ``--et`` it is 0.64 bytes a byte of both files. A process that
@@ -47,7 +47,8 @@ def estimate_bytes(unpacked_bytes: int) -> int:
 
 
 def unpacked_bytes(path: Path, whole_bytes: int | None = None) -> int:
-    """Size of a plain, gzip or zstd file once unpacked, without unpacking it. ``whole_bytes``: its size, where ``path`` is only its start.
+    """Return the size of a plain, gzip or zstd file once unpacked, without unpacking it. ``whole_bytes``: its size, where ``path`` is only
+    its start.
 
     0 for what is no regular file or cannot be read: who reads it will say so.
     """
@@ -69,14 +70,15 @@ def unpacked_bytes(path: Path, whole_bytes: int | None = None) -> int:
 
 
 def _gzip_bytes(trailer: int, packed: int) -> int:
-    """gzip writes the size of its last member modulo 4 GiB: of what it may stand for, that which is nearest to the usual packing."""
+    """Estimate the size of an unpacked gzip file. gzip writes the size of its last member modulo 4 GiB: of what it may stand for, that
+    which is nearest to the usual packing."""
     usual = packed * USUAL_PACKING
     size = trailer + max(round((usual - trailer) / 2**32), 0) * 2**32
     return size if packed <= size <= packed * MOST_PACKING else usual
 
 
 def _zstd_bytes(head: bytes, packed: int) -> int:
-    """The content size of the frame header, if it has one and it can be that of the file (there may be more frames)."""
+    """Return the content size of the frame header, if it has one and it can be that of the file (there may be more frames)."""
     flags = head[4] if len(head) > 4 else 0
     single = flags >> 5 & 1
     width = (1 if single else 0, 2, 4, 8)[flags >> 6]
@@ -86,13 +88,14 @@ def _zstd_bytes(head: bytes, packed: int) -> int:
 
 
 def available_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Memory that can be had without swapping: what the machine and each cgroup around this process have left. None if unknown."""
+    """Return the memory that can be had without swapping: what the machine and each cgroup around this process have left. None if
+    unknown."""
     told = (_mem_available(proc), *map(_cgroup_rest, _cgroups(proc, cgroup, "memory")))
     return min((max(left, 0) for left in told if left is not None), default=None)
 
 
 def cores(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded up."""
+    """Count the CPU cores that this process may use: its affinity, and the CPU quota of each cgroup around it, rounded up."""
     have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = map(_cpu_quota, _cgroups(proc, cgroup, "cpu"))
     return max(min([have, *(math.ceil(quota) for quota in quotas if quota is not None)]), 1)
@@ -106,14 +109,14 @@ def _mem_available(proc: Path) -> int | None:
 
 
 def _sysconf_bytes() -> int | None:
-    """Where there is no ``/proc``: free memory if the system tells, else all that it has."""
+    """Return available memory where there is no ``/proc``: free memory if the system tells, else all that it has."""
     names = getattr(os, "sysconf_names", {})
     pages = next((name for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names), None)
     return None if pages is None else os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
-    """Folders of the cgroups that hold this process, inner to outer, of v2 and of v1's ``controller``.
+    """Return the folders of the cgroups that hold this process, inner to outer, of v2 and of v1's ``controller``.
 
     In a container the path in ``/proc/self/cgroup`` may be that of the host: then only its root is here, and that is the container's own.
     """
@@ -130,7 +133,7 @@ def _cgroups(proc: Path, cgroup: Path, controller: str) -> Iterator[Path]:
 
 
 def _cgroup_rest(folder: Path) -> int | None:
-    """Limit less use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once count as free."""
+    """Return the limit less the use of a memory cgroup, of v2 or v1. Cached file contents that can be dropped at once count as free."""
     for limit_file, use_file, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -143,7 +146,7 @@ def _cgroup_rest(folder: Path) -> int | None:
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """Cores' worth of time that a cgroup may use, of v2 or v1; None without a limit."""
+    """Return the cores' worth of time that a cgroup may use, of v2 or v1; None without a limit."""
     both = _text(folder / "cpu.max").split()
     if len(both) == 2 and both[0] != "max":
         return int(both[0]) / int(both[1])
@@ -152,13 +155,13 @@ def _cpu_quota(folder: Path) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None where there is none ("max")."""
+    """Return the number in a file; None where there is none ("max")."""
     text = _text(path).strip()
     return int(text) if text and text != "max" else None
 
 
 def _text(path: Path) -> str:
-    """All of a file; nothing where it cannot be read."""
+    """Return all of a file; nothing where it cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -33,7 +33,7 @@ class Lost:
 
 
 def run_all(work: Callable[[_Given], _Result], tasks: Sequence[_Given], at_once: int, done: Callable[[int], None]) -> list[_Result | Lost]:
-    """``work`` of every task, in the order of ``tasks``; ``done`` is told after each how many are finished.
+    """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are finished.
 
     A single task runs in this process, several in up to ``at_once`` others, which take one task after the other. A task whose process
     dies is tried again when all others are finished, alone in a process of its own, and is ``Lost`` if that dies as well. What else ends
@@ -86,7 +86,7 @@ class _Worker:
 def _outcomes(
     work: Callable[[_Given], _Result], tasks: Sequence[_Given], numbers: Sequence[int], at_once: int
 ) -> Generator[tuple[int, _Result | Lost], None, None]:
-    """Number and outcome of those tasks, as they come; no worker is left when it ends or is closed."""
+    """Yield number and outcome of those tasks, as they come; no worker is left when it ends or is closed."""
     waiting = list(reversed(numbers))
     crew: list[_Worker] = []
     try:
@@ -126,7 +126,7 @@ def _how_it_ended(exitcode: int | None) -> str:
 
 
 def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
-    """Body of a worker: tasks come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
+    """Run a worker: tasks come and (outcome, error, its traceback) go through ``pipe``, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
@@ -141,7 +141,7 @@ def _serve(work: Callable[[_Given], _Result], pipe: Connection) -> None:
 
 
 def _packed(error: Exception, trace: str) -> bytes:
-    """Pickled; an exception that does not survive this becomes a RuntimeError with its traceback."""
+    """Pickle an outcome; an exception that does not survive this becomes a RuntimeError with its traceback."""
     try:
         data = pickle.dumps((None, error, trace))
         pickle.loads(data)
@@ -155,7 +155,8 @@ _MAIN: Final = threading.Lock()
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """A process that is started would run the user's script again, up to the very call that starts it; what it works on is never in it."""
+    """Start processes without ``__main__``: a process that is started would run the user's script again, up to the very call that starts
+    it; what it works on is never in it."""
     with _MAIN:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
@@ -170,7 +171,7 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """A signal waits until a process is started: before it ignores Ctrl-C it would print a traceback, and half started be lost."""
+    """Delay signals until a process is started: before it ignores Ctrl-C it would print a traceback, and half started be lost."""
     if sys.platform == "win32":
         yield
         return

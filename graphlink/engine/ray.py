@@ -32,7 +32,7 @@ def run_all_on_ray(
     done: Callable[[int], None],
     estimates_bytes: Sequence[int],
 ) -> list[_Result | Lost]:
-    """``work`` of every task, in the order of ``tasks``; ``done`` is told after each how many are finished.
+    """Return ``work`` of every task, in the order of ``tasks``; ``done`` is called after each with how many are finished.
 
     Each task has a core, and ``estimates_bytes`` of memory (no more than a node has, it would wait for ever). At most
     ``at_once`` are handed to Ray at a time. A task whose worker or node goes away is tried ``RETRIES`` times more, then it is ``Lost``;
@@ -96,7 +96,7 @@ def _outcome(ray: Any, future: Future[Any]) -> Any:
 
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
-    """Give the module ``ray``, connected: calls of ``run_all_on_ray`` inside share the connection, and a cluster that is started for them.
+    """Yield the module ``ray``, connected: calls of ``run_all_on_ray`` inside share the connection, and a cluster that is started for them.
 
     The cluster is that which this process is connected to; else that at ``RAY_ADDRESS``; else that of ``ray start``; else one of its own.
     Only the last is ended. One that another program started for itself is not joined: it ends with that.
@@ -131,7 +131,7 @@ def _start(ray: Any) -> None:
 
 
 def _refuse_dead_address() -> None:
-    """Ray itself would try for minutes."""
+    """Refuse an address at which no cluster answers; Ray itself would try for minutes."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
@@ -146,7 +146,7 @@ def _refuse_dead_address() -> None:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """``ray.init`` puts a handler of its own for SIGTERM, which raises SystemExit."""
+    """Keep the handler of SIGTERM: ``ray.init`` puts a handler of its own for SIGTERM, which raises SystemExit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

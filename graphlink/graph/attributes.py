@@ -19,7 +19,7 @@ IntColumn = tuple[str, I64, Bool | None]  # an ``int64_val`` attribute: name, va
 
 
 def varint(value: int) -> bytes:
-    """The protobuf varint of one non-negative integer."""
+    """Return the protobuf varint of one non-negative integer."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -32,13 +32,14 @@ SHORT_VARINTS: Final = tuple(varint(n) for n in range(4096))
 
 
 def framed(message: bytes) -> bytes:
-    """A message with its length before it, as a ``.et`` holds it."""
+    """Return a message with its length before it, as a ``.et`` holds it."""
     n = len(message)
     return (SHORT_VARINTS[n] if n < len(SHORT_VARINTS) else varint(n)) + message
 
 
 def varints(value: I64) -> tuple[U8, I64]:
-    """As many bytes as the longest of ``value`` takes, and how many of each row count; negative numbers take ten, as in protobuf."""
+    """Encode as varints: return as many bytes as the longest of ``value`` takes, and how many of each row count; negative numbers take ten,
+    as in protobuf."""
     rest = np.ascontiguousarray(value).view(np.uint64)
     longest = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
     digits = np.empty((len(rest), longest), np.uint8)
@@ -52,7 +53,7 @@ def varints(value: I64) -> tuple[U8, I64]:
 
 
 def int_blobs(columns: Sequence[IntColumn], count: int) -> list[bytes]:
-    """Of each of ``count`` nodes, its integer attributes as the bytes of ``Node.attr`` entries, in the order of ``columns``.
+    """Encode the integer attributes of each of ``count`` nodes as the bytes of ``Node.attr`` entries, in the order of ``columns``.
 
     One matrix of all bytes that there could be, and a mask of those that there are: linear in both.
     """

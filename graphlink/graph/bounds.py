@@ -12,7 +12,7 @@ OPEN: Final = 1 << 60  # ns: no bound
 
 
 def solved(bound: I64) -> tuple[int, I64]:
-    """The least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that follow."""
+    """Find the least slack that every bound must be given so that all can hold (0: none), and the tightest bounds that follow."""
     tight = closed(bound)
     if (np.diagonal(tight) >= 0).all():
         return 0, tight
@@ -25,12 +25,12 @@ def solved(bound: I64) -> tuple[int, I64]:
 
 
 def loosened(bound: I64, slack: int) -> I64:
-    """All bounds but those of a clock against itself, ``slack`` higher."""
+    """Return all bounds but those of a clock against itself, ``slack`` higher."""
     return np.where((bound < OPEN) & ~np.eye(len(bound), dtype=np.bool_), bound + slack, bound)
 
 
 def closed(bound: I64) -> I64:
-    """The bounds that follow by all chains of bounds. n^3."""
+    """Return the bounds that follow by all chains of bounds. n^3."""
     out = bound.copy()
     for k in range(len(out)):
         out = np.clip(np.minimum(out, out[:, k, None] + out[None, k, :]), -OPEN, OPEN)

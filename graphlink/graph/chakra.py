@@ -23,16 +23,15 @@ from graphlink.graph.chakra_columns import (
     ABSENT,
     BAD_GROUP,
     EXPECTED,
+    HAS,
     MOST_MICROS,
     NO_GROUP,
-    SEEN,
     TWICE,
     UNKNOWN_DEP,
     ChakraFile,
     Deps,
     Fault,
     Faults,
-    Has,
     Metadata,
     NodeBlock,
     NodeType,
@@ -44,6 +43,7 @@ from graphlink.read.source import Source, open_source
 
 __all__ = [
     "BAD_GROUP",
+    "HAS",
     "NO_GROUP",
     "TWICE",
     "UNKNOWN_DEP",
@@ -51,7 +51,6 @@ __all__ = [
     "Deps",
     "Fault",
     "Faults",
-    "Has",
     "Metadata",
     "NodeType",
     "OddAttribute",
@@ -63,7 +62,6 @@ _READ: Final = 1 << 21  # bytes
 _LONGEST: Final = 1 << 31  # of a message, as in protobuf
 _INT64: Final = (1 << 63) - 1
 _TODO: Final = "name a .et file of graphlink or of Chakra"
-_HAS_DEP_KINDS: Final = int(Has.DEP_KINDS)
 _KIND_CODE: Final = {k.name.lower(): int(k) for k in EdgeKind}
 
 
@@ -200,7 +198,7 @@ def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> N
             value = getattr(attribute, kind)
             scalars[index] = value if value and kind != "string_val" else _integer(attribute, kind, position, block.odd)
         elif name == "dep_kinds":
-            has |= _HAS_DEP_KINDS
+            has |= HAS[name]
             kinds = bytes([_KIND_CODE.get(word, UNKNOWN_DEP) for word in attribute.string_list.values])
             if len(kinds) != len(data_deps):
                 entries = f"{len(kinds)} entries"
@@ -208,8 +206,8 @@ def _add(block: NodeBlock, node: Any, position: int, names: dict[str, int]) -> N
                 kinds = None
         elif name == "sync_call":
             block.sync_call[position] = tuple(attribute.string_list.values) or (attribute.string_val,)
-        elif name in SEEN:
-            has |= SEEN[name]
+        elif name in HAS:
+            has |= HAS[name]
     micros = min(node.start_time_micros, MOST_MICROS), min(node.duration_micros, MOST_MICROS)
     code = names.setdefault(node.name, len(names))
     block.rows.extend((code, node.type, *micros, has, len(data_deps), len(ctrl_deps), *scalars))

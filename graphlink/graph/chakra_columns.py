@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from graphlink.graph.order import Edges
+from graphlink.graph.order import IncomingEdges
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, EdgeKind
 from graphlink.records import Short
 from graphlink.tables import begins, concat
@@ -39,34 +39,6 @@ class NodeType(IntEnum):
     COMM_COLL = 7
 
 
-class Has(IntFlag):
-    """Bits of ``ChakraFile.has``: the attributes that a node carries, in whatever kind."""
-
-    IS_CPU_OP = 1 << 0
-    START_NS = 1 << 1
-    END_NS = 1 << 2
-    DURATION_NS = 1 << 3
-    START_DELAY_NS = 1 << 4
-    OVERLAP_NS = 1 << 5
-    SELF_NS = 1 << 6
-    WAIT_NS = 1 << 7
-    TID = 1 << 8
-    DEVICE = 1 << 9
-    STREAM = 1 << 10
-    CORRELATION = 1 << 11
-    COMM_TYPE = 1 << 12
-    COMM_SIZE = 1 << 13
-    COMM_SRC = 1 << 14
-    COMM_DST = 1 << 15
-    COMM_TAG = 1 << 16
-    PG_NAME = 1 << 17
-    DEP_KINDS = 1 << 18
-    INVOLVED_DIM = 1 << 19
-    COMM_TYPE_RECORDED = 1 << 20
-    WAKE_NS = 1 << 21
-    LAUNCH_LATENCY_NS = 1 << 22
-
-
 class Fault(IntEnum):
     """Why an entry of ``data_deps`` or ``ctrl_deps`` is no edge."""
 
@@ -76,7 +48,7 @@ class Fault(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Deps(Short, Edges):
+class Deps(Short, IncomingEdges):
     """Dependencies of one sort: of positions in the file on positions in it, in the order of the file.
 
     ``kind`` is an ``EdgeKind`` or ``UNKNOWN_DEP``. Every entry resolves, none stands twice at a node, none leads to its own node; cycles
@@ -134,7 +106,7 @@ class ChakraFile(Short):
 
     Files of others have no ns: ``duration_ns`` and ``cost_ns`` are then ``duration_micros`` x 1000, ``start_ns`` is
     ``start_time_micros`` x 1000 (0 where absent), ``end_ns`` the sum; ``timed`` says that every node has its ns. Absent integers are
-    0, see ``has``; ``comm_type`` and the ranks are ``NOWHERE`` where absent.
+    0, see ``says``; ``comm_type`` and the ranks are ``NOWHERE`` where absent.
     """
 
     path: str
@@ -145,7 +117,7 @@ class ChakraFile(Short):
     name: I32  # into strings
     type: I32  # NodeType, unknown numbers too
     host: Bool  # is_cpu_op
-    has: U32  # Has bits
+    has: U32  # bits of ``HAS``: the attributes that a node carries, in whatever kind
     start_ns: I64
     end_ns: I64
     duration_ns: I64
@@ -174,11 +146,9 @@ class ChakraFile(Short):
     odd: tuple[OddAttribute, ...]
     sync_call: dict[int, tuple[str, ...]]  # position -> the calls whose waiting ended there, of the few nodes that say so
 
-    @property
-    def recorded_comm(self) -> Bool:
-        """Nodes that say which communication they were recorded as (``comm_type_recorded``), computation stand-ins too."""
-        mask: Bool = (self.has & Has.COMM_TYPE_RECORDED) != 0
-        return mask
+    def says(self, name: str) -> Bool:
+        """Return which nodes carry an attribute, one of ``HAS``, in whatever kind."""
+        return np.asarray((self.has & np.uint32(HAS[name])) != 0)
 
     def name_of(self, node: int) -> str:
         return self.strings[int(self.name[node])]
@@ -207,15 +177,15 @@ _FIELDS: Final = {
 _HEAD: Final = ("name", "type", "start_micros", "duration_micros", "has", "data_deps", "ctrl_deps")  # the last two: how many
 COLUMNS: Final = (*_HEAD, *_FIELDS)
 ABSENT: Final = [NOWHERE if name in ("comm_type", "comm_src", "comm_dst") else 0 for name in _FIELDS]
-EXPECTED: Final = {name: (i, kind, int(Has[name.upper()])) for i, (name, kind) in enumerate(_FIELDS.items())}
-SEEN: Final = {"involved_dim": int(Has.INVOLVED_DIM), "comm_type_recorded": int(Has.COMM_TYPE_RECORDED)}  # that they are there
+HAS: Final = {name: 1 << i for i, name in enumerate((*_FIELDS, "dep_kinds", "involved_dim", "comm_type_recorded"))}
+EXPECTED: Final = {name: (i, kind, HAS[name]) for i, (name, kind) in enumerate(_FIELDS.items())}
 MOST_MICROS: Final = ((1 << 63) - 1) // 1000  # longer times are taken as this
 
 
 @dataclass(slots=True)
 class NodeBlock:
     """Some nodes in file order, while they are read: ``rows`` has ``COLUMNS`` of one node after the other, ``data`` and ``ctrl`` the ids
-    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte a data dependency.
+    of the dependencies of all of them, as many as the rows say, ``data_kind`` a byte per data dependency.
     """
 
     rows: array[int] = field(default_factory=lambda: array("q"))
@@ -245,7 +215,7 @@ def assemble(path: str, metadata: Metadata, strings: Iterable[str], blocks: Iter
     none = np.full(len(ctrl_ids), UNKNOWN_DEP, np.uint8)
     ctrl, more = _dependencies(ids, ctrl_ids, column.pop("ctrl_deps"), none, data=False)
     by_id = np.argsort(ids, kind="stable")
-    needed = np.uint32(Has.START_NS | Has.DURATION_NS)
+    needed = np.uint32(HAS["start_ns"] | HAS["duration_ns"])
     return ChakraFile(
         path=path,
         metadata=metadata,
@@ -265,8 +235,8 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of ``ChakraFile`` of some nodes, and what dependencies are made of."""
     row = dict(zip(COLUMNS, np.array(block.rows, np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
     has, host, micros = row["has"].astype(np.uint32), row["is_cpu_op"] != 0, row["duration_micros"] * 1000
-    start = np.where(has & Has.START_NS, row["start_ns"], row["start_micros"] * 1000)
-    duration = np.where(has & Has.DURATION_NS, row["duration_ns"], micros)
+    start = np.where(has & HAS["start_ns"], row["start_ns"], row["start_micros"] * 1000)
+    duration = np.where(has & HAS["duration_ns"], row["duration_ns"], micros)
     return {
         "id": np.array(block.id, np.uint64),
         "data": np.array(block.data, np.uint64),
@@ -275,7 +245,7 @@ def _columns(block: NodeBlock) -> dict[str, npt.NDArray[Any]]:
         "host": host,
         "has": has,
         "start_ns": start,
-        "end_ns": np.where(has & Has.END_NS, row["end_ns"], start + duration),
+        "end_ns": np.where(has & HAS["end_ns"], row["end_ns"], start + duration),
         "duration_ns": duration,
         "cost_ns": duration + np.where(host, 0, row["start_delay_ns"]),
         "group": row["pg_name"].copy(),

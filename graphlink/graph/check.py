@@ -1,4 +1,4 @@
-"""Whether a graph keeps its promises, before a byte of it is written. Nothing is changed or repaired here."""
+"""Check that a graph keeps its promises, before a byte of it is written. Nothing is changed or repaired here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """One rule that does not hold: ``count`` places, ``example`` is the first. An ``error`` means that nothing may be written."""
 
     grade: str
@@ -36,7 +36,7 @@ class Finding:
         return f"{self.rule}: {self.count}, e.g. {self.example}"
 
 
-def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
+def check(graph: Graph, slack_ns: int = 0) -> tuple[Violation, ...]:
     """Check every rule over the whole graph, vectorised; empty if none is broken.
 
     ``slack_ns``: by how many ns rounding of the recording may break causality.
@@ -48,12 +48,12 @@ def check(graph: Graph, slack_ns: int = 0) -> tuple[Finding, ...]:
     target = graph.target
     source = graph.source.astype(np.int64)
     host = on_host(graph)
-    out: list[Finding] = []
+    out: list[Violation] = []
 
     def rule(name: str, broken: Bool, nodes: I64, grade: str = ERROR) -> None:
         if broken.any():
             at = int(np.flatnonzero(broken)[0])
-            out.append(Finding(grade, name, int(np.count_nonzero(broken)), _describe(graph, int(nodes[at]))))
+            out.append(Violation(grade, name, int(np.count_nonzero(broken)), _describe(graph, int(nodes[at]))))
 
     n = len(graph.kind)
     outside = (source < 0) | (source >= n)

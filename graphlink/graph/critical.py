@@ -16,7 +16,7 @@ from graphlink.records import Short
 
 
 class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the critical path is made of; sums up to its length."""
+    """The parts of the critical path; they sum up to its length."""
 
     host: int
     compute: int
@@ -26,7 +26,7 @@ class ShareNs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(IntEnum):
-    """What the time of a node counts as."""
+    """The part of the critical path that the time of a node counts as."""
 
     HOST = 0
     COMPUTE = 1
@@ -39,11 +39,11 @@ SHARES: Final = tuple(s.name.lower() for s in Share)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CriticalPath(Short):
-    """The chain of nodes that a replay's end hangs on, first node first: each was held back by the one before it.
+class CriticalChain(Short):
+    """The chain of nodes that a replay's end hangs on, first node first: each was delayed by the one before it.
 
-    All columns have one entry a node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
-    work began: launch latency and start delay. ``dependency`` is the edge that held it back, a position in ``Graph.source``, and
+    All columns have one entry per node of the path. ``cost_ns``: from the end of the node before to its own, ``late_ns`` of it before its
+    work began: launch latency and start delay. ``dependency`` is the edge that delayed it, a position in ``Graph.source``, and
     ``edge`` its ``EdgeKind``; both are ``NOWHERE`` for the first node. ``share_ns`` sums up to ``length_ns``.
     """
 
@@ -60,12 +60,12 @@ class CriticalPath(Short):
 
     @property
     def gap_share(self) -> float:
-        """Share of host gaps in the path, which no op explains."""
+        """Return the share of host gaps in the path, which no op explains."""
         return share(self.gap_ns, self.length_ns)
 
     @property
     def delay_share(self) -> float:
-        """Share of device delays and start delays in the path, which nothing explains."""
+        """Return the share of device delays and start delays in the path, which nothing explains."""
         return share(self.delay_ns, self.length_ns)
 
 
@@ -74,19 +74,19 @@ def share(part: int, total: int) -> float:
     return round(part / total, 6) if total else 0.0
 
 
-def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalPath:
-    """Walk back from the node that ends last, always to the dependency that held the node back longest: that ended last, a launch with its
+def critical_path(graph: Graph, end_ns: I64, cost_ns: I64, shares: U8) -> CriticalChain:
+    """Walk back from the node that ends last, always to the dependency that delayed the node longest: that ended last, a launch with its
     latency.
 
-    ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry a node, times in ns.
+    ``end_ns`` (of a replay), ``cost_ns`` and ``shares`` have one entry per node, times in ns.
 
     Of several the one that stands last is taken, so that the path is the same from run to run. Linear in nodes and edges.
     """
-    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns).lag_ns, shares)
+    return path_by_lags(graph, end_ns, costs(graph, end_ns, cost_ns)[1], shares)
 
 
-def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalPath:
-    """As ``critical_path``, with the lag of each edge."""
+def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> CriticalChain:
+    """Find the critical path as ``critical_path`` does, with the lag of each edge."""
     held = held_by(graph.first, graph.source, end_ns, lag_ns)
     path: list[int] = []
     at = int(np.flatnonzero(end_ns == end_ns.max())[-1]) if len(end_ns) else NOWHERE
@@ -98,9 +98,8 @@ def path_by_lags(graph: Graph, end_ns: I64, lag_ns: I64, shares: U8) -> Critical
 
 
 def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Of every node, the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one; ``NOWHERE``
-    without any.
-    """
+    """Return for every node the edge (CSR by target) from the dependency that ended last (with its lag), of several the last one;
+    ``NOWHERE`` without any."""
     held = np.full(len(first) - 1, NOWHERE, np.int64)
     for block in blocks(first):
         degree = block.degree
@@ -116,13 +115,13 @@ def held_by(first: I64, source: I32, end_ns: I64, lag_ns: I64 | None = None) -> 
     return held
 
 
-def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalPath:
+def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -> CriticalChain:
     cost, share, kind = np.diff(end_ns[path], prepend=0), shares[path], graph.kind[path]
     delay = cost - graph.duration_ns[path]
     by_share = {s.name.lower(): int((cost - delay)[share == s].sum()) for s in Share}
     by_share[Share.IDLE.name.lower()] += int(delay.sum())
     edge = np.append(NOWHERE, graph.edge_kind[dependency[1:]])[: len(path)].astype(np.int32)
-    return CriticalPath(
+    return CriticalChain(
         node=path,
         cost_ns=cost,
         late_ns=delay,
@@ -137,7 +136,7 @@ def _summed(graph: Graph, path: I32, dependency: I64, end_ns: I64, shares: U8) -
 
 
 def shares(graph: Graph, linked: Linked, comm: Communication) -> U8:
-    """Return what each node's own time counts as, one ``Share`` (uint8) a node; the start delay of a device op is idle on top."""
+    """Classify each node's own time, one ``Share`` (uint8) per node; the start delay of a device op is idle on top."""
     out = np.full(len(graph.kind), Share.HOST, np.uint8)
     out[np.isin(graph.kind, (NodeKind.HOST_GAP, NodeKind.DEVICE_DELAY))] = Share.IDLE
     out[graph.kind == NodeKind.HOST_COMM] = Share.COMMUNICATION

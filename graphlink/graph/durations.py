@@ -16,17 +16,17 @@ _ON_HOST[[*CHAINED, NodeKind.HOST_ASYNC, NodeKind.END]] = True
 
 
 def on_host(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Nodes that are host nodes (``is_cpu_op``); HOST_COMM stands for a device-side op and is none."""
+    """Mark the nodes that are host nodes (``is_cpu_op``); HOST_COMM stands for a device-side op and is none."""
     return _ON_HOST[graph.kind]
 
 
 def cost_ns(graph: Graph) -> I64:
-    """Return what each node costs in a replay, one int64 ns a node: ``duration_ns``, of device nodes with their start delay."""
+    """Return the cost of each node in a replay, one int64 ns per node: ``duration_ns``, of device nodes with their start delay."""
     return graph.duration_ns + np.where(on_host(graph), 0, graph.start_delay_ns)
 
 
 def lanes(graph: Graph) -> tuple[I64, I64]:
-    """Where each node runs: (device or ``NOWHERE``, thread or stream); HOST_COMM has the lane (-1, -1) of its own."""
+    """Return where each node runs: (device or ``NOWHERE``, thread or stream); HOST_COMM has the place (-1, -1) of its own."""
     host = on_host(graph)
     beside = graph.kind == NodeKind.HOST_COMM
     major = np.where(beside, -1, np.where(host, 0, graph.device))
@@ -35,13 +35,13 @@ def lanes(graph: Graph) -> tuple[I64, I64]:
 
 
 def micros(graph: Graph) -> I64:
-    """``duration_micros`` of each node: what is rounded off one node is carried to the next of its lane.
+    """Return ``duration_micros`` of each node: what is rounded off one node is carried to the next on its thread or stream.
 
     After every node, the sum over its thread or stream is the nearest whole microsecond to the sum in ns.
     """
     major, minor = lanes(graph)
     host = on_host(graph)
-    order = np.lexsort((minor, major, host))  # stable: node order stays inside a lane
+    order = np.lexsort((minor, major, host))  # stable: node order stays inside a thread or stream
     total = np.cumsum(cost_ns(graph)[order])
     first = begins(major[order], minor[order], host[order])
     starts = np.flatnonzero(first)

@@ -26,7 +26,7 @@ NAMES: Final = (
 
 
 def fold(graph: Graph) -> Graph:
-    """The same graph with fewer host nodes. Cost: O(n log n).
+    """Return the same graph with fewer host nodes. Cost: O(n log n).
 
     Kept are ops that called what runs on a device, that waited, that hand over to another thread, that begin one or that a ``sync`` or
     ``thread`` edge ends at; of a chain without any of them the first op. Gaps stay gaps: their time is never an op's. A kept node carries
@@ -40,7 +40,7 @@ def fold(graph: Graph) -> Graph:
 
 
 def _chain(graph: Graph, edges: Edges) -> tuple[I64, I64]:
-    """(host nodes thread by thread in their order, of each node of the graph its run): nodes with one number are a pure chain."""
+    """Return (host nodes thread by thread in their order, of each node of the graph its run): nodes with one number are a pure chain."""
     n = len(graph.kind)
     chained = np.isin(graph.kind, CHAINED)
     alone = (np.bincount(edges.source, minlength=n)[edges.source] == 1) & (np.bincount(edges.target, minlength=n)[edges.target] == 1)
@@ -70,7 +70,7 @@ def _must_stay(graph: Graph, edges: Edges, run_of: I64) -> Bool:
 
 
 def _beside_async(graph: Graph, edges: Edges) -> Bool:
-    """Nodes that follow the node before at the place where an asynchronous row attaches."""
+    """Mark the nodes that follow the node before at the place where an asynchronous row attaches."""
     n = len(graph.kind)
     host = edges.kind == EdgeKind.HOST
     begins = marked(n, edges.source[host & (graph.kind[edges.target] == NodeKind.HOST_ASYNC)])
@@ -78,7 +78,8 @@ def _beside_async(graph: Graph, edges: Edges) -> Bool:
 
 
 def _into(graph: Graph, node: I64, run: I64, stay: Bool, alone: Bool) -> I64:
-    """For each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with no gap in between."""
+    """Find for each node the one that carries its time: itself (``alone``: only its own), or a kept one of its run with no gap in
+    between."""
     into = np.arange(len(graph.kind))
     n = len(node)
     if not n:
@@ -146,14 +147,14 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
 
 
 def _sync_calls(told: SyncCalls, new: I64) -> SyncCalls:
-    """New numbers: both ends of a ``sync`` edge are kept."""
+    """Renumber ``sync_call``: both ends of a ``sync`` edge are kept."""
     source, target = new[told.source], new[told.target]
     order = np.lexsort((told.call, source, target))
     return SyncCalls(source[order].astype(np.int32), target[order].astype(np.int32), told.call[order])
 
 
 def _callers(caller: I32, new: I64) -> I32:
-    """New numbers of the nearest kept callers. Each round halves the way up, so O(n log depth)."""
+    """Find the new numbers of the nearest kept callers. Each round halves the way up, so O(n log depth)."""
     up = np.append(caller, NOWHERE)  # NOWHERE points at the last entry, which stays NOWHERE
     kept = np.append(new != NOWHERE, True)
     while True:
@@ -161,5 +162,4 @@ def _callers(caller: I32, new: I64) -> I32:
         if not skipped.any():
             break
         up = np.where(skipped, up[up], up)
-    nearest: I32 = np.append(new, NOWHERE)[up[:-1]].astype(np.int32)
-    return nearest
+    return np.asarray(np.append(new, NOWHERE)[up[:-1]].astype(np.int32))

@@ -1,4 +1,4 @@
-"""How much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
+"""Gains: how much earlier a rank would end if an op, all nodes of a name, or a kind of work took no time.
 
 Every gain is the difference of two replays: it is no share of the critical path, and gains of different things never add up. What
 takes no time is work (``duration_ns``): start delays and launch latency stay, as they do wherever work is scaled, and count as idle time.
@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from graphlink.graph import relief
-from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs
-from graphlink.graph.latency import Costs
+from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
 from graphlink.graph.names import Names
 from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
@@ -52,7 +51,7 @@ class FamilyGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """How much earlier the rank would end if a thing took no time: each recomputed, none to be added to another.
+    """The gains of a rank: how much earlier it would end if a thing took no time: each recomputed, none to be added to another.
 
     The largest of each sort, largest first; what is not listed gains at most ``..._others_at_most_ns``. Work takes no time, start
     delays stay (they are ``idle``).
@@ -67,7 +66,7 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, share: U8, named: Names, top: int = 100) -> Gains:
+def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, named: Names, top: int = 100) -> Gains:
     """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share.
 
     ``late``, ``path``: slack and critical path of the replay; ``share``, ``named``: what each node's time counts as, and its name.
@@ -91,7 +90,7 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, sha
         for group, w, gain in zip(groups, wanted, found, strict=True):
             group.gain_ns[w] = gain
     ops, families, by_share = groups
-    idle_ns = late.total_ns - length_ns(graph, Costs(np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns)))
+    idle_ns = late.total_ns - length_ns(graph, np.where(share == Share.IDLE, 0, work), np.zeros_like(late.lag_ns))
     share_gains = dict.fromkeys(SHARES, 0) | dict(zip(SHARES, by_share.gain_ns.tolist(), strict=False)) | {SHARES[Share.IDLE]: idle_ns}
     points = sync_gains(graph, sync_points(graph), late, path)
     return Gains(
@@ -109,15 +108,15 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalPath, sha
     )
 
 
-def _single_gains(graph: Graph, late: Slack, path: CriticalPath, work_ns: I64) -> I64:
-    """The gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
+def _single_gains(graph: Graph, late: Slack, path: CriticalChain, work_ns: I64) -> I64:
+    """Return the gain of each node of the critical path alone: what it costs, or what the best path that avoids it is shorter."""
     cost = work_ns[path.node]
     avoiding = crossing(graph, late, path.node, past=True, below_ns=int(cost.max(initial=0)))
     return np.minimum(cost, least_over(len(path.node), avoiding.low, avoiding.high, avoiding.loss_ns))
 
 
 def _op_of(graph: Graph) -> I32:
-    """The op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
+    """Return the op that each node is part of, by its node; ``NOWHERE`` for what is no op."""
     out = np.arange(len(graph.kind), dtype=np.int32)
     out[np.isin(graph.kind, _NO_OPS)] = NOWHERE
     ops = np.flatnonzero(graph.kind == NodeKind.HOST_OP)
@@ -130,7 +129,7 @@ def _op_of(graph: Graph) -> I32:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Nodes put together by ``label`` (one entry a node, ``NOWHERE`` for none); the other columns have one entry a label."""
+    """Nodes put together by ``label`` (one entry per node, ``NOWHERE`` for none); the other columns have one entry per label."""
 
     label: I32
     working: Bool  # a node: in a group, and costs something
@@ -138,7 +137,7 @@ class _Groups:
     gain_ns: I64  # NOWHERE where it is not known yet
 
     @classmethod
-    def of(cls, label: I32, work_ns: I64, path: CriticalPath, alone_ns: I64) -> _Groups:
+    def of(cls, label: I32, work_ns: I64, path: CriticalChain, alone_ns: I64) -> _Groups:
         working = (label != NOWHERE) & (work_ns > 0)
         labels = int(label.max(initial=NOWHERE)) + 1
         on_path = path.node[working[path.node]]
@@ -152,21 +151,21 @@ class _Groups:
         return cls(label, working, path_ns, gain_ns)
 
     def wanted(self, top: int) -> I64:
-        """The groups to look at next: their bound is above the ``top``-th of the gains known."""
+        """Choose the groups to evaluate next: their bound is above the ``top``-th of the gains known."""
         known = self.gain_ns[self.gain_ns > 0]
         least = int(np.partition(known, len(known) - top)[len(known) - top]) if len(known) >= top else 0
         wanted = np.flatnonzero((self.gain_ns == NOWHERE) & (self.path_ns > least))
         return wanted[np.argsort(-self.path_ns[wanted], kind="stable")[:WIDTH]]
 
     def relief(self, groups: I64, work_ns: I64, first: int = 0) -> relief.Relief:
-        """A set a group, numbered from ``first``: its nodes cost nothing."""
+        """Return a set for each group, numbered from ``first``: its nodes cost nothing."""
         column = spread(len(self.path_ns) + 1, groups, first + np.arange(len(groups), dtype=np.int32))
         mine = self.working & (column[self.label] != NOWHERE)  # label NOWHERE finds the last column, which is NOWHERE
         nodes = np.flatnonzero(mine).astype(np.int32)
         return relief.Relief(column[self.label[nodes]], nodes, work_ns[nodes])
 
     def _order(self) -> I64:
-        """The groups of known gain, the largest first."""
+        """Return the groups of known gain, the largest first."""
         known = np.flatnonzero(self.gain_ns > 0)
         return known[np.lexsort((known, -self.path_ns[known], -self.gain_ns[known]))]
 

@@ -39,7 +39,7 @@ Node = dict[str, Any]
 
 
 class Frame(msgspec.Struct):
-    """What an ET says around its nodes."""
+    """The contents of an ET around its nodes."""
 
     schema: msgspec.Raw = msgspec.Raw(b'""')
     pid: msgspec.Raw = msgspec.Raw(b"0")
@@ -49,7 +49,7 @@ class Frame(msgspec.Struct):
 
 
 class AddedKeys(msgspec.Struct, kw_only=True):
-    """What is on nodes of the merged trace beside the keys that PyTorch wrote. A node with ``cat`` is a device op."""
+    """The keys on nodes of the merged trace besides those that PyTorch wrote. A node with ``cat`` is a device op."""
 
     id: int
     name: str
@@ -104,6 +104,7 @@ class Merged:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """Return warnings of what the merged trace lacks."""
         told = []
         if self.without_host:
             told.append(f"{self.without_host} device ops are not in the merged trace: no op of the ET launched them")
@@ -204,7 +205,7 @@ class Merged:
 
 
 def write(out: BinaryIO, merged: Merged) -> None:
-    """Write the merged trace, one node a line."""
+    """Write the merged trace, one node per line."""
     frame = _frame(merged.et)
     head = {k: getattr(frame, k) for k in ("schema", "pid", "time", "start_ts")}
     out.write(msgspec.json.encode(head)[:-1] + b',"nodes":[')
@@ -232,7 +233,7 @@ def _host_row_of_et(linked: Linked) -> list[int]:
 
 
 def _own_ns(linked: Linked) -> I64:
-    """Time of each host row that is in none of its children, waits included (as ``exclusive_dur`` is)."""
+    """Return the time of each host row that is in none of its children, waits included (as ``exclusive_dur`` is)."""
     rows, parent = linked.trace.host, linked.parent
     took: I64 = rows.end_ns - rows.start_ns
     own = took.copy()
@@ -242,7 +243,7 @@ def _own_ns(linked: Linked) -> I64:
 
 
 def _frame(et: HostTrace) -> Frame:
-    """The head and foot of the ET, which its records do not keep; one more pass over the file, without its nodes."""
+    """Read the header and footer of the ET, which its records do not keep; one more pass over the file, without its nodes."""
     with open_source(et.path) as source:
         whole = b"".join(iter(partial(source.read, 1 << 24), b""))
     try:

@@ -1,4 +1,4 @@
-"""What the nodes of a graph are called, as numbers that are equal where the names are, and which rows of the ET they are."""
+"""The names of the nodes of a graph, as numbers that are equal where the names are, and which rows of the ET they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def et_rows(graph: Graph, linked: Linked) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """``code`` (one entry a node) is a position in ``texts``, whose entries differ: nodes with equal codes have equal names."""
+    """``code`` (one entry per node) is a position in ``texts``, whose entries differ: nodes with equal codes have equal names."""
 
     code: I32
     texts: tuple[str, ...]
@@ -33,7 +33,7 @@ class Names:
 
 
 def names(graph: Graph, linked: Linked) -> Names:
-    """The names that the nodes have in the ``.et``. Linear."""
+    """Return the names that the nodes have in the ``.et``. Linear."""
     trace, kind, row = linked.trace, graph.kind, graph.row
     raw = np.zeros(len(kind), np.int64)
     for kinds, column in ((_HOST, trace.host.name), ((NodeKind.HOST_CALL,), trace.calls.name), ((NodeKind.DEVICE_OP,), trace.device.name)):

@@ -42,7 +42,7 @@ def to_networkx(graph: Graph | ChakraFile, linked: Linked | None = None, nodes: 
 
 
 def _columns(graph: Graph | ChakraFile, linked: Linked | None, at: I32) -> tuple[list[int], list[str], list[str], I64]:
-    """Id, name, kind and cost of the nodes ``at``."""
+    """Return id, name, kind and cost of the nodes ``at``."""
     if isinstance(graph, ChakraFile):
         kinds = ["host" if host else "device" for host in graph.host[at].tolist()]
         return graph.id[at].tolist(), [graph.name_of(i) for i in at.tolist()], kinds, graph.cost_ns[at]

@@ -16,36 +16,29 @@ PAIR_STEPS, ALL_STEPS = 20_000, 3_000_000  # of walks back, beyond which the ans
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class IncomingEdges:
     """Dependencies as CSR by target: those of node n are ``source[first[n]:first[n + 1]]``, positions of nodes."""
 
     first: I64
     source: I64 | I32
 
     @staticmethod
-    def of(count: int, source: I64, target: I64) -> Edges:
+    def of(count: int, source: I64, target: I64) -> IncomingEdges:
+        """Sort edges between ``count`` nodes by target."""
         by_target = np.argsort(target, kind="stable")
-        return Edges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
+        return IncomingEdges(np.searchsorted(target[by_target], np.arange(count + 1)).astype(np.int64), source[by_target])
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
-    """By pair: whether the first is known to come before the second. ``undecided`` pairs took too long to follow."""
-
-    yes: Bool
-    undecided: Bool
-
-
 class Reach:
-    """Answers whether nodes come before others. Nodes are laid on chains; along a chain the answer is a comparison of places."""
+    """Answers whether nodes come before others. Nodes are placed on chains; along a chain the answer is a comparison of places."""
 
-    def __init__(self, edges: Edges, order: I64, lane: I64):
-        """``lane`` by node: where nodes follow each other (thread, stream); chains stay in their lanes. Linear."""
+    def __init__(self, edges: IncomingEdges, order: I64, lane: I64):
+        """Build the chains. ``lane`` by node: where nodes follow each other (thread, stream); chains stay inside it. Linear."""
         n = len(lane)
         assert len(order) == n, "only for graphs without cycles"
         self._edges = edges
@@ -68,8 +61,11 @@ class Reach:
                 chain[i], place[i] = chain[follows], place[follows] + 1
         self._chain, self._place = np.array(chain, np.int64), np.array(place, np.int64)
 
-    def __call__(self, before: I64 | I32, after: I64 | I32) -> Before:
-        """One answer a pair of nodes. Linear where chains or the next dependencies tell, else a walk back for the pair."""
+    def __call__(self, before: I64 | I32, after: I64 | I32) -> tuple[Bool, Bool]:
+        """Return of each pair whether the first is known to come before the second, and which took too long to follow.
+
+        Linear where chains or the next dependencies tell, else a walk back for the pair.
+        """
         yes = self._along(before, after) & (before != after)
         undecided = np.zeros(len(before), np.bool_)
         open_ = np.flatnonzero(~yes & (self._rank[before] < self._rank[after]))
@@ -82,14 +78,13 @@ class Reach:
             steps, found = self._walk(int(before[i]), int(after[i]), min(left, PAIR_STEPS))
             left -= steps
             yes[i], undecided[i] = found is True, found is None
-        return Before(yes, undecided)
+        return yes, undecided
 
     def _along(self, before: I64 | I32, after: I64 | I32) -> Bool:
-        out: Bool = (self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after])
-        return out
+        return np.asarray((self._chain[before] == self._chain[after]) & (self._place[before] <= self._place[after]))
 
     def _walk(self, before: int, after: int, most: int) -> tuple[int, bool | None]:
-        """(steps taken, answer or None); only nodes that come later than ``before`` are visited."""
+        """Return (steps taken, answer or None); only nodes that come later than ``before`` are visited."""
         chain, place, rank = self._chain, self._place, self._rank
         first, source = self._edges.first, self._edges.source
         lowest, on, at_least = rank[before], chain[before], place[before]
@@ -108,7 +103,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class OrderedNodes:
     """Some nodes, one after the other, with all edges that enter them: slices of columns of nodes and of edges."""
 
     nodes: slice
@@ -117,20 +112,20 @@ class Block:
 
     @property
     def degree(self) -> I64:
-        """How many edges enter each node."""
+        """Count how many edges enter each node."""
         return np.diff(self.bounds)
 
     @property
     def target(self) -> I64:
-        """The node that each edge enters."""
+        """Return the node that each edge enters."""
         return np.repeat(np.arange(self.nodes.start, self.nodes.stop), self.degree)
 
     def entered(self, edges: Bool) -> Bool:
-        """Tell which nodes some of the block's ``edges`` enter."""
+        """Mark the nodes that some of the block's ``edges`` enter."""
         return marked(len(self.bounds) - 1, self.target[edges] - self.nodes.start)
 
 
-def blocks(first: I64) -> Iterator[Block]:
+def blocks(first: I64) -> Iterator[OrderedNodes]:
     """Yield the nodes of a graph a block at a time, lowest first (``first``: CSR by target, as in ``Graph``).
 
     What is made of a block stays in the processor's cache, and in memory that is used again. A column of all edges does neither: the
@@ -139,4 +134,4 @@ def blocks(first: I64) -> Iterator[Block]:
     last = len(first) - 1
     for low in range(0, last, BLOCK):
         bounds = first[low : min(low + BLOCK, last) + 1]
-        yield Block(slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
+        yield OrderedNodes(slice(low, low + len(bounds) - 1), slice(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])

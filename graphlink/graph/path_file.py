@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.graph.critical import SHARES, CriticalPath, ShareNs, path_by_lags, shares
+from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.names import Names, names
 from graphlink.graph.slack import slack
@@ -25,9 +25,9 @@ EDGE_KINDS: Final = tuple(k.name.lower() for k in EdgeKind)
 
 
 class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The path, first node first: columns with one entry a node (a data frame as it stands).
+    """The path, first node first: columns with one entry per node (a data frame as it stands).
 
-    A node was held back by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
+    A node was delayed by the one before it, by a dependency of kind ``held_by`` (None at the start of the path), and starts in the
     replay when that one ends: at the sum of ``cost_ns`` before it. ``name``, ``share`` and ``held_by`` are positions in ``names``,
     ``shares`` and ``edge_kinds``.
     """
@@ -38,11 +38,11 @@ class PathNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
     held_by: list[int | None]
     start_ns: list[int]  # as recorded
     cost_ns: list[int]  # with what is before its work, which is idle
-    start_delay_ns: list[int]  # and launch latency, where the launch held the node back
+    start_delay_ns: list[int]  # and launch latency, where the launch delayed the node
 
 
 class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """``slack_ns`` has one entry a node of the graph, by id: how much later it could end without anything ending later.
+    """``slack_ns`` has one entry per node of the graph, by id: how much later it could end without anything ending later.
 
     ``notes``: what to know of the graph before reading names.
     """
@@ -63,14 +63,14 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
 class Explained:
     """The critical path of a replay, the slack of each node (``slack_ns``), their names, and the largest gains."""
 
-    path: CriticalPath
+    path: CriticalChain
     slack_ns: I64
     names: Names
     gains: Gains
 
 
 def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost_ns: I64, top: int = 100) -> Explained:
-    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry a node). O(n log n)."""
+    """Find critical path, slack and the ``top`` largest gains from one replay (``end_ns``, ``cost_ns``: one entry per node). O(n log n)."""
     share = shares(graph, linked, comm)
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)
@@ -80,7 +80,7 @@ def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost
 
 
 def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     path, code = found.path, found.names.code
     at = path.node
     used, name = np.unique(code[at], return_inverse=True)
@@ -111,7 +111,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
 
 
 def load(path: Path) -> PathFile:
-    """A file of an earlier run.
+    """Read a file of an earlier run.
 
     Raises:
         InputError: it cannot be read, or is none of ours.
@@ -134,7 +134,7 @@ class _Length(msgspec.Struct):
 
 
 def length_ns(path: Path) -> int:
-    """The length of the critical path in a file, without reading the rest into memory.
+    """Read the length of the critical path in a file, without reading the rest into memory.
 
     Raises:
         InputError: as ``load``.

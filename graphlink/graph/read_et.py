@@ -45,7 +45,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view(path: Path, wanted: int) -> NodeView:
-    """Node ``wanted`` of the graph at ``path`` (plain, gzip or zstd). One pass over the file.
+    """Read node ``wanted`` of the graph at ``path`` (plain, gzip or zstd). One pass over the file.
 
     Raises:
         InputError: it is no ``.et``, or has no such node.

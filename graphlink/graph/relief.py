@@ -1,8 +1,8 @@
-"""How much earlier a graph ends if sets of its nodes cost less: many sets at once, exactly.
+"""Relief: how much earlier a graph ends if sets of its nodes cost less: many sets at once, exactly.
 
 The length of a path with a set relieved is the length of the whole replay less what the path *loses*: the gaps along it (where it
 waits for other paths) and the relieved cost of the set's nodes on it. The gain of a set is the least loss of any path, found by one
-pass over the graph with a column a set. Three steps before make the graph small without changing a gain: what loses more than any
+pass over the graph with a column per set. Three steps before make the graph small without changing a gain: what loses more than any
 gain could be is left out, so are edges that others imply, and chains become one node.
 """
 
@@ -22,7 +22,7 @@ _ROWS = 128  # chains whose relieved costs are spread out at a time: few enough 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """Which nodes are relieved of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
+    """The nodes that are relieved, and of how much, in parallel columns: ``node`` costs ``less_ns`` less in set ``column``."""
 
     column: I32
     node: I32
@@ -30,7 +30,7 @@ class Relief:
 
 
 def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
-    """By how much the replay gets shorter with each set; shape (sets,), int64 ns.
+    """Return by how much the replay gets shorter with each set; shape (sets,), int64 ns.
 
     Args:
         graph: nodes in an order in which edges run forward.
@@ -48,7 +48,7 @@ def gains(graph: Graph, slack: Slack, relief: Relief, bound_ns: I64) -> I64:
 
 
 def _one_a_node(graph: Graph) -> I32:
-    """The node before each along its thread or stream, itself where there is none: at most one node is before and behind each."""
+    """Return the node before each along its thread or stream, itself where there is none: at most one node is before and behind each."""
     count = len(graph.kind)
     after = np.full(count, -1, np.int32)
     for block in reversed([*blocks(graph.first)]):
@@ -61,7 +61,7 @@ def _one_a_node(graph: Graph) -> I32:
 
 
 def _heads(before: I32) -> I32:
-    """The first node of each node's chain; ``before`` is a lower node, or the node itself at the head."""
+    """Return the first node of each node's chain; ``before`` is a lower node, or the node itself at the head."""
     head: list[int] = []
     add = head.append
     for low in range(0, len(before), BLOCK):
@@ -71,9 +71,8 @@ def _heads(before: I32) -> I32:
 
 
 def _implied(graph: Graph, before: I32, lag_ns: I64) -> Bool:
-    """Edges without a lag beside which a longer way leads from source to target: later out of the source's lane and earlier into the
-    target's.
-    """
+    """Mark the edges without a lag beside which a longer way leads from source to target: later out of the source's lane and earlier into
+    the target's."""
     heads = _heads(before)
     is_head = heads == np.arange(len(heads))
     lane, lanes = (np.cumsum(is_head) - 1)[heads], int(np.count_nonzero(is_head))
@@ -110,7 +109,7 @@ class _Chains:
 
 
 def _contracted(graph: Graph, slack: Slack, most_ns: int) -> _Chains:
-    """The nodes and edges that some path worth looking at uses: one that loses less than ``most_ns``."""
+    """Keep the nodes and edges that some relevant path uses: one that loses less than ``most_ns``."""
     # What implies an edge that is worth looking at loses no more than the edge, so it is kept too.
     kept = ~_implied(graph, _one_a_node(graph), slack.lag_ns) & (slack.edge_ns < most_ns)
     used, count = slack.node_ns < most_ns, len(graph.kind)
@@ -147,7 +146,7 @@ def _by_rows(chains: _Chains, relief: Relief) -> tuple[I64, I64]:
 
 
 def _least_loss(graph: _Chains, relief: Relief, sets: int) -> I64:
-    """The least loss of a path from a start to an end, a column a set."""
+    """Return the least loss of a path from a start to an end, a column per set."""
     chains = len(graph.end_ns)
     leads_on = np.bincount(graph.source, minlength=chains) > 0
     wide_gaps = np.broadcast_to(graph.gap_ns[:, None], (len(graph.gap_ns), sets))

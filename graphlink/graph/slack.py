@@ -1,4 +1,4 @@
-"""How much later each node and each edge of a replay could be without anything ending later."""
+"""Slack: how much later each node and each edge of a replay could be without anything ending later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.latency import Costs, costs
+from graphlink.graph.latency import costs
 from graphlink.graph.order import blocks
 from graphlink.model import I32, I64, NOWHERE, Bool, Graph
 from graphlink.tables import concat, marked
@@ -21,9 +21,9 @@ _RUN: Final = 64
 class Slack:
     """Slack in a replay, all int64 ns. ``start_ns`` and ``end_ns`` of each node are those of the replay.
 
-    ``node_ns`` (one entry a node): latest minus earliest end. ``gap_ns`` (one entry an edge): from the end of the source and its
-    lag to the start of the target. ``edge_ns`` (one entry an edge): by how much the longest path through the edge is shorter than the
-    replay. ``lag_ns`` (one entry an edge): how long after the end of its source its target may begin.
+    ``node_ns`` (one entry per node): latest minus earliest end. ``gap_ns`` (one entry per edge): from the end of the source and its
+    lag to the start of the target. ``edge_ns`` (one entry per edge): by how much the longest path through the edge is shorter than the
+    replay. ``lag_ns`` (one entry per edge): how long after the end of its source its target may begin.
     """
 
     total_ns: int
@@ -36,34 +36,34 @@ class Slack:
 
 
 def slack(graph: Graph, end_ns: I64, cost_ns: I64) -> Slack:
-    """Slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
-    split = costs(graph, end_ns, cost_ns)
+    """Compute the slack of every node and edge, from when each node ended (``end_ns``) and what it costs. One pass back over the edges."""
+    own_ns, lag_ns = costs(graph, end_ns, cost_ns)
     total = int(end_ns.max(initial=0))
-    node = total - end_ns - _after_ns(graph, split)
-    start = end_ns - split.cost_ns
+    node = total - end_ns - _after_ns(graph, own_ns, lag_ns)
+    start = end_ns - own_ns
     gap, edge = np.empty(len(graph.source), np.int64), np.empty(len(graph.source), np.int64)
     for block in blocks(graph.first):
-        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - split.lag_ns[block.edges]
+        gap[block.edges] = np.repeat(start[block.nodes], block.degree) - end_ns[graph.source[block.edges]] - lag_ns[block.edges]
         edge[block.edges] = gap[block.edges] + np.repeat(node[block.nodes], block.degree)
-    return Slack(total, start, end_ns, node, gap, edge, split.lag_ns)
+    return Slack(total, start, end_ns, node, gap, edge, lag_ns)
 
 
-def _after_ns(graph: Graph, split: Costs) -> I64:
-    """The longest way from the end of each node to the end of a graph."""
-    out = np.empty(len(split.cost_ns), np.int64)
+def _after_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> I64:
+    """Return the longest way from the end of each node to the end of a graph; ``cost_ns``: of nodes, ``lag_ns``: of edges."""
+    out = np.empty(len(cost_ns), np.int64)
     after = [0] * len(out)
     for block in reversed([*blocks(graph.first)]):
         nodes = block.nodes
         sources = graph.source[block.edges].tolist()
-        cost_ns = split.cost_ns[nodes][::-1].tolist()
-        lags = split.lag_ns[block.edges]
-        lag_ns, late = lags.tolist(), block.entered(lags > 0)[::-1].tolist()
-        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), cost_ns, late, pairwise(block.bounds[::-1].tolist()), strict=True)
+        own = cost_ns[nodes][::-1].tolist()
+        lags = lag_ns[block.edges]
+        lag_of, late = lags.tolist(), block.entered(lags > 0)[::-1].tolist()
+        each = zip(range(nodes.stop - 1, nodes.start - 1, -1), own, late, pairwise(block.bounds[::-1].tolist()), strict=True)
         for v, cost, lagging, (high, low) in each:
             count = high - low
             length = after[v] + cost
             if lagging:
-                for source, lag in zip(sources[low:high], lag_ns[low:high], strict=True):
+                for source, lag in zip(sources[low:high], lag_of[low:high], strict=True):
                     if after[source] < length + lag:
                         after[source] = length + lag
             elif count == 1:
@@ -79,13 +79,13 @@ def _after_ns(graph: Graph, split: Costs) -> I64:
     return out
 
 
-def length_ns(graph: Graph, split: Costs) -> int:
-    """How long a replay takes."""
-    return int((split.cost_ns + _after_ns(graph, split)).max(initial=0))
+def length_ns(graph: Graph, cost_ns: I64, lag_ns: I64) -> int:
+    """Return the length of a replay."""
+    return int((cost_ns + _after_ns(graph, cost_ns, lag_ns)).max(initial=0))
 
 
 def leads_nowhere(graph: Graph) -> Bool:
-    """Nodes that no edge leaves."""
+    """Mark the nodes that no edge leaves."""
     return ~marked(len(graph.kind), graph.source)
 
 
@@ -134,7 +134,8 @@ def crossing(graph: Graph, slack: Slack, nodes: I32, *, past: bool, below_ns: in
 
 
 def least_over(count: int, low: I32, high: I32, value: I64) -> I64:
-    """The least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none does.
+    """Return the least ``value`` among the intervals ``low <= i < high`` that hold i, for each i below ``count``; ``NEVER`` where none
+    does.
 
     Of a long interval, what fills whole runs of ``_RUN`` places is asked of the runs, in the same way, and its two ends are short. A
     short one is two ranges of a power of two that overlap: a sparse table, filled from its top. Linear in places.

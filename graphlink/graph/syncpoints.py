@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from graphlink.depend.timeline import Neighbours
-from graphlink.graph.critical import CriticalPath
+from graphlink.graph.critical import CriticalChain
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.link.call_roles import Role, roles
@@ -46,7 +46,7 @@ class SyncPointGain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sync_points(graph: Graph) -> list[SyncPoint]:
-    """The ``sync`` edges by call, in the order of the calls.
+    """Group the ``sync`` edges by call, in the order of the calls.
 
     An edge to an operator belongs with the edges of the same source to the part that opened, on the same thread, since the operator
     before that: a call has edges to both. Edges to ``end`` are left out: they hold nothing back that ends later.
@@ -79,7 +79,7 @@ def sync_points(graph: Graph) -> list[SyncPoint]:
 SyncGain = tuple[SyncPoint, int, int]  # a point, what the critical path waited for there, and what its edges cost the replay, in ns
 
 
-def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: CriticalPath) -> list[SyncGain]:
+def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: CriticalChain) -> list[SyncGain]:
     """Find the points without which the replay is shorter, largest gain first. Exact, O(n log n).
 
     Every path crosses the place right before a point's first target on one edge, and all edges of the point cross it (their sources
@@ -109,7 +109,7 @@ def sync_gains(graph: Graph, points: Sequence[SyncPoint], slack: Slack, path: Cr
 
 
 def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
-    """The least loss of a path that ends at a source of the point's edges, or begins at a target."""
+    """Return the least loss of a path that ends at a source of the point's edges, or begins at a target."""
     edges = np.array(point.edge)
     target = np.searchsorted(graph.first, edges, side="right") - 1
     begin = slack.node_ns[target] + slack.start_ns[target]
@@ -117,7 +117,7 @@ def _ending_or_beginning(graph: Graph, point: SyncPoint, slack: Slack) -> int:
 
 
 def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]) -> I64:
-    """For each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its own point."""
+    """Return for each place the least loss of the edges (low, high, loss, point; by low) across it that are not of its own point."""
     out = np.full(len(asked), NEVER, np.int64)
     heap: list[tuple[int, int, int]] = []
     coming = iter(crossing)
@@ -159,7 +159,7 @@ def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain], named: 
 
 
 def calls_of(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[str]:
-    """The name of the call that makes each point: the last on its thread that may wait and began before the target.
+    """Return the name of the call that makes each point: the last on its thread that may wait and began before the target.
 
     "" where there is none, where it had long returned, and where what was waited for is no CUDA work (gloo).
     """

@@ -1,4 +1,4 @@
-"""How a communication op is written: as recorded (``chakra``), or within what ASTRA-sim can run (``astra-sim``)."""
+"""The form in which a communication op is written: as recorded (``chakra``), or within what ASTRA-sim can run (``astra-sim``)."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class WrittenComm(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CommPlan(Short):
-    """How the communication nodes of one rank are written; the communicators that they name, first named first."""
+    """The plan by which the communication nodes of one rank are written; the communicators that they name, first named first."""
 
     by_node: dict[int, WrittenComm]
     groups: tuple[GroupKey, ...]
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Return how many nodes are not as recorded, by reason."""
+        """Count the nodes that are not as recorded, by reason."""
         return dict(sorted(Counter(c.replaced for c in self.by_node.values() if c.replaced).items()))
 
 

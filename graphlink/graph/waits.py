@@ -1,4 +1,4 @@
-"""Where on its thread each wait of a graph lies. The graph says how long its ops waited in all; the cuts and the calls say when."""
+"""The place of each wait of a graph on its thread. The graph says how long its ops waited in all; the cuts and the calls say when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not 
 
 @dataclass(frozen=True, slots=True)
 class WaitSlices:
-    """One entry a wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE`` where none did (gloo)."""
+    """One entry per wait. ``part``: the node that opens where it ends. ``call``: the call that waited, ``NOWHERE`` where none did
+    (gloo)."""
 
     part: I32
     call: I32
@@ -25,7 +26,8 @@ class WaitSlices:
 
 
 def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
-    """Times since the epoch of the graph. ``before``: the node before each one on its thread, or ``NOWHERE``. Cost: O(n log n).
+    """Return the waits, with times since the epoch of the graph. ``before``: the node before each one on its thread, or ``NOWHERE``. Cost:
+    O(n log n).
 
     A node carries one stretch of its thread, its own time first and then what it waited: every wait ends in a cut. So a wait lasts from
     where the node before has spent its duration to where the next one opens, and waits add up to ``wait_ns``, whoever was waited for.
@@ -41,7 +43,7 @@ def wait_slices(graph: Graph, linked: Linked, before: I32) -> WaitSlices:
 
 
 def before_on_thread(graph: Graph) -> I32:
-    """The node before each one on its thread, ``NOWHERE`` for the first and for nodes beside the chain of a thread."""
+    """Return the node before each one on its thread, ``NOWHERE`` for the first and for nodes outside the chain of a thread."""
     node = np.flatnonzero(np.isin(graph.kind, CHAINED))
     order = node[np.lexsort((node, graph.tid[node]))]
     before, after = successive(order, graph.tid)
@@ -54,7 +56,7 @@ def _woken(graph: Graph) -> Bool:
 
 
 def _calls(graph: Graph, linked: Linked, part: I64) -> I32:
-    """The call in which each part opens or ends, the innermost."""
+    """Return the call in which each part opens or ends, the innermost."""
     calls = linked.trace.calls
     out = np.full(len(part), NOWHERE, np.int32)
     if not len(calls.start_ns):

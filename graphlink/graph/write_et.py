@@ -65,6 +65,7 @@ def write_et(
 
 
 def global_metadata(heading: Heading) -> bytes:
+    """Encode what the ``.et`` says of its rank."""
     a = pb.AttributeProto
     clock = {"clock_offset_ns": heading.clock_offset_ns, "clock_drift_ppb": heading.clock_drift_ppb}
     attributes = [
@@ -123,12 +124,13 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
 
 @lru_cache(maxsize=4096)
 def _tail(host: bool, kinds: bytes) -> bytes:
-    """``is_cpu_op`` and ``dep_kinds``, which few nodes have to themselves."""
+    """Return ``is_cpu_op`` and ``dep_kinds``, which few nodes have to themselves."""
     return attr.attribute("is_cpu_op", bool_val=host) + attr.texts("dep_kinds", [KINDS[k] for k in kinds])
 
 
 def _host_texts(linked: Linked) -> list[tuple[bytes, bytes]]:
-    """Inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the last entry is of no row."""
+    """Encode inputs and outputs, and ``op_schema``, of each host row: from the ET, else (inputs only) from Kineto; the last entry is of no
+    row."""
     host, et = linked.trace.host, linked.et
     of_kineto = zip(host.input_shapes.tolist(), host.input_types.tolist(), strict=True)
     columns = (et.input_shapes, et.input_types, et.output_shapes, et.output_types, et.op_schema) if et else ()
@@ -153,7 +155,7 @@ def _encode_texts(words: Sequence[str]) -> tuple[bytes, bytes]:
 
 
 def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
-    """The ``int64_val`` attributes of CONTRACT.md, but those of communication."""
+    """Return the ``int64_val`` attributes of CONTRACT.md, but those of communication."""
     host = on_host(graph)
     kind = graph.kind
     beside = kind == NodeKind.HOST_COMM
@@ -181,7 +183,7 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
 
 
 def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:
-    """What the ET knows of matched host ops; the parts of an op share its ``rf_id`` only."""
+    """Return what the ET knows of matched host ops; the parts of an op share its ``rf_id`` only."""
     et = linked.et
     if et is None:
         return
@@ -223,7 +225,7 @@ def _text_columns(graph: Graph) -> dict[int, bytes]:
 
 
 def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
-    """``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel to ``data_deps``."""
+    """Return ``sync_call`` by node: the name of the call where all its ``sync`` edges are of one, else a list parallel to ``data_deps``."""
     told, names, strings = graph.sync_calls, linked.trace.calls.name, linked.trace.strings
     of_node: dict[int, dict[int, dict[str, None]]] = {}
     for source, node, name in zip(told.source.tolist(), told.target.tolist(), names[told.call].tolist(), strict=True):
@@ -239,7 +241,7 @@ def _sync_calls(graph: Graph, linked: Linked) -> dict[int, bytes]:
 
 
 def _comm_bytes(comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> dict[int, tuple[int, bytes]]:
-    """Node type and communication attributes by node."""
+    """Encode node type and communication attributes by node."""
     known: dict[WrittenComm, tuple[int, bytes]] = {}
     out = {}
     for i, written in plan.by_node.items():

@@ -1,4 +1,4 @@
-"""Which op asked for a row that another thread ran.
+"""The op that asked for a row that another thread ran.
 
 Gloo begins the range of a collective on one of its own threads, when that thread takes the work up: later than it was asked for, and
 with several of them in another order than asked. The op that asked shows by PyTorch's record function ids: the range gets its id where

@@ -1,4 +1,4 @@
-"""What a runtime or driver call does, by its name, for CUDA, HIP and the runtimes of other devices (docs/edges.md, "Other devices")."""
+"""The role of a runtime or driver call, by its name, for CUDA, HIP and the runtimes of other devices (docs/edges.md, "Other devices")."""
 
 from __future__ import annotations
 

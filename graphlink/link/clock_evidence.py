@@ -1,4 +1,4 @@
-"""What a recording shows of its devices' clocks: launches on an idle stream, and waits that are over."""
+"""Evidence of a recording on its devices' clocks: launches on an idle stream, and waits that are over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SYNCS: Final = (Role.STREAM_SYNC, Role.DEVICE_SYNC, Role.EVENT_SYNC)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What device rows ``op`` show of the clock, by their start (``at_ns``, device clock).
+    """Evidence of device rows ``op`` on the clock, by their start (``at_ns``, device clock).
 
     It is ``ahead_ns`` ahead as a launch shows it, or at least as much where a call returned after the op had ended; by the usual lag more
     if the call ``blocked``. Not ``exact``: it may have waited for less than ``op``, the last of all that was launched before it.
@@ -55,7 +55,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What calls that launched one op each, soon, show of the clock if the stream was idle: it was so ``late_ns`` after the call began."""
+    """Evidence of calls that launched one op each, soon, on the clock if the stream was idle: it was so ``late_ns`` after the call
+    began."""
 
     shown: Evidence
     late_ns: I64  # on the device's clock
@@ -104,12 +105,12 @@ def returned(trace: Trace, op: I64, by: I64, exact: Bool, blocked: Bool) -> Evid
 
 
 def _usual_ns(trace: Trace) -> I64:
-    """Of each name."""
+    """Return the usual duration of each name."""
     return np.array([next(ns for prefix, ns in USUAL_NS.items() if text.startswith(prefix)) for text in trace.strings], np.int64)
 
 
 def _brief(trace: Trace) -> Bool:
-    """Calls that took no longer than calls of their name do: the end of a call that was held up does not tell when it launched."""
+    """Mark calls that took no longer than calls of their name do: the end of a call that was blocked does not show when it launched."""
     calls = trace.calls
     took_ns = calls.end_ns - calls.start_ns
     order = np.lexsort((took_ns, calls.name))
@@ -121,7 +122,7 @@ def _brief(trace: Trace) -> Bool:
 
 
 def _behind_waits(trace: Trace, call: I32) -> Bool:
-    """Calls before which their thread made a stream wait since it launched last: what they launch may begin when that is over."""
+    """Mark the calls before which their thread made a stream wait since it launched last: what they launch may begin when that is over."""
     calls = trace.calls
     order = np.lexsort((calls.start_ns, calls.tid))
     launches = np.zeros(len(order), np.bool_)
@@ -152,9 +153,11 @@ def waits_of(trace: Trace, call: I32) -> Evidence:
     pageable memory, for itself. A query may have found its event not ready, and tells nothing.
     """
     device, calls, syncs = trace.device, trace.calls, trace.syncs
-    role = roles(calls, trace.strings)
+    role = np.append(roles(calls, trace.strings), Role.OTHER)  # the last for rows without a call
     launched = np.flatnonzero(call != NOWHERE)
     launched = launched[np.argsort(calls.start_ns[call[launched]], kind="stable")]
+    if not len(launched):
+        return returned(trace, launched, launched, launched > 0, launched > 0)
     row_call = lookup(calls.correlation, syncs.correlation)
     usable = (row_call != NOWHERE) & (role[row_call] != Role.EVENT_QUERY)
     stream = np.flatnonzero(usable & (syncs.kind == SyncKind.STREAM) & syncs.stream_known)
@@ -208,7 +211,7 @@ def last_of(trace: Trace, call: I32, launched: I64, number: I64, stream: I64 | N
 
 
 def _launched_before(trace: Trace, call: I32, launched: I64, by: I64) -> tuple[I64, I64]:
-    """(op, waiting call): the op that the thread of each call launched last before it. ``launched``: in order of launch."""
+    """Return (op, waiting call): the op that the thread of each call launched last before it. ``launched``: in order of launch."""
     calls = trace.calls
     by = by[np.argsort(calls.tid[by], kind="stable")]
     at = last_before((calls.tid[call[launched]],), calls.start_ns[call[launched]], (calls.tid[by],), calls.start_ns[by])

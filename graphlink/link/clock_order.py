@@ -1,4 +1,4 @@
-"""What ran after what on the devices, whatever their clocks show: stream order, and waits of streams for events that rows name exactly."""
+"""The order of work on the devices, whatever their clocks show: stream order, and waits of streams for events that rows name exactly."""
 
 from __future__ import annotations
 
@@ -33,17 +33,6 @@ def order_of(trace: Trace, call: I32) -> Succession:
     The rules are those of ``depend/cuda.py``: a stream that waits for an event holds its next op until all that was on the stream of
     the record before that has ended. A record counts where the number of its stream tells the device, too.
     """
-    device = trace.device
-    first, second = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
-    source, target, waits = _named(trace, call)
-    before, after = np.concatenate([first, source]), np.concatenate([second, target])
-    gap_ns = device.start_ns[after] - device.end_ns[before]
-    every = Succession(before, after, gap_ns, np.repeat([False, True], [len(first), len(source)]), waits)
-    return take(every, np.abs(gap_ns) <= MOST_NS)
-
-
-def _named(trace: Trace, call: I32) -> tuple[I64, I64, Evidence]:
-    """(before, after) as rows name them, and what was waited for through them."""
     device, calls, syncs = trace.device, trace.calls, trace.syncs
     wait, record, number = _waiting(trace)
     launched = np.flatnonzero(call != NOWHERE)
@@ -58,12 +47,17 @@ def _named(trace: Trace, call: I32) -> tuple[I64, I64, Evidence]:
     over = _next((syncs.device[sync], syncs.stream[sync], place[sync_call[sync]]), asked)
     held, known = target != NOWHERE, over != NOWHERE
     # exact, but no sign of how late a call returns: it may have waited for later work, too
-    every = np.ones(np.count_nonzero(known), np.bool_)
-    return source[held], launched[target[held]], returned(trace, source[known], sync_call[sync[over[known]]], every, ~every)
+    certain = np.ones(np.count_nonzero(known), np.bool_)
+    waits = returned(trace, source[known], sync_call[sync[over[known]]], certain, ~certain)
+    first, second = successive(np.lexsort((device.start_ns, device.stream, device.device)), device.device, device.stream)
+    before, after = np.concatenate([first, source[held]]), np.concatenate([second, launched[target[held]]])
+    gap_ns = device.start_ns[after] - device.end_ns[before]
+    every = Succession(before, after, gap_ns, np.arange(len(before)) >= len(first), waits)
+    return take(every, np.abs(gap_ns) <= MOST_NS)
 
 
 def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
-    """(row, record call, device of the record) of waits of streams whose row names the record and its stream."""
+    """Return (row, record call, device of the record) of waits of streams whose row names the record and its stream."""
     device, syncs = trace.device, trace.syncs
     streams = numbered_pairs(device.stream, device.device)[0]
     devices = dict(streams)
@@ -77,7 +71,7 @@ def _waiting(trace: Trace) -> tuple[I64, I64, I64]:
 
 
 def _next(items: tuple[I64, I64, I64], asked: tuple[I64, I64, I64]) -> I64:
-    """Of columns (device, stream, place): for each ``asked`` the next item on its stream, NOWHERE without one."""
+    """Find for each ``asked`` the next item of columns (device, stream, place) on its stream, NOWHERE without one."""
     device, stream, place = (np.concatenate(column) for column in zip(items, asked, strict=True))
     lane = numbered_pairs(device, stream)[1]
     key, wanted = np.split(lane * (int(place.max(initial=0)) + 1) + place, [len(items[2])])

@@ -20,7 +20,7 @@ F64 = NDArray[np.float64]
 
 USUAL_RETURN_NS: Final = 7_500  # a wait that spins returns 3 to 12 us after what it waited for
 SOON_NS: Final = 5_250  # a quarter of them by then
-NEAR_NS: Final = 100_000_000  # a wait shows how late it returns beside launches no further off
+NEAR_NS: Final = 100_000_000  # a wait shows how late it returns next to launches no further off
 _LEVEL_NS: Final = 250
 _MOST_LEVELS: Final = 600
 _MOST_BLOCKS: Final = 2_000
@@ -31,7 +31,8 @@ _ABOVE_US, _COLD_US, _BELOW_US, _WAIT_US = 6.0, 1.5, 8.0, 2.0  # disagreement of
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at ``by_ns[k]`` (device clock).
+    """The clock windows of one device: window k has ``offset_ns[k]`` and begins after ``after_ns[k]``, no later than at ``by_ns[k]``
+    (device clock).
 
     Between the two, nothing shows which of its neighbours an op belongs to. ``cost_us``: how far the evidence disagrees.
     """
@@ -65,7 +66,7 @@ def of_devices(evidence: dict[int, Evidence], resolution_ns: int, changed: dict[
 
 
 def _windows(evidence: Evidence, resolution_ns: int, changed_ns: I64) -> Windows:
-    """The cheapest step function through the evidence.
+    """Fit the cheapest step function through the evidence.
 
     How late a wait returns is a property of the machine: the median over the recording, by the launches alone. Where the quicker
     ones are not as usual, launches and waits are both taken to be a little unusual, and the offset lies between.
@@ -110,7 +111,7 @@ def _levels(shown_ns: I64) -> F64:
 
 
 def _near(evidence: Evidence) -> Bool:
-    """Evidence with a launch close enough in time for both to be on one clock."""
+    """Select the evidence with a launch close enough in time for both to be on one clock."""
     at = np.flatnonzero(evidence.launch)
     if not len(at):
         return np.zeros(len(evidence.at_ns), np.bool_)
@@ -122,7 +123,8 @@ def _near(evidence: Evidence) -> Bool:
 
 
 def _costs(evidence: Evidence, block: I64, levels: F64, return_ns: int | None) -> F64:
-    """What each level costs in each block of evidence, in us; shape (blocks, levels). Waits only bound it where ``return_ns`` is None."""
+    """Return the cost of each level in each block of evidence, in us; shape (blocks, levels). Waits only bound it where ``return_ns`` is
+    None."""
     out = np.zeros((int(block[-1]) + 1, len(levels)))
     step = max(1, 4_000_000 // len(levels))
     for low in range(0, len(block), step):

@@ -1,4 +1,4 @@
-"""How far a device's clock runs ahead of the host's, and device rows brought onto the host's clock (CONTRACT, "Clocks of host and device").
+"""The lead of a device's clock over the host's, and device rows brought onto the host's clock (CONTRACT, "Clocks of host and device").
 
 What must hold says where the clock is: no op begins before its launch call, no wait is over before what it waited for, and a kernel that
 finds its stream idle begins a steady time after its launch call returned. That time is counted from the *end* of the call, as the call
@@ -18,7 +18,7 @@ from graphlink.link.clock_evidence import MOST_NS, NOISE_NS, STEPS_NS, Evidence,
 from graphlink.link.clock_order import Succession, order_of
 from graphlink.link.clock_windows import Windows, of_devices
 from graphlink.link.launch import joined, rounding_ns
-from graphlink.model import I32, I64, NOWHERE, Clocks, DeviceClock, Trace
+from graphlink.model import I32, I64, NOWHERE, DeviceClock, DeviceClocks, Trace
 from graphlink.tables import concat, take
 
 STEP_NS: Final = 2_000  # smaller changes between windows are drift and noise
@@ -34,7 +34,7 @@ def on_host_clock(trace: Trace) -> Trace:
     return replace(trace, device=take(moved, order), clocks=take(found, order))
 
 
-def clocks(trace: Trace, call: I32) -> Clocks:
+def clocks(trace: Trace, call: I32) -> DeviceClocks:
     """Estimate the clock offset of every device row. ``call``: of each row its launch call by correlation, NOWHERE without one.
 
     O(n log n).
@@ -58,7 +58,7 @@ def clocks(trace: Trace, call: I32) -> Clocks:
             out[rows.row] = _offsets(windows, rows)
             changes_ns = rows.start_ns[1:][np.diff(out[rows.row]) != 0]
             changed |= dict.fromkeys(devices, changes_ns)
-    return Clocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=n in anchored) for n in numbers))
+    return DeviceClocks(out, tuple(_described(n, out[_in_order(trace, (n,))], anchored=n in anchored) for n in numbers))
 
 
 def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
@@ -73,7 +73,7 @@ def _described(device: int, offset_ns: I64, *, anchored: bool) -> DeviceClock:
 
 
 def _in_order(trace: Trace, devices: tuple[int, ...]) -> I64:
-    """The rows of some devices in order of start."""
+    """Return the rows of some devices in order of start."""
     row = np.flatnonzero(np.isin(trace.device.device, devices))
     return row[np.argsort(trace.device.start_ns[row], kind="stable")]
 
@@ -114,7 +114,7 @@ def _rows(trace: Trace, call: I32, waits: Evidence, order: Succession, devices: 
 
 
 def _offsets(windows: Windows, rows: _ClockRows) -> I64:
-    """The offset of each row: that of its window, within the bounds of all rows of the window.
+    """Return the offset of each row: that of its window, within the bounds of all rows of the window.
 
     Bounds that contradict each other are of two windows, though nothing else shows the step.
     """
@@ -129,7 +129,7 @@ def _offsets(windows: Windows, rows: _ClockRows) -> I64:
 
 
 def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:
-    """(least, most) of each row, but those that are off by more than a clock can be.
+    """Return (least, most) of each row, but those that are off by more than a clock can be.
 
     A pair that contradicts the offsets bounds both of its rows: each is off by half of it, as far as it tells.
     """
@@ -145,7 +145,7 @@ def _bounds(rows: _ClockRows, offset_ns: I64) -> tuple[I64, I64]:
 
 
 def _placed(windows: Windows, rows: _ClockRows) -> I64:
-    """The window of each row. A change stands where it breaks least: bounds of the rows between, and what came after what."""
+    """Choose the window of each row. A change stands where it breaks least: bounds of the rows between, and what came after what."""
     begins = np.zeros(len(windows.offset_ns), np.int64)
     earliest = np.minimum.accumulate(rows.pairs.before[::-1])[::-1]  # of all pairs from one on
     for k in range(1, len(begins)):
@@ -162,7 +162,7 @@ def _placed(windows: Windows, rows: _ClockRows) -> I64:
 
 
 def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_ns: int) -> I64:
-    """By how much ``pairs`` of rows are in the wrong order where the clock steps before row ``between[0]``, ..., ``between[1]``."""
+    """Measure by how much ``pairs`` of rows are in the wrong order where the clock steps before row ``between[0]``, ..., ``between[1]``."""
     low, high = between
     before, after, gap_ns = rows.pairs.before[pairs], rows.pairs.after[pairs], rows.pairs.gap_ns[pairs]
     apart_ns = np.maximum(step_ns - gap_ns, 0) - np.maximum(-gap_ns, 0)
@@ -173,13 +173,13 @@ def _disorder_ns(rows: _ClockRows, pairs: slice, between: tuple[int, int], step_
 
 
 def _off_ns(rows: _ClockRows, part: slice, offset_ns: int) -> I64:
-    """By how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
+    """Measure by how much an offset breaks the bounds of each row; what is off by more than a clock can be does not count."""
     off = np.maximum(np.maximum(rows.least_ns[part] - offset_ns, offset_ns - rows.most_ns[part]), 0)
     return np.where(off > MOST_NS, 0, off)
 
 
 def _split(windows: Windows, window: I64, rows: _ClockRows) -> Windows:
-    """Windows whose rows all agree: where bounds contradict those before them, another begins."""
+    """Split into windows whose rows all agree: where bounds contradict those before them, another begins."""
     offset_ns = windows.offset_ns[window]
     least, most = _bounds(rows, offset_ns)
     least = np.where(least > most, _NEVER, least)  # a launch contradicts the wait for its own op: no clock does that

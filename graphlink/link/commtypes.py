@@ -56,7 +56,7 @@ _ELEM_BYTES = {name: size for size, names in _BYTES.items() for name in names.sp
 
 
 def _bare(name: str) -> str:
-    """``c10d::_allgather_base_`` -> ``allgatherbase``, ``nccl:send 0->1`` -> ``send0->1``."""
+    """Strip a name to its core: ``c10d::_allgather_base_`` -> ``allgatherbase``, ``nccl:send 0->1`` -> ``send0->1``."""
     return name.rsplit(":", 1)[-1].lower().replace("_", "").replace(" ", "")
 
 
@@ -77,13 +77,14 @@ def collective_type(name: str) -> CollectiveType | None:
 
 
 def sizes_may_differ(comm: Comm) -> bool:
-    """Whether the members of a group may rightly call this collective with different sizes (all_to_allv, allgatherv, splits)."""
+    """Tell whether the members of a group may rightly call this collective with different sizes (all_to_allv, allgatherv, splits)."""
     bare = _bare(comm.name)
     return bool(comm.in_split or comm.out_split) or bare.endswith("v") or "coalesced" in bare
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Size an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``, ``GenericList[Tensor(float)]``."""
+    """Return the bytes of an element of a recorded type: ``Float``, ``c10::BFloat16``, ``Tensor(long int)``,
+    ``GenericList[Tensor(float)]``."""
     inner = re.search(r"Tensor\(([^()]*)\)", dtype)
     bare = (inner.group(1) if inner else dtype).rsplit(":", 1)[-1].lower().replace(" ", "")
     generic = {"c10::complex<float>": 8, "c10::complex<double>": 16, "c10::complex<c10::half>": 4}

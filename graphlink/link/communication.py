@@ -1,13 +1,14 @@
 """Types, sizes and groups the communication of a rank: kernels of collectives and P2P, and gloo's host-side ranges.
 
 What PyTorch recorded of a call decides: Kineto's own arguments on the kernel, those of the ``record_param_comms`` op that launched
-it, and that op's ET node. That a kernel without any of these is communication at all is told by its name, else by the op that launched
+it, and that op's ET node. That a kernel without any of these is communication at all is known from its name, else from the op that launched
 it (``graphlink.read.commnames``, docs/model.md); it stays UNKNOWN, under the name of the ``nccl:*`` range around its launch or its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +41,7 @@ GROUP_FIELDS = ("pg_name", "pg_desc", "ranks", "group_size", "rank")
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """What was recorded of communication calls: merged by host row, and on device rows alone."""
+    """The recorded communication calls: merged by host row, and on device rows alone."""
 
     host: dict[int, Comm]
     device: dict[int, Comm]
@@ -49,7 +50,7 @@ class _Calls:
 
 
 def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Communication:
-    """Type and size the communication ops of one rank, in bytes; O(n log n) in its rows.
+    """Find type and size in bytes of the communication ops of one rank; O(n log n) in its rows.
 
     ``known``: groups that other files describe, for those that it does not.
 
@@ -60,8 +61,8 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     calls = _recorded_calls(linked)
     groups = Groups(linked.trace, linked.et, (*calls.host.values(), *calls.device.values()), known)
     typed = _Typing(groups)
-    comm, may_be, bare = _evidence(linked, calls)
-    ops = typed.table(linked, _device_rows(linked, calls, comm, bare), _host_rows(linked, calls))
+    evidence = _evidence(linked, calls)
+    ops = typed.table(linked, _device_rows(linked, calls, evidence), _host_rows(linked, calls))
     warnings = [
         f"ET and Kineto trace differ on a process group, Kineto holds: {text} ({n} calls)" for text, n in sorted(calls.disagreeing.items())
     ]
@@ -72,7 +73,7 @@ def communication(linked: Linked, known: tuple[ProcessGroup, ...] = ()) -> Commu
     uncounted = "a COMP_NODE whose time counts as communication"
     warnings += [f"communication without parameters or group, {uncounted}: {n} x {name}" for name, n in typed.unknown.items()]
     warnings += [f"further kernels of one call, {uncounted}: {n} x {name}" for name, n in typed.doubled.items()]
-    doubtful = _doubtful(linked.trace, may_be)
+    doubtful = _doubtful(linked.trace, evidence.doubtful)
     warnings += [f"may be communication, kept as computation: {n} x {name}, {ns / 1e6:,.3f} ms" for name, (n, ns) in doubtful.items()]
     return Communication(
         ops,
@@ -126,7 +127,8 @@ def _short(ranks: tuple[int, ...]) -> str:
 
 
 def _merged(first: Comm | None, other: Comm) -> Comm:
-    """``first``, with what it does not say taken from ``other``; the group is taken from one side only, unless both agree on it."""
+    """Merge two sources: ``first``, with what it lacks taken from ``other``; the group is taken from one side only, unless both agree on
+    it."""
     if first is None:
         return other
     own_group = bool(first.pg_name or first.ranks)
@@ -141,7 +143,7 @@ def _merged(first: Comm | None, other: Comm) -> Comm:
 
 
 class _Typing:
-    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is told of each op."""
+    """Types recorded calls; counts those that stay unknown by their recorded name. ``COLUMNS``: what is recorded of each op."""
 
     COLUMNS = ("kind", "name", "type", "bytes", "group", "peer", "tag", "seq", "uneven")
 
@@ -179,7 +181,7 @@ class _Typing:
         )
 
     def of(self, row: CommRow) -> tuple[int, ...]:
-        """Return what a row is; UNKNOWN, with the names of its calls, where one op cannot say it."""
+        """Classify a row; UNKNOWN, with the names of its calls, where one op cannot say it."""
         if not row.calls:
             return self._left(self.unknown, row.name)
         if row.further:
@@ -217,7 +219,7 @@ class _Typing:
 
 
 def _chakra_name(name: str) -> str:
-    """A recorded name as Chakra spells its type; as recorded where it has none."""
+    """Convert a recorded name as Chakra spells its type; as recorded where it has none."""
     kind, type_ = kind_of(name), collective_type(name)
     if type_ is not None:
         return type_.name
@@ -240,15 +242,14 @@ class CommRow:
 def comm_rows(linked: Linked) -> tuple[list[CommRow], list[CommRow]]:
     """Return the device rows and the host rows that ``communication`` types; O(n log n) in rows."""
     calls = _recorded_calls(linked)
-    comm, _, bare = _evidence(linked, calls)
-    return _device_rows(linked, calls, comm, bare), _host_rows(linked, calls)
+    return _device_rows(linked, calls, _evidence(linked, calls)), _host_rows(linked, calls)
 
 
-def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[CommRow]:
+def _device_rows(linked: Linked, calls: _Calls, evidence: _Evidence) -> list[CommRow]:
     trace, op = linked.trace, _launching_ops(linked)
-    rows = np.flatnonzero(comm)
+    rows = np.flatnonzero(evidence.comm)
     ranges = _range_names(linked, rows)
-    coalesced = waiting_calls(linked, calls.host, op, rows[bare[rows]].tolist())
+    coalesced = waiting_calls(linked, calls.host, op, rows[evidence.bare[rows]].tolist())
     found, begun = [], set()
     for row, text in zip(rows.tolist(), ranges, strict=True):
         host_row = int(op[row])
@@ -266,10 +267,16 @@ def _device_rows(linked: Linked, calls: _Calls, comm: Bool, bare: Bool) -> list[
     return found
 
 
-def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
-    """Tell of each device row whether it is communication, may be some, and is a backend's without a recorded call of its own.
+class _Evidence(NamedTuple):
+    """Of each device row, whether it is communication, may be some, and is a backend's without a recorded call of its own."""
 
-    Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
+    comm: Bool
+    doubtful: Bool
+    bare: Bool
+
+
+def _evidence(linked: Linked, calls: _Calls) -> _Evidence:
+    """Judge each kernel by its own arguments, then by what its name tells, then by the op or range around its launch.
 
     In a call's op all is communication but what is computation by its name. Copies are copies.
     """
@@ -287,11 +294,11 @@ def _evidence(linked: Linked, calls: _Calls) -> tuple[Bool, Bool, Bool]:
     kernel = device.kind == DeviceKind.KERNEL
     comm = kernel & (own | (named >= Meaning.COMMUNICATION) | (open_ & (in_call[op] | (around == Meaning.COMMUNICATION))))
     doubtful = kernel & ~comm & open_ & ((named == Meaning.DOUBTFUL) | (around == Meaning.DOUBTFUL))
-    return comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op]
+    return _Evidence(comm, doubtful, (named == Meaning.BACKEND) & ~own & ~in_call[op])
 
 
 def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
-    """Number and time (ns) of the device rows that may be communication, by name of kernel, the longest first."""
+    """Return number and time (ns) of the device rows that may be communication, by name of kernel, the longest first."""
     device = trace.device
     found: dict[str, tuple[int, int]] = {}
     codes, which, ops = np.unique(device.name[rows], return_inverse=True, return_counts=True)
@@ -305,13 +312,13 @@ def _doubtful(trace: Trace, rows: Bool) -> dict[str, tuple[int, int]]:
 
 
 def _launching_ops(linked: Linked) -> I32:
-    """For each device row the host row whose call launched it, or NOWHERE."""
+    """Find for each device row the host row whose call launched it, or NOWHERE."""
     call_op = np.append(linked.call_op, np.int32(NOWHERE))
     return call_op[linked.device_call]
 
 
 def _range_names(linked: Linked, rows: I64) -> list[str]:
-    """The name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is none."""
+    """Return the name of the innermost ``nccl:*`` range around the launch of each device row, "" where there is none."""
     trace, host = linked.trace, linked.trace.host
     wanted = host.annotation & (meanings(trace.strings, host.name, range_meaning) == Meaning.COMMUNICATION)
     call = linked.device_call[rows]
@@ -327,7 +334,7 @@ def _range_names(linked: Linked, rows: I64) -> list[str]:
 
 
 def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
-    """Gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
+    """Find the host rows of communication: gloo's ranges begin inside the ``c10d`` op that asked for them, and end when somebody waits."""
     trace, host = linked.trace, linked.trace.host
     gloo = meanings(trace.strings, host.name, lambda name: name.lower().startswith(HOST_RANGES)) == 1
     rows = np.flatnonzero(gloo & host.annotation & linked.crossing)
@@ -346,7 +353,7 @@ def _host_rows(linked: Linked, calls: _Calls) -> list[CommRow]:
 
 
 def _inputs(linked: Linked, row: int) -> Comm:
-    """Elements and their size from the recorded inputs of a range, in Kineto or else in its ET node."""
+    """Return elements and their size from the recorded inputs of a range, in Kineto or else in its ET node."""
     host, node = linked.trace.host, int(linked.match.et[row])
     texts = [linked.trace.strings[column[row]] for column in (host.input_shapes, host.input_types)]
     if linked.et is not None and node != NOWHERE and not all(texts):

@@ -28,7 +28,7 @@ STARTS_EARLY = "starts before its launch call"
 
 
 def link(trace: Trace, et: HostTrace | None, match: HostMatch) -> Linked:
-    """Join the rows of one rank: each column of ``Linked`` has one entry a row of the table it is about, int32 positions in another.
+    """Join the rows of one rank: each column of ``Linked`` has one entry per row of the table it is about, int32 positions in another.
 
     O(n log n) for the sorting of threads, else linear in rows (nested d deep: calls times d).
 
@@ -95,7 +95,8 @@ def asynchronous(trace: Trace) -> Bool:
 
 
 def _call_ops(trace: Trace, parent: I32, crossing: Bool, slack_ns: int) -> I32:
-    """The innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else fits."""
+    """Find the innermost cpu_op that was running when a call began, else the innermost annotation; with rounding where nothing else
+    fits."""
     rows, calls = trace.host, trace.calls
     around = last_started(rows, ~crossing, calls.tid, calls.start_ns)
     found = np.full(len(calls.tid), NOWHERE, np.int32)

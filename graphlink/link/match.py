@@ -1,4 +1,4 @@
-"""Which ET node each Kineto host row is: by record-function id, else by order within each thread.
+"""Match each Kineto host row to its ET node: by record-function id, else by order within each thread.
 
 Both recordings name the same ``RecordFunction`` events, so a right pair agrees in every name. Nothing is ever matched under another
 name: a few rows that disagree stay unmatched and are counted; more of them are two recordings of different runs, which is an error.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import Names, common_names
+from graphlink.link.names import HostNames, common_names
 from graphlink.link.order import match_by_order
 from graphlink.link.provenance import differences
 from graphlink.model import I32, NOWHERE, Bool, HostMatch, HostTrace, Trace
@@ -54,7 +54,8 @@ def match_hosts(trace: Trace, et: HostTrace | None) -> HostMatch:
 
 
 def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
-    """The ET row with each Kineto row's id; None where ids cannot tell. An id that repeats belongs to the row that began first."""
+    """Map ids to rows: the ET row with each Kineto row's id; None where ids cannot tell. An id that repeats belongs to the row that began
+    first."""
     ids, first = np.unique(trace.host.rf_id, return_index=True)
     if np.count_nonzero(ids > 0) < 2:
         return None
@@ -63,7 +64,7 @@ def _ids_to_rows(trace: Trace, et: HostTrace) -> I32 | None:
     return out if (out != NOWHERE).any() else None
 
 
-def _refuse_other_run(trace: Trace, et: HostTrace, names: Names, pairs: I32, wrong: Bool) -> None:
+def _refuse_other_run(trace: Trace, et: HostTrace, names: HostNames, pairs: I32, wrong: Bool) -> None:
     shared, unequal = int(np.count_nonzero(pairs != NOWHERE)), int(np.count_nonzero(wrong))
     allowed = max(MAX_WRONG_NAMES, MAX_WRONG_SHARE * shared)
     if unequal <= allowed and shared - unequal >= MIN_RIGHT_SHARE * shared:
@@ -80,8 +81,8 @@ def _refuse_other_run(trace: Trace, et: HostTrace, names: Names, pairs: I32, wro
     )
 
 
-def _coverage(names: Names, only_kineto: Bool, only_et: Bool, is_node: Bool) -> list[str]:
-    """Warnings where a side lacks rows of names that it does have elsewhere: it covers fewer iterations, or a shorter window."""
+def _coverage(names: HostNames, only_kineto: Bool, only_et: Bool, is_node: Bool) -> list[str]:
+    """Warn where a side lacks rows of names that it does have elsewhere: it covers fewer iterations, or a shorter window."""
     in_kineto, in_et = names.present(names.kineto), names.present(names.et[is_node])
     notes = []
     if (only_kineto & in_et[names.kineto]).any():

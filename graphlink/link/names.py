@@ -13,26 +13,26 @@ ASYNC_PREFIX = "gloo:"  # ranges that end when somebody waits for the work, even
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """``kineto`` and ``et`` have a code a row; ``text[code]`` is the spelling, the same for both sides."""
+class HostNames:
+    """``kineto`` and ``et`` have a code per row; ``text[code]`` is the spelling, the same for both sides."""
 
     kineto: I64
     et: I64
     text: tuple[str, ...]
 
     def count(self, codes: I64) -> dict[str, int]:
-        """Return how often each name occurs, the most frequent first."""
+        """Count how often each name occurs, the most frequent first."""
         return {self.text[code]: n for code, n in Counter(codes.tolist()).most_common()}
 
     def present(self, codes: I64) -> Bool:
-        """Tell of each code whether it occurs in ``codes``."""
+        """Mark the codes of the table that occur in ``codes``."""
         found = np.zeros(len(self.text), np.bool_)
         found[codes] = True
         return found
 
 
-def common_names(trace: Trace, et: HostTrace | None) -> Names:
-    """Number the host names of both sides; ``et`` is empty where there is none."""
+def common_names(trace: Trace, et: HostTrace | None) -> HostNames:
+    """Number the host names of both sides alike; ``et`` is empty where there is none."""
     codes: dict[str, int] = {}
 
     def numbered(strings: tuple[str, ...]) -> I64:
@@ -42,4 +42,4 @@ def common_names(trace: Trace, et: HostTrace | None) -> Names:
 
     kineto = numbered(trace.strings)[trace.host.name]
     other = numbered(et.strings)[et.name] if et is not None else np.zeros(0, np.int64)
-    return Names(kineto, other, tuple(codes))
+    return HostNames(kineto, other, tuple(codes))

@@ -1,4 +1,4 @@
-"""Which host row encloses which: one sweep per thread, and look-ups of the innermost row around a point in time.
+"""Nesting of host rows: one sweep per thread, and look-ups of the innermost row around a point in time.
 
 Rows of a thread nest, as calls do. Rounding of integer-us recordings lets a child end up to 1 us after its parent (floor of start
 plus floor of duration loses less than 2 us). What overhangs by more is no child: an asynchronous range, which starts on the thread
@@ -69,7 +69,7 @@ def nest(rows: HostRows, outside: Bool, slack_ns: int) -> tuple[I32, Bool]:
 
 
 def _adopt(parent: list[int], crossing: list[bool]) -> None:
-    """Children of crossing rows go to the row around those. A parent comes before its children, so one pass is enough."""
+    """Adopt children: those of crossing rows go to the row around those. A parent comes before its children, so one pass is enough."""
     for i, p in enumerate(parent):
         if p != NOWHERE and crossing[p]:
             parent[i] = parent[p]

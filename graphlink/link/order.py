@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.link.names import ASYNC_PREFIX, Names
+from graphlink.link.names import ASYNC_PREFIX, HostNames
 from graphlink.model import I32, I64, NOWHERE, Bool, HostTrace, Trace
 
 MAX_PLACES = 1000  # of a short sequence in a long one that are compared; the first ones, so that the work stays linear
@@ -31,7 +31,7 @@ class _Sequence:
         return self.codes.tobytes()
 
 
-def match_by_order(trace: Trace, et: HostTrace, names: Names) -> tuple[I32, list[str]]:
+def match_by_order(trace: Trace, et: HostTrace, names: HostNames) -> tuple[I32, list[str]]:
     """Pair rows by order: (the ET row of each Kineto host row or NOWHERE, notes on threads left unpaired and places that were guessed).
 
     Drops the names that one side alone has, pairs the threads, and within a pair the k-th row with the k-th row.
@@ -64,8 +64,8 @@ def match_by_order(trace: Trace, et: HostTrace, names: Names) -> tuple[I32, list
     return pairs, notes
 
 
-def _run_elsewhere(trace: Trace, names: Names) -> Bool:
-    """Names of ranges on threads that have nothing but gloo's."""
+def _run_elsewhere(trace: Trace, names: HostNames) -> Bool:
+    """Return the names of ranges on threads that have nothing but gloo's."""
     gloo = np.fromiter((text.startswith(ASYNC_PREFIX) for text in names.text), np.bool_, len(names.text))[names.kineto]
     return names.present(names.kineto[gloo & ~np.isin(trace.host.tid, trace.host.tid[~gloo])])
 
@@ -75,7 +75,7 @@ def _todo(trace: Trace) -> str:
 
 
 def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
-    """The kept rows by thread, the thread that has most of them first."""
+    """Group the kept rows by thread, the thread that has most of them first."""
     kept = np.flatnonzero(keep)
     rows = kept[np.lexsort((order[kept], tid[kept]))]
     if not len(rows):
@@ -86,7 +86,7 @@ def _threads(tid: I64, order: I64, codes: I64, keep: Bool) -> list[_Sequence]:
 
 
 def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tuple[list[_Sequence], list[_Sequence]]:
-    """Pairs threads with equal sequences; what is left of both."""
+    """Pair threads with equal sequences; return what is left of both."""
     waiting: dict[bytes, list[_Sequence]] = defaultdict(list)
     for thread in reversed(kineto):
         waiting[thread.key].append(thread)
@@ -104,7 +104,7 @@ def _pair_equal(nodes: list[_Sequence], kineto: list[_Sequence], out: I32) -> tu
 def _pair_runs(
     nodes: list[_Sequence], kineto: list[_Sequence], trace: Trace, et: HostTrace, out: I32, notes: list[str]
 ) -> tuple[list[_Sequence], list[_Sequence]]:
-    """Pairs threads of which one is a contiguous run of the other; what is left of both."""
+    """Pair threads of which one is a contiguous run of the other; return what is left of both."""
     free, left = list(kineto), []
     for node in nodes:
         for thread in free:
@@ -148,13 +148,13 @@ def _find(shorter: _Sequence, longer: _Sequence, seq: I64, longer_seq: I64) -> t
 
 
 def _agreement(a: I64, b: I64) -> int:
-    """Equal less unequal autograd sequence numbers, where both sides have one."""
+    """Count equal less unequal autograd sequence numbers, where both sides have one."""
     known = (a >= 0) & (b >= 0)
     return int(np.count_nonzero(known & (a == b)) - np.count_nonzero(known & (a != b)))
 
 
-def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: Names) -> str:
-    """The first position at which an ET thread differs from the free Kineto thread that it follows longest."""
+def _first_mismatch(node: _Sequence, kineto: list[_Sequence], names: HostNames) -> str:
+    """Find the first position at which an ET thread differs from the free Kineto thread that it follows longest."""
     if not kineto:
         return f"ET thread {node.tid} has no Kineto thread left to be paired with"
 

@@ -1,4 +1,4 @@
-"""What two recordings say of the run they are from, where they differ."""
+"""Differences in what two recordings say of the run they are from."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What NCCL's and c10d's own recordings say of the communication of a rank."""
+"""NCCL's and c10d's own recordings of the communication of a rank."""

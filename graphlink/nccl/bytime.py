@@ -13,9 +13,9 @@ from graphlink.nccl.shift import (
     LEAST_NS,
     TAIL,
     WIDE_NS,
+    EventTimes,
     MayMeet,
     Shift,
-    Timeline,
     candidates,
     evidence_bits,
     from_pairs,
@@ -69,9 +69,9 @@ def by_time(outcome: Outcome, lanes: Sequence[int], *, epoch: bool) -> Shift | N
 
 
 class _Search:
-    """For the shift of one clock, with another as a witness."""
+    """A search for the shift of one clock, with another as a witness."""
 
-    def __init__(self, calls: CallSide, ops: OpSide, line: Timeline, other: Timeline, *, epoch: bool) -> None:
+    def __init__(self, calls: CallSide, ops: OpSide, line: EventTimes, other: EventTimes, *, epoch: bool) -> None:
         self.calls, self.ops, self.line, self.other, self.epoch = calls, ops, line, other, epoch
 
     def meet(self, call: I64, op: I64) -> Bool:
@@ -139,7 +139,7 @@ class _Search:
         return bool(len(same) and np.count_nonzero(same) >= AGREE * len(same))
 
 
-def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
+def _places(line: EventTimes, one: Shift, other: EventTimes) -> tuple[I64, I64]:
     """Return where the pairs of one timeline stand in the other, those that are in it."""
     left = lookup(other.call + 1, line.call[one.left] + 1)  # ids begin at 1
     right = lookup(other.op + 1, line.op[one.right] + 1)
@@ -147,7 +147,7 @@ def _places(line: Timeline, one: Shift, other: Timeline) -> tuple[I64, I64]:
     return left[both], right[both]
 
 
-def _join_under(outcome: Outcome, lanes: Sequence[int], line: Timeline, shift: Shift) -> None:
+def _join_under(outcome: Outcome, lanes: Sequence[int], line: EventTimes, shift: Shift) -> None:
     """Join what meets under a shift, once each lane has the one unit that most of its pairs are of; then what numbers add to that."""
     calls, ops = outcome.calls, outcome.ops
     unit = _units_of(calls, ops, line, shift)
@@ -185,7 +185,7 @@ def _join_under(outcome: Outcome, lanes: Sequence[int], line: Timeline, shift: S
         outcome.leave(own[(outcome.op[own] == NOWHERE) & (calls.host_ns[own] == 0)], NO_TIME)
 
 
-def _units_of(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift) -> dict[int, Unit]:
+def _units_of(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift) -> dict[int, Unit]:
     """Return the unit of each lane that nearly all of its pairs under a shift are of; without lanes that have none, and rivals.
 
     Each lane is looked at alone: where a process has several ranks, their calls stand at nearly the same times. O(n log n).
@@ -227,7 +227,7 @@ def _fill_holes(outcome: Outcome, lane: int, unit: Unit) -> None:
                 outcome.meet(i, j)
 
 
-def _parts(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, met: I64) -> tuple[I64, dict[int, Unit]]:
+def _parts(calls: CallSide, ops: OpSide, line: EventTimes, shift: Shift, met: I64) -> tuple[I64, dict[int, Unit]]:
     """Return calls that have met nothing and stand nearest to a kernel of several calls, and the group of lanes that have all of
     those in one."""
     found, op = near(line, shift)
@@ -239,7 +239,7 @@ def _parts(calls: CallSide, ops: OpSide, line: Timeline, shift: Shift, met: I64)
     return found, {k: Unit(g, NOWHERE) for k, g in first.items() if k not in torn}
 
 
-def _filled(line: Timeline, shift: Shift, meet: MayMeet, lane: I64, group: I64) -> tuple[I64, I64]:
+def _filled(line: EventTimes, shift: Shift, meet: MayMeet, lane: I64, group: I64) -> tuple[I64, I64]:
     """Return pairs of a shift that are clearly nearer to each other than to others of their lane and group, of which one may be missing;
     and those a little farther apart that are much nearer to each other than to any other call or op.
 

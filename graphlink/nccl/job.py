@@ -75,7 +75,7 @@ def joined(dumps: Sequence[Dump], linked: Linked, comm: Communication, rank: int
 
 
 def warnings(files: SideFiles | None) -> tuple[str, ...]:
-    """Return what is wrong with the files, and which are not joined at all."""
+    """Return warnings: errors in the files, and files that are not joined at all."""
     if files is None:
         return ()
     met = set(files.dump.tolist())
@@ -93,7 +93,7 @@ def _reason(dump: Dump) -> str:
 
 
 def summarised(files: SideFiles) -> Nccl:
-    """Return what ``summary.json`` says of the side files of a rank."""
+    """Return the part of ``summary.json`` on the side files of a rank."""
     return Nccl(
         files=[
             NcclFile(

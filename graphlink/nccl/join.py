@@ -159,7 +159,7 @@ def _spans(calls: CallSide, ops: OpSide, own: I64, unit: Unit) -> _Pairs | None:
 
 
 def _table(outcome: Outcome, words: Sequence[str]) -> list[NcclGroup]:
-    """Return a line a lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes of both sides."""
+    """Return a line per lane, and one for each group of the trace that no lane is joined with. ``words``: of the codes of both sides."""
     calls, ops = outcome.calls, outcome.ops
     lines = []
     joined: set[int] = set()

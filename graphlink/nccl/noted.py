@@ -26,7 +26,7 @@ _TIMES: Final = {
 
 
 def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
-    """Return what side files know of the communication nodes of ``graph``: texts, then integers; nothing where a rank has none.
+    """Return the columns of side files for the communication nodes of ``graph``: texts, then integers; nothing where a rank has none.
 
     The four times are of the ops that the join could split. O(n log n) in matched pairs, proxies and nodes.
     """
@@ -42,7 +42,7 @@ def columns(graph: Graph, files: SideFiles | None) -> dict[str, Column]:
 
 
 def details(files: SideFiles) -> dict[str, Column]:
-    """Return what files record of matched ops, by name of the attribute, with ops in place of nodes.
+    """Return the details that files record of matched ops, by name of the attribute, with ops in place of nodes.
 
     O(n log n) in pairs, linear in proxy ops.
     """

@@ -48,8 +48,8 @@ _OF_MESSAGES: Final = ("alltoall", "gather", "scatter")  # NCCL makes them of se
 
 @dataclass(frozen=True, slots=True)
 class OpSide:
-    """What calls are compared with, one entry an op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the group;
-    ``first``: whether the own rank stands before the peer in it."""
+    """The ops that calls are compared with, one entry per op. ``function``, ``dtype``: codes shared with ``CallSide``; ``peer``: in the
+    group; ``first``: whether the own rank stands before the peer in it."""
 
     trace: CommOps
     groups: tuple[ProcessGroup, ...]

@@ -1,4 +1,4 @@
-"""How far one clock stands from another, from two lists of events that should be the same, with gaps on both sides.
+"""The shift of one clock from another, from two lists of events that should be the same, with gaps on both sides.
 
 A repeated pattern fits under many shifts. So a shift is taken only where nothing else fits nearly as well, and where what fits could
 hardly be chance: intervals count as evidence by how rarely the trace itself repeats them after the same events.
@@ -28,7 +28,7 @@ MayMeet = Callable[[I64, I64], Bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class EventTimes:
     """Events of both sides by time, each ascending. ``kind``: a code of what each of the right side is; ``call``, ``op``: what they are."""
 
     call: I64
@@ -49,17 +49,17 @@ class Shift:
     residual_ns: int  # median
 
 
-def timeline(call: I64, call_ns: I64, op: I64, op_ns: I64, kind: I64) -> Timeline:
+def timeline(call: I64, call_ns: I64, op: I64, op_ns: I64, kind: I64) -> EventTimes:
     left, right = np.argsort(call_ns, kind="stable"), np.argsort(op_ns, kind="stable")
-    return Timeline(call[left], call_ns[left], op[right], op_ns[right], kind[right])
+    return EventTimes(call[left], call_ns[left], op[right], op_ns[right], kind[right])
 
 
-def of_calls(line: Timeline, kept: Bool) -> Timeline:
+def of_calls(line: EventTimes, kept: Bool) -> EventTimes:
     """Return the timeline with some of the calls."""
     return replace(line, call=line.call[kept], call_ns=line.call_ns[kept])
 
 
-def candidates(line: Timeline, may_meet: MayMeet) -> I64:
+def candidates(line: EventTimes, may_meet: MayMeet) -> I64:
     """Return offsets under which most of some anchors have a counterpart, the best first. O(n log n) in what is voted on."""
     n, m = len(line.call), len(line.op)
     if not n or not m:
@@ -89,7 +89,7 @@ def candidates(line: Timeline, may_meet: MayMeet) -> I64:
     return np.array(found, np.int64)
 
 
-def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, around: int = 0) -> Shift:
+def shifted(line: EventTimes, offset_ns: int, reach_ns: int, may_meet: MayMeet, around: int = 0) -> Shift:
     """Return what meets under an offset: each is the nearest of the other side, and may be it. ``around``: so many farther ones are looked
     at, either way, where the nearest may not."""
     if not len(line.call):
@@ -108,7 +108,7 @@ def shifted(line: Timeline, offset_ns: int, reach_ns: int, may_meet: MayMeet, ar
     return Shift(offset_ns, reach_ns, left, right, int(np.median(rest)) if len(rest) else 0)
 
 
-def near(line: Timeline, shift: Shift) -> tuple[I64, I64]:
+def near(line: EventTimes, shift: Shift) -> tuple[I64, I64]:
     """Return each call within reach of an op, and the op, whatever else is nearer to that."""
     at = line.call_ns + shift.offset_ns
     op = _nearest(at, line.op_ns)
@@ -128,7 +128,7 @@ def _nearest_that(of: I64, to: I64, nearest: I64, around: int, may: MayMeet) -> 
     return best
 
 
-def settled(line: Timeline, offset_ns: int, may_meet: MayMeet) -> Shift:
+def settled(line: EventTimes, offset_ns: int, may_meet: MayMeet) -> Shift:
     """Return the shift near an offset, moved to the middle of what meets, with a reach by how that scatters."""
     found = shifted(line, offset_ns, WIDE_NS, may_meet)
     for _ in range(3):
@@ -138,7 +138,7 @@ def settled(line: Timeline, offset_ns: int, may_meet: MayMeet) -> Shift:
     return found
 
 
-def from_pairs(line: Timeline, left: I64, right: I64) -> Shift:
+def from_pairs(line: EventTimes, left: I64, right: I64) -> Shift:
     """Return the shift that pairs tell, with those of them that it explains."""
     apart = line.op_ns[right] - line.call_ns[left]
     offset, reach = _offset_and_reach(apart)
@@ -159,14 +159,14 @@ def _offset_and_reach(apart_ns: I64) -> tuple[int, int]:
     return offset, min(max(LEAST_NS, SPREAD * spread), WIDE_NS)
 
 
-def overlap(line: Timeline, shift: Shift) -> int:
-    """Return how many events the side with fewer has while both were recorded."""
+def overlap(line: EventTimes, shift: Shift) -> int:
+    """Count how many events the side with fewer has while both were recorded."""
     at = line.call_ns + shift.offset_ns
     low, high = max(at[0], line.op_ns[0]) - shift.reach_ns, min(at[-1], line.op_ns[-1]) + shift.reach_ns
     return min(int(np.count_nonzero((side >= low) & (side <= high))) for side in (at, line.op_ns))
 
 
-def evidence_bits(line: Timeline, shift: Shift) -> float:
+def evidence_bits(line: EventTimes, shift: Shift) -> float:
     """Return how unlikely it is that the intervals of both sides agree by chance, in bits.
 
     An interval of the trace that comes again after the same events says nothing; one that differs each time says -log2 of the share of
@@ -192,7 +192,7 @@ def evidence_bits(line: Timeline, shift: Shift) -> float:
     return float(bits[shift.right[1:][follow]].sum())
 
 
-def needed_bits(line: Timeline) -> float:
+def needed_bits(line: EventTimes) -> float:
     return NEEDED_BITS + float(np.log2(len(line.call) + len(line.op)))
 
 

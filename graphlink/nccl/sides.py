@@ -42,7 +42,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class CallSide:
-    """One entry a call of any dump. ``gpu_ns``: when the first block of its kernel began, on the GPU's clock. 0 = not recorded."""
+    """One entry per call of any dump. ``gpu_ns``: when the first block of its kernel began, on the GPU's clock. 0 = not recorded."""
 
     lanes: tuple[Lane, ...]
     of_lane: tuple[I64, ...]  # the calls of each, ascending

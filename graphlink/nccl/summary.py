@@ -61,7 +61,7 @@ class NcclGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NcclTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the matched ops of a group that have proxy steps: the five add up to the time that they ran."""
+    """The times of the matched ops of a group that have proxy steps: the five add up to the time that they ran."""
 
     group: str
     ops: int

@@ -60,7 +60,7 @@ def channel_rows(files: SideFiles, device: DeviceRows, epoch_ns: int, ended_ns: 
 
 def _calls(dump: Dump, number: int, files: SideFiles, device: DeviceRows, strings: Strings) -> tuple[Bool, Columns]:
     """Return which calls of a dump are of this rank, as far as that is known (it was matched, or its communicator has no other rank in this
-    file), and what is said of them: both with one more entry at the end for what belongs to none that is known."""
+    file), and what is reported of them: both with one more entry at the end for what belongs to none that is known."""
     calls, mine = dump.calls, np.flatnonzero(files.dump == number)
     correlation = np.full(len(calls.rank) + 1, NOWHERE, np.int64)
     op, matched = files.op[mine], files.call[mine]

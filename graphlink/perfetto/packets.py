@@ -18,7 +18,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.graph.attributes import varint, varints
 from graphlink.model import I32, I64, U8, Bool
-from graphlink.perfetto.slices import Slices, events
+from graphlink.perfetto.slices import SliceEvents, Slices, events
 
 BLOCK: Final = 1 << 15  # packets encoded at a time
 RANKS: Final = 1 << 15  # ranks that are so many apart would share tracks; the trace processor wants ids of sequences below 1 << 31
@@ -87,8 +87,9 @@ NO_ARROWS: Final = Arrows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """What a rank shows. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``; times are ns since ``epoch_ns``."""
+class PerfettoTrace:
+    """The tracks and slices of a rank. ``Slices.track`` are positions in ``tracks``, ``Slices.name`` in ``names``; times are ns since
+    ``epoch_ns``."""
 
     rank: int
     epoch_ns: int
@@ -100,8 +101,8 @@ class Trace:
     arrows: Arrows = NO_ARROWS
 
 
-def encode(trace: Trace) -> Iterator[bytes]:
-    """The packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
+def encode(trace: PerfettoTrace) -> Iterator[bytes]:
+    """Encode the packets of a rank, a block of many at a time. Cost: O(n log n) in slices, details and flows."""
     number = {word: k for k, word in enumerate(dict.fromkeys(word for arg in trace.args for word in arg.words or ()), start=1)}
     args = tuple(arg if arg.words is None else _of_text(arg, number) for arg in trace.args)
     trace = replace(trace, args=args)
@@ -115,12 +116,12 @@ def _of_text(arg: Arg, number: dict[str, int]) -> Arg:
 
 
 def sequence(rank: int, track: int) -> int:
-    """``trusted_packet_sequence_id`` of a track; -1 is the rank's own, for its processes."""
+    """Return the ``trusted_packet_sequence_id`` of a track; -1 is the rank's own, for its processes."""
     return rank % RANKS * SEQUENCES + track + 2
 
 
 def uuid(rank: int, track: int) -> int:
-    """Of a track; processes are tracks too: ``SEQUENCES`` + their position."""
+    """Return the uuid of a track; processes are tracks too: ``SEQUENCES`` + their position."""
     return (rank % RANKS + 1) * SEQUENCES * 2 + track
 
 
@@ -131,13 +132,13 @@ def arrows(rank: int, source: I64, target: I64, kind: U8) -> Arrows:
 
 
 def framed(packet: pb.TracePacket) -> bytes:
-    """A packet as an entry of ``Trace.packet``."""
+    """Return a packet as an entry of ``PerfettoTrace.packet``."""
     data: bytes = packet.SerializeToString()
     return b"\x0a" + varint(len(data)) + data
 
 
-def _heads(trace: Trace, words: dict[int, str]) -> Iterator[bytes]:
-    """What processes and tracks are. ``words``: texts of arguments by number."""
+def _heads(trace: PerfettoTrace, words: dict[int, str]) -> Iterator[bytes]:
+    """Encode what processes and tracks are. ``words``: texts of arguments by number."""
     for i, process in enumerate(trace.processes):
         labels = [process.label] if process.label else []
         descriptor = pb.TrackDescriptor(
@@ -151,12 +152,12 @@ def _heads(trace: Trace, words: dict[int, str]) -> Iterator[bytes]:
         yield from _track_heads(trace, i, track, names[i], {code: words[code] for code in texts[i]})
 
 
-def _pid(trace: Trace, process: int) -> int:
+def _pid(trace: PerfettoTrace, process: int) -> int:
     return trace.rank % RANKS + 1 + trace.processes[process].number * RANKS
 
 
-def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
-    """What the sequence is: its clock, its track, and the strings that its packets name by number."""
+def _track_heads(trace: PerfettoTrace, i: int, track: Track, names: list[int], texts: dict[int, str]) -> Iterator[bytes]:
+    """Encode what the sequence is: its clock, its track, and the strings that its packets name by number."""
     mine = sequence(trace.rank, i)
     packet = pb.TracePacket(trusted_packet_sequence_id=mine, sequence_flags=_CLEARS_STATE)
     packet.trace_packet_defaults.timestamp_clock_id = CLOCK
@@ -180,12 +181,12 @@ def _track_heads(trace: Trace, i: int, track: Track, names: list[int], texts: di
     yield framed(pb.TracePacket(trusted_packet_sequence_id=mine, track_descriptor=descriptor))
 
 
-def _arg_names(trace: Trace) -> list[str]:
+def _arg_names(trace: PerfettoTrace) -> list[str]:
     return list(dict.fromkeys(arg.name for arg in trace.args))
 
 
-def _used(trace: Trace) -> tuple[list[list[int]], list[list[int]]]:
-    """By track the names and the texts that its slices use."""
+def _used(trace: PerfettoTrace) -> tuple[list[list[int]], list[list[int]]]:
+    """Return by track the names and the texts that its slices use."""
     track = trace.slices.track.astype(np.int64)
     texts = [arg for arg in trace.args if arg.words is not None]
     text_track = np.concatenate([track[arg.slice] for arg in texts]) if texts else track[:0]
@@ -218,8 +219,8 @@ def _detail(at: I64, value: I64, encode: Callable[[I64], _Rows]) -> _Detail:
     return at[order], value[order], encode
 
 
-def _packets(trace: Trace, order: tuple[I32, Bool, I64]) -> Iterator[bytes]:
-    """Yield two packets a slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
+def _packets(trace: PerfettoTrace, order: SliceEvents) -> Iterator[bytes]:
+    """Yield two packets per slice: timestamp, trusted_packet_sequence_id, track_event (debug_annotations, type, name_iid, flows),
     sequence_flags. Fields stand in the order of their numbers, as the message classes write them.
     """
     (which, begins, time_ns), slices = order, trace.slices
@@ -256,7 +257,7 @@ def _since(track: I32, time_ns: I64) -> I64:
     return time_ns - before
 
 
-def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
+def _args(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.debug_annotations``: name_iid, and int_value or string_value_iid."""
 
     def annotation(head: bytes) -> Callable[[I64], _Rows]:
@@ -278,7 +279,7 @@ def _args(trace: Trace, begin_of: I64) -> list[_Detail]:
     ]
 
 
-def _flows(trace: Trace, begin_of: I64) -> list[_Detail]:
+def _flows(trace: PerfettoTrace, begin_of: I64) -> list[_Detail]:
     """Return ``TrackEvent.flow_ids`` and ``terminating_flow_ids``."""
 
     def fixed(tag: bytes) -> Callable[[I64], _Rows]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """One entry a slice, in any order.
+    """One entry per slice, in any order.
 
     ``key`` orders slices of one track, parents before children; along it starts do not fall. Over all tracks it decides which of two
     that begin at the same time comes first in the file: the source of a flow needs a lower one than its target. ``parent``: a slice of
@@ -35,7 +36,7 @@ class Slices:
 
 
 def flat(track: I32, start_ns: I64, end_ns: I64, name: I32) -> Slices:
-    """Slices that follow each other on their tracks, none in another."""
+    """Flatten slices: on their tracks they follow each other, none lies in another."""
     n = len(track)
     key = np.empty(n, np.int64)
     key[np.lexsort((np.arange(n), start_ns))] = np.arange(n)
@@ -85,10 +86,18 @@ def _after(slices: Slices, order: I64) -> I64:
     return out
 
 
-def events(slices: Slices) -> tuple[I32, Bool, I64]:
+class SliceEvents(NamedTuple):
+    """Begins and ends as a file has them: the ``slice`` of each, whether it ``begins`` there, and when."""
+
+    slice: I32
+    begins: Bool
+    time_ns: I64
+
+
+def events(slices: Slices) -> SliceEvents:
     """Order begins and ends of slices, two a slice, as a file has them: by time, and at one time so that they nest. O(n log n).
 
-    Return the slice of each, whether it begins there, and when; they are cut as ``nested`` says.
+    They are cut as ``nested`` says.
     """
     n = len(slices.track)
     end_ns, end_key = nested(slices)
@@ -97,7 +106,7 @@ def events(slices: Slices) -> tuple[I32, Bool, I64]:
     rank[n:] += 1
     order = np.lexsort((rank, time_ns))
     which = order % n if n else order
-    return which.astype(np.int32), order < n, time_ns[order]
+    return SliceEvents(which.astype(np.int32), order < n, time_ns[order])
 
 
 def lanes(start_ns: I64, end_ns: I64, group: I64) -> I64:

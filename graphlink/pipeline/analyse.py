@@ -14,7 +14,7 @@ from graphlink.pipeline.causes import account
 from graphlink.pipeline.infer import RULE
 from graphlink.pipeline.peers import TOLERANCE_NS, clock_warnings
 from graphlink.pipeline.recognise import Recognised, recognise
-from graphlink.pipeline.records import Idle, PartsNs, Phase, Pipeline, StageRun, StepEntry, Theory
+from graphlink.pipeline.records import Idle, PartsNs, Pass, RunPipeline, StageRun, StepEntry, Theory
 from graphlink.pipeline.rules import OPTIMIZER
 from graphlink.pipeline.schedules import UNKNOWN
 from graphlink.pipeline.stages import Pipes, members, pipes, with_stages
@@ -26,7 +26,7 @@ from graphlink.tables import take
 class RankPipeline:
     """The part of a pipeline that the files of one rank show: its ranges with their stages, and its idle time.
 
-    ``recorded``: as in ``Pipeline``.
+    ``recorded``: as in ``RunPipeline``.
     """
 
     run: StageRun
@@ -34,14 +34,14 @@ class RankPipeline:
     recorded: I64
 
     def ranges_of(self, given: I32) -> I32:
-        """Return, of ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
+        """Return, for ranges as ``stage_run`` counts them, those of ``run``; ``NOWHERE`` where they are of a step that is left out."""
         if not len(self.recorded):
             return np.full(len(given), NOWHERE, np.int32)
         at = np.minimum(np.searchsorted(self.recorded, given), len(self.recorded) - 1)
         return np.where(self.recorded[at] == given, at, NOWHERE).astype(np.int32)
 
 
-def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
+def rank_pipeline(pipeline: RunPipeline | None, rank: int) -> RankPipeline | None:
     """Return a rank's part; None where ``rank`` is no part of it."""
     if pipeline is None or rank not in pipeline.ranks:
         return None
@@ -53,13 +53,14 @@ def rank_pipeline(pipeline: Pipeline | None, rank: int) -> RankPipeline | None:
     )
 
 
-def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> Pipeline | None:
+def analyse(runs: Sequence[StageRun | None], tolerance_ns: int = TOLERANCE_NS) -> RunPipeline | None:
     """Analyse the ranks that have pipeline ranges (None: one that has none); None where no rank has, or no step is on all of them.
 
     ``tolerance_ns``: how far the clocks of ranks are known to agree.
-    Inferred ranges count only if every rank of the run has some: what cannot be told on one was maybe told wrong on others. O(n log n).
+    Inferred ranges count only if every rank of the run has some: what cannot be recognised on one was maybe recognised wrongly on others.
+    O(n log n).
     """
-    there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Phase.F, Phase.B, Phase.I)).any()]
+    there = [run for run in runs if run is not None and np.isin(run.ranges.phase, (Pass.F, Pass.B, Pass.I)).any()]
     alone = len(runs) - len(there)
     if not there or (alone and any(_inferred(run) for run in there)):
         return None
@@ -75,7 +76,8 @@ _ANY_TRAINING: Final = frozenset({"generic", "deepspeed", "vescale"})  # names t
 
 
 def _passes_on(whole: Pipes) -> bool:
-    """Is there a pipeline at all? Names that any training has, and inference, need activations that are passed on, from a first rank.
+    """Tell whether there is a pipeline at all. Names that any training has, and inference, need activations that are passed on, from a
+    first rank.
 
     In a ring (context parallelism) every rank receives before its first forward ends. Inferred stages need all their peers besides.
     """
@@ -98,8 +100,8 @@ def _inferred(run: StageRun) -> bool:
     return any(run.ranges.rules[k] == RULE for k in np.unique(run.ranges.rule).tolist())
 
 
-def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
-    """``raw``: with the stages of the recording, which the schedule may tell better."""
+def _analysed(raw: Pipes, tolerance_ns: int) -> RunPipeline:
+    """Analyse the pipeline. ``raw``: with the stages of the recording, which the schedule may show better."""
     groups = [members(raw, pipe) for pipe in range(max(raw.pipe) + 1)]
     found = [recognise([raw.runs[i].ranges for i in group], [raw.runs[i].rank for i in group]) for group in groups]
     one = found[0] if len({f.schedule for f in found}) == 1 else replace(found[0], schedule=UNKNOWN, nearest="", difference="", steps=())
@@ -108,7 +110,7 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
     microbatches = one.microbatches or max(int(run.ranges.microbatch.max(initial=-1)) for run in whole.runs) + 1
     chunks = one.chunks if one.schedule != UNKNOWN else whole.chunks
     ratio = (whole.length - 1) / (chunks * microbatches) if microbatches and not whole.missing else UNSET
-    pipeline = Pipeline(
+    pipeline = RunPipeline(
         ranks=tuple(run.rank for run in whole.runs),
         runs=whole.runs,
         recorded=whole.recorded,
@@ -127,8 +129,8 @@ def _analysed(raw: Pipes, tolerance_ns: int) -> Pipeline:
     return _as_numbered(pipeline, whole.steps) if min(whole.steps) >= 0 else pipeline
 
 
-def _as_numbered(pipeline: Pipeline, steps: Sequence[int]) -> Pipeline:
-    """Number steps as the recording does, no longer counted from 0."""
+def _as_numbered(pipeline: RunPipeline, steps: Sequence[int]) -> RunPipeline:
+    """Number steps as the recording does, not from 0."""
     number = np.array(steps, np.int64)
     runs = tuple(replace(run, ranges=replace(run.ranges, step=number[run.ranges.step])) for run in pipeline.runs)
     named = tuple(structs.replace(step, number=steps[step.number]) for step in pipeline.steps)

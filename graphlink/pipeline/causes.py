@@ -20,8 +20,8 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.pipeline import spans
-from graphlink.pipeline.peers import Matched, Producers, matched, producers
-from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Phase, Spans, StageRun, StepEntry
+from graphlink.pipeline.peers import PeerExchanges, Producers, matched, producers
+from graphlink.pipeline.records import NO_TIME, Cause, Delays, Idle, Pass, Spans, StageRun, StepEntry
 from graphlink.pipeline.stages import Pipes
 from graphlink.pipeline.waits import LATENCY_NS
 from graphlink.tables import take
@@ -36,7 +36,7 @@ def account(pipes: Pipes) -> tuple[tuple[StepEntry, ...], Idle]:
     """
     runs = pipes.runs
     steps = tuple(_step(k, runs) for k in range(len(pipes.steps)))
-    parts = _Parts()
+    parts = _IdlePieces()
     from_ns = {run.rank: run.recorded_from_ns for run in runs}
     profiled = {run.rank: take(run.delays, run.delays.cause == Cause.PROFILER_ARTEFACT) for run in runs}
     for run, supply, meeting in zip(runs, producers(pipes), matched(runs), strict=True):
@@ -66,14 +66,14 @@ def _work(run: StageRun, step: int) -> Spans:
 def _rows(run: StageRun, step: int, *, optimizer: bool) -> I64:
     """Return the ranges of a step, those of the optimizer or the others."""
     low, high = np.searchsorted(run.ranges.step, [step, step + 1]).tolist()
-    return np.asarray(low + np.flatnonzero((run.ranges.phase[low:high] == Phase.OPT) == optimizer))
+    return np.asarray(low + np.flatnonzero((run.ranges.phase[low:high] == Pass.OPT) == optimizer))
 
 
-def _of_step(parts: _Parts, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
+def _of_step(parts: _IdlePieces, run: StageRun, step: StepEntry, delayed: _Delayed, next_ns: int) -> None:
     """Account for a step of a rank. ``next_ns``: when the next step begins; what is idle from then on is of that one."""
     r = run.ranges
     mine = _rows(run, step.number, optimizer=False)
-    forward = mine[r.phase[mine] == Phase.F]
+    forward = mine[r.phase[mine] == Pass.F]
     work = _work(run, step.number)
     begins = int(max(r.start_ns[forward[0] if len(forward) else mine[0]], work.start_ns[0] if len(work.start_ns) else step.start_ns))
     ends = int(r.end_ns[mine].max())
@@ -90,16 +90,18 @@ def _of_step(parts: _Parts, run: StageRun, step: StepEntry, delayed: _Delayed, n
 
 
 class _Delayed:
-    """What delayed one rank, made ready for its steps."""
+    """The delays of one rank, prepared for its steps."""
 
-    def __init__(self, run: StageRun, supply: Producers, meeting: Matched, from_ns: dict[int, int], profiled: dict[int, Delays]) -> None:
+    def __init__(
+        self, run: StageRun, supply: Producers, meeting: PeerExchanges, from_ns: dict[int, int], profiled: dict[int, Delays]
+    ) -> None:
         self.run, self.supply, self.meeting = run, supply, meeting
         self.from_ns, self.profiled = from_ns, profiled  # of all ranks: when recordings begin, and when profilers kept their ranks
         r = run.ranges
         order = np.argsort(r.start_ns, kind="stable")
-        self.order = order[r.phase[order] != Phase.OPT]
+        self.order = order[r.phase[order] != Pass.OPT]
         self.starts_ns = r.start_ns[self.order]
-        passes = np.where(r.phase == Phase.OPT, _LATEST, r.start_ns)
+        passes = np.where(r.phase == Pass.OPT, _LATEST, r.start_ns)
         self.earliest_ns = np.append(np.minimum.accumulate(passes[::-1])[::-1], _LATEST)  # from each range on, in order of steps
         self.stalled = cache(self._stalled)
         self.came_ns = np.full(len(run.exchanges.start_ns), NO_TIME)
@@ -112,7 +114,7 @@ class _Delayed:
 
     def name(self, k: int) -> str:
         r = self.run.ranges
-        return f"{Phase(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
+        return f"{Pass(int(r.phase[k])).name}{r.microbatch[k]} of stage {r.stage[k]}"
 
     def last_collective_ns(self, step: StepEntry) -> int:
         """Return when the last collective ended that began after the step and before the rank's next one: parameters are gathered there."""
@@ -122,7 +124,7 @@ class _Delayed:
         ends = ex.end_ns[low:high]
         return int(ends[(ex.kind[low:high] == CommKind.COLLECTIVE) & (ends <= until)].max(initial=step.end_ns))
 
-    def explain(self, parts: _Parts, step: StepEntry, idle: Spans) -> None:
+    def explain(self, parts: _IdlePieces, step: StepEntry, idle: Spans) -> None:
         """Cut idle time inside a rank's step by what delayed it, and each piece by what other ranks tell."""
         if not len(idle.start_ns):
             return
@@ -138,8 +140,13 @@ class _Delayed:
         arrives = np.where(made & self._begins(step, f, idle.end_ns[pieces.of]), produced + self.supply.lag_ns[f], x)
         kind = _taken(self.run.exchanges.kind, exchange, CommKind.UNKNOWN)
         some, local = exchange != NOWHERE, cause != Cause.UNKNOWN
-        known, seen, transfer_ns, late_rank = self._transfer(exchange, kind, x, y, produced)
-        middle = np.clip(np.where(local & ~known & ~seen, y, transfer_ns), x, y)
+        known = _taken(self.meeting.known, exchange, 0).astype(np.bool_)  # all its sides were recorded
+        late_rank = np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
+        # when the transfer began: else NCCL's own records may tell; of unknown parameters it transfers once there is something to
+        guess = np.where(~some | local | (kind == CommKind.RECV), y, np.where(kind == CommKind.UNKNOWN, produced, x))
+        by_nccl = _taken(self.came_ns, exchange, NO_TIME)
+        began = np.where(known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(by_nccl != NO_TIME, by_nccl, guess))
+        middle = np.clip(began, x, y)
         # the peer was not recorded: only NCCL's own records tell waiting and transfer apart
         alone = some & (kind == CommKind.RECV) & ~known & ~local
         stall = np.where(some, np.where(kind == CommKind.COLLECTIVE, x, produced), arrives)
@@ -168,18 +175,6 @@ class _Delayed:
 
         parts.add(self.run, step, Spans(late, middle), then, held)
         parts.add(self.run, step, Spans(middle, y), Cause.EXPOSED_COMMUNICATION, lambda i: self._came_last(NOWHERE, int(exchange[i])))
-
-    def _transfer(self, exchange: I64, kind: I64, x: I64, y: I64, produced: I64) -> tuple[Bool, Bool, I64, I64]:
-        """Return, of the communication ``exchange`` of each piece [x, y), whether all its sides were recorded, else whether NCCL's own
-        records tell when its transfer began; when it did, the end of the piece where there is none; and the rank that came last."""
-        some = exchange != NOWHERE
-        known = some & _taken(self.meeting.known, exchange, 0).astype(np.bool_)
-        came = _taken(self.came_ns, exchange, NO_TIME)
-        seen = some & ~known & (came != NO_TIME)
-        # Of unknown parameters it transfers once there is something to.
-        guess = np.where(seen, came, np.where(kind == CommKind.RECV, y, np.where(kind == CommKind.UNKNOWN, produced, x)))
-        transfer = np.where(known, _taken(self.meeting.transfer_from_ns, exchange, 0), np.where(some, guess, y))
-        return known, seen, transfer, np.where(known, _taken(self.meeting.late_rank, exchange, NOWHERE), NOWHERE)
 
     def _before_recording(self, exchange: I64, kind: I64, rank: I64) -> Bool:
         """Return which collectives are the first of their group, and began before the recording of ``rank`` does."""
@@ -214,7 +209,7 @@ class _Delayed:
         s = self.supply
         if s.rank[k] == NOWHERE:
             return f"{self.name(k)} waited for a peer that was not recorded"
-        made = f"{Phase(int(s.phase[k])).name}{self.run.ranges.microbatch[k]} of stage {s.stage[k]} on rank {s.rank[k]}"
+        made = f"{Pass(int(s.phase[k])).name}{self.run.ranges.microbatch[k]} of stage {s.stage[k]} on rank {s.rank[k]}"
         return f"{self.name(k)} waited for {made}"
 
     def _came_last(self, rank: int, exchange: int) -> str:
@@ -234,7 +229,7 @@ def _taken(column: I64 | I32 | U8 | Bool, at: I64, otherwise: int) -> I64:
     return out
 
 
-class _Parts:
+class _IdlePieces:
     """Idle pieces being collected."""
 
     def __init__(self) -> None:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8
 from graphlink.pairs import numbered_pairs
 from graphlink.pipeline.grouped import counted
-from graphlink.pipeline.records import Phase, Ranges
+from graphlink.pipeline.records import Pass, Ranges
+from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Ranges):
     """What one rank ran in one step, one entry an action, by start; of those that start together, F first, then B, I, W.
 
     ``row`` is the row in the rank's ``Ranges``. ``microbatch`` counts from 0 without gaps within a chunk, whatever the recording calls
-    it (``label``; the same number where it says nothing: then counted in order). ``stage`` is ``NOWHERE`` where unknown.
+    it (``label``; the same number where it says nothing: then counted in order).
     """
 
     row: I64
-    phase: U8
-    stage: I64
-    chunk: I64
-    microbatch: I64
     label: I64
-    start_ns: I64
-    end_ns: I64
 
     def __len__(self) -> int:
         return len(self.row)
@@ -72,13 +67,13 @@ def complete_steps(ranges: Sequence[Ranges], names: Sequence[int]) -> tuple[list
                 left_out[step] = why
             else:
                 many, pieces = (int(column.max()) + 1 for column in (recorded[0].microbatch, recorded[0].chunk))
-                complete.append(CompleteStep(step, recorded, many, pieces, any((rank.phase == Phase.W).any() for rank in recorded)))
+                complete.append(CompleteStep(step, recorded, many, pieces, any((rank.phase == Pass.W).any() for rank in recorded)))
     return complete, left_out
 
 
 def _chunks(ranges: Ranges) -> I64:
     """Return which of its chunks each range of a rank is, from 0: by its chunk, else by its virtual stage, where all ranges have one."""
-    counted = ranges.phase <= Phase.W
+    counted = ranges.phase <= Pass.W
     for column in (ranges.chunk, ranges.stage):
         if counted.any() and column[counted].min() > NOWHERE:
             return np.searchsorted(np.unique(column[counted]), column)
@@ -87,12 +82,14 @@ def _chunks(ranges: Ranges) -> I64:
 
 def _recorded(ranges: Ranges, chunks: I64, step: int) -> Recorded:
     low, high = np.searchsorted(ranges.step, [step, step + 1])
-    row = low + np.flatnonzero(ranges.phase[low:high] <= Phase.W)
+    row = low + np.flatnonzero(ranges.phase[low:high] <= Pass.W)
     row = row[np.lexsort((ranges.phase[row], ranges.start_ns[row]))]
-    phase, chunk, label = ranges.phase[row], chunks[row], ranges.microbatch[row]
+    own = take(ranges, row)
+    chunk, label = chunks[row], own.microbatch
     if (label == NOWHERE).any():
-        label = _by_order(phase, chunk)
-    return Recorded(row, phase, ranges.stage[row], chunk, _without_gaps(chunk, label), label, ranges.start_ns[row], ranges.end_ns[row])
+        label = _by_order(own.phase, chunk)
+    columns = {field.name: getattr(own, field.name) for field in fields(own)}
+    return Recorded(**columns | {"chunk": chunk, "microbatch": _without_gaps(chunk, label)}, row=row, label=label)
 
 
 def _without_gaps(chunk: I64, label: I64) -> I64:
@@ -106,7 +103,7 @@ def _by_order(phase: U8, chunk: I64) -> I64:
     """Number the microbatches of a rank by the order in each chunk: forwards, backwards (B or I), and weight gradients as their I."""
     label = counted(3 * chunk + np.array([0, 1, 1, 2])[phase])
     for k in range(int(chunk.max(initial=-1)) + 1):
-        inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Phase.I, Phase.W))
+        inputs, weights = (np.flatnonzero((phase == which) & (chunk == k)) for which in (Pass.I, Pass.W))
         label[weights[: len(inputs)]] = label[inputs[: len(weights)]]
     return label
 
@@ -119,7 +116,7 @@ def _cut(ranks: Sequence[Recorded], names: Sequence[int]) -> str:
             return f"rank {name} has no range"
         chunks, many = int(rank.chunk.max()) + 1, int(rank.microbatch.max()) + 1
         if chunks * many > len(rank) or not _once(rank, chunks, many):
-            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Phase.F, Phase.B, Phase.I, Phase.W))  # noqa: E741
+            F, B, I, W = (int(np.count_nonzero(rank.phase == phase)) for phase in (Pass.F, Pass.B, Pass.I, Pass.W))  # noqa: E741
             return f"rank {name} has {F} F, {B} B, {I} I and {W} W: not each of {many} microbatches once in {chunks} chunk(s)"
         shapes.append((chunks, many))
     for shape, name in zip(shapes, names, strict=True):
@@ -132,6 +129,6 @@ def _once(rank: Recorded, chunks: int, many: int) -> bool:
     """Return whether each microbatch went through each chunk once, forward and backward?"""
     unit = rank.chunk * many + rank.microbatch
     forward, full, inputs, weights = (
-        np.bincount(unit[rank.phase == phase], minlength=chunks * many) for phase in (Phase.F, Phase.B, Phase.I, Phase.W)
+        np.bincount(unit[rank.phase == phase], minlength=chunks * many) for phase in (Pass.F, Pass.B, Pass.I, Pass.W)
     )
     return bool(((forward == 1) & (full + inputs == 1) & (weights == inputs)).all())

@@ -1,4 +1,4 @@
-"""What delayed the next work of a rank after its device, or in a run without device ops its thread, had nothing to do.
+"""The causes that delayed the next work of a rank after its device, or in a run without device ops its thread, had nothing to do.
 
 On a device the edges of the graph tell (``waits``). Where a launch came late, this says what its host did meanwhile: it waited for device
 work, loaded data, managed memory, or just launched late. The first of these counts, in this order: a moment in which the profiler worked, a
@@ -20,7 +20,7 @@ from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communic
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
 from graphlink.pipeline.exchanges import of_rows
-from graphlink.pipeline.records import Cause, Delays, Phase, Spans
+from graphlink.pipeline.records import Cause, Delays, Pass, Spans
 from graphlink.pipeline.rules import STEP_MARK
 from graphlink.pipeline.spans import Pieces
 from graphlink.pipeline.waits import LATENCY_NS, Segments, segments
@@ -73,7 +73,7 @@ def joined(*tables: Delays) -> Delays:
 
 
 def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange: I32 | None = None) -> Delays:
-    """Return a table of one cause, one entry a text."""
+    """Return a table of one cause, one entry per text."""
     exchange = np.full(len(words), NOWHERE, np.int32) if exchange is None else exchange
     texts = {text: k for k, text in enumerate(dict.fromkeys(["", *words]))}
     evidence = np.array([texts[text] for text in words], np.int32)
@@ -81,7 +81,7 @@ def _table(start_ns: I64, end_ns: I64, cause: Cause, words: list[str], exchange:
 
 
 def _idle(worked: Worked) -> Spans:
-    mine = worked.ranges.phase != Phase.OPT
+    mine = worked.ranges.phase != Pass.OPT
     work = spans.union(worked.work.start_ns, worked.work.end_ns)
     return spans.complement(work, int(worked.ranges.start_ns[mine].min()), int(worked.ranges.end_ns[mine].max()))
 
@@ -112,8 +112,8 @@ def _loads(linked: Linked, row: I32) -> Bool:
 def _with_exchanges(delays: Delays, ex: CommOps) -> Delays:
     """Add the communication that ran meanwhile, though nothing says that it was waited for.
 
-    Nobody waits for a send. Of a late host's time only collectives count, as one beside compute does, since no row tells what comes after
-    them; the profiler's own time and work outside ranges stay what they are.
+    Nobody waits for a send. Of a late host's time only collectives count, as one in parallel with compute does, since no row tells what
+    comes after them; the profiler's own time and work outside ranges stay what they are.
     """
     late = np.isin(delays.cause, (Cause.LAUNCH_STARVED, Cause.HOST_SYNC, Cause.DATA_LOADING, Cause.MEMORY_MANAGEMENT))
     delays = _meanwhile(delays, ex, late, ex.kind == CommKind.COLLECTIVE)
@@ -147,7 +147,7 @@ def host_reasons(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, 
 
 
 def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threads: I64) -> Delays:
-    """Tell waits by what was waited for: a communication, a copy from the host, or other device work."""
+    """Classify waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
     mine = take(waits, np.isin(graph.tid[waits.part], threads))
     source = _awaited(graph, mine.part)

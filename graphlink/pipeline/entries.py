@@ -13,16 +13,16 @@ import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Linked
 from graphlink.pipeline.grouped import codes, counted
-from graphlink.pipeline.records import Phase
-from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, Reading, Rule, readings
+from graphlink.pipeline.records import Pass
+from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, NameRule, Reading, readings
 from graphlink.tables import concat, take
 
-_BACKWARD = (Phase.B, Phase.I)
+_BACKWARD = (Pass.B, Pass.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry a range; times absolute.
+    """Ranges on the threads of a rank, sorted by start (of equal ones the outer first). One entry per range; times absolute.
 
     ``around``: the range of the thread that encloses it, ``NOWHERE`` if none. ``other_threads``: the range that stands for the work of
     other threads inside this one (an overlapped pair of forward and backward), else itself. ``step`` is a number of the recording,
@@ -44,7 +44,7 @@ class Entries:
     rules: tuple[str, ...]
 
 
-def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> tuple[Entries | None, tuple[str, ...]]:
+def named_entries(linked: Linked, user: Sequence[NameRule] = ()) -> tuple[Entries | None, tuple[str, ...]]:
     """Return the ranges that the names of a rank's annotations say, and warnings; None where no rule explains the run. O(n log n)."""
     rows = linked.trace.host
     marked = np.flatnonzero(rows.annotation & ~linked.crossing)
@@ -53,7 +53,7 @@ def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> tuple[Entries | 
     texts = [linked.trace.strings[k] for k in names.tolist()]
     known = readings(texts, (*user, *RULES, OPTIMIZER))
 
-    def of_rule(rule: Rule) -> tuple[Entries, I64] | None:
+    def of_rule(rule: NameRule) -> tuple[Entries, I64] | None:
         return _table(linked, marked, name, [known[t][1] if t in known and known[t][0] is rule else () for t in texts])
 
     passed_over = []
@@ -68,7 +68,7 @@ def named_entries(linked: Linked, user: Sequence[Rule] = ()) -> tuple[Entries | 
     return None, (*warnings, *passed_over)
 
 
-def _crossing(linked: Linked, user: Sequence[Rule]) -> tuple[str, ...]:
+def _crossing(linked: Linked, user: Sequence[NameRule]) -> tuple[str, ...]:
     """Warn of ranges that a rule knows and that are left out, as they end inside others of their thread."""
     rows, strings = linked.trace.host, linked.trace.strings
     out = np.flatnonzero(rows.annotation & linked.crossing)
@@ -116,7 +116,7 @@ def _table(linked: Linked, marked: I64, name: I64, of_name: Sequence[tuple[Readi
 
 def _why_not(raw: Entries) -> str:
     """Return why the ranges of a rule explain no run; empty if they do."""
-    forward, backward = raw.phase == Phase.F, np.isin(raw.phase, _BACKWARD)
+    forward, backward = raw.phase == Pass.F, np.isin(raw.phase, _BACKWARD)
     if not forward.any() or not backward.any():
         return f"no {'forward' if not forward.any() else 'backward'} among them"
     sets = [set(np.unique(raw.microbatch[side]).tolist()) for side in (forward, backward)]
@@ -131,19 +131,19 @@ def _why_not(raw: Entries) -> str:
     return ""
 
 
-def _finished(linked: Linked, raw: Entries, layer: I64, optimizer: tuple[Entries, I64] | None, rule: Rule) -> Entries:
+def _finished(linked: Linked, raw: Entries, layer: I64, optimizer: tuple[Entries, I64] | None, rule: NameRule) -> Entries:
     if (layer != NOWHERE).any():
         raw = _passes(raw, layer)
     if optimizer is not None:
         raw = concat(raw, optimizer[0])
         raw = take(raw, np.lexsort((-raw.end_ns, raw.start_ns)))
-    given = raw.microbatch[np.isin(raw.phase, (Phase.F, *_BACKWARD))]
+    given = raw.microbatch[np.isin(raw.phase, (Pass.F, *_BACKWARD))]
     constant = len(np.unique(given)) == 1 and len(given) > 2
     phase = raw.phase.copy()
-    if rule.split_b and (phase == Phase.W).any():
-        phase[phase == Phase.B] = Phase.I
+    if rule.split_b and (phase == Pass.W).any():
+        phase[phase == Pass.B] = Pass.I
     numbers = np.full(len(phase), NOWHERE) if constant else raw.microbatch
-    which = (raw.phase == Phase.OPT).astype(np.int32)
+    which = (raw.phase == Pass.OPT).astype(np.int32)
     entries = nested(replace(raw, phase=phase, microbatch=numbers, rule=which, rules=(rule.name, OPTIMIZER.name)))
     return numbered(entries, step_numbers(linked, entries))
 
@@ -153,7 +153,7 @@ def _passes(raw: Entries, layer: I64) -> Entries:
     order = np.lexsort((raw.start_ns, raw.tid))
     raw, layer = take(raw, order), layer[order]
     phase, tid = raw.phase, raw.tid
-    ascending = np.where(phase[1:] == Phase.F, layer[1:] > layer[:-1], layer[1:] < layer[:-1])
+    ascending = np.where(phase[1:] == Pass.F, layer[1:] > layer[:-1], layer[1:] < layer[:-1])
     same = (tid[1:] == tid[:-1]) & (phase[1:] == phase[:-1]) & ascending
     first = np.flatnonzero(np.append(True, ~same))
     passes = replace(take(raw, first), end_ns=np.maximum.reduceat(raw.end_ns, first))
@@ -161,7 +161,8 @@ def _passes(raw: Entries, layer: I64) -> Entries:
 
 
 def nested(entries: Entries) -> Entries:
-    """Sorted, with what encloses what. A range inside one of its own phase is a part of that: it gives it what it lacks, and goes."""
+    """Sort ranges and find which encloses which. A range inside one of its own phase is a part of that: it gives it what it lacks, and
+    goes."""
     order = np.lexsort((entries.other_threads == NOWHERE, -entries.end_ns, entries.start_ns))
     e = take(entries, order)
     second = (e.other_threads == NOWHERE).tolist()
@@ -198,13 +199,14 @@ def nested(entries: Entries) -> Entries:
 
 
 def step_numbers(linked: Linked, entries: Entries) -> I64:
-    """The step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges, else by repetition."""
+    """Find the step of each entry: by step marks (their own numbers, where they have such), else by optimizer ranges, else by
+    repetition."""
     rows, strings = linked.trace.host, linked.trace.strings
     codes = [k for k in np.unique(rows.name[rows.annotation]).tolist() if STEP_MARK.fullmatch(strings[k])]
     mark = np.flatnonzero(np.isin(rows.name, codes) & rows.annotation)
     if len(mark):
         return _by_marks(rows.start_ns[mark], [strings[k] for k in rows.name[mark].tolist()], entries)
-    is_opt = entries.phase == Phase.OPT
+    is_opt = entries.phase == Pass.OPT
     return np.cumsum(np.append(False, is_opt[:-1] & ~is_opt[1:])) if is_opt.any() else _by_repetition(entries)
 
 
@@ -232,8 +234,8 @@ def numbered(entries: Entries, step: I64) -> Entries:
     staged = (entries.stage != NOWHERE) & (chunk == NOWHERE)
     stages = np.unique(entries.stage[staged])
     chunk[staged] = np.searchsorted(stages, entries.stage[staged])
-    chunk[(chunk == NOWHERE) & (entries.phase != Phase.OPT)] = 0
-    missing = (entries.microbatch == NOWHERE) & (entries.phase != Phase.OPT)
+    chunk[(chunk == NOWHERE) & (entries.phase != Pass.OPT)] = 0
+    missing = (entries.microbatch == NOWHERE) & (entries.phase != Pass.OPT)
     microbatch = entries.microbatch.copy()
     microbatch[missing] = counted(codes(step[missing], chunk[missing], entries.phase[missing].astype(np.int64)))
     return replace(entries, step=step, chunk=chunk, microbatch=microbatch, inferred=entries.inferred | missing)

@@ -41,7 +41,7 @@ def of_rows(ops: CommOps, count: int, *, on_host: bool) -> I32:
 
 
 def witness(files: SideFiles) -> Witness:
-    """Return what NCCL says of the exchanges whose calls have proxy steps. O(n log n) in steps."""
+    """Return NCCL's record of the exchanges whose calls have proxy steps. O(n log n) in steps."""
     split = files.split
     came = np.full(len(files.ops.row), NO_TIME)
     for number, (dump, clock) in enumerate(zip(files.dumps, files.clocks, strict=True)):

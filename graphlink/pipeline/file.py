@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType, structs
 from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline import summary
-from graphlink.pipeline.records import Cause, Idle, Ns, Number, Other, Phase, Pipeline, Ranges, StageRun, StepEntry
+from graphlink.pipeline.records import Cause, Idle, Ns, Number, Other, Pass, Ranges, RunPipeline, StageRun, StepEntry
 from graphlink.read import document
 from graphlink.read.kineto_tables import MAX_SPAN_NS
 from graphlink.records import Short
@@ -43,7 +43,7 @@ CauseName = Literal[
     "profiler_artefact",
     "unknown",
 ]
-PHASES: Final[tuple[PhaseName, ...]] = get_args(PhaseName)  # by ``Phase``
+PHASES: Final[tuple[PhaseName, ...]] = get_args(PhaseName)  # by ``Pass``
 CAUSES: Final[tuple[CauseName, ...]] = get_args(CauseName)  # by ``Cause``
 # what shows of the ranges alone; the other causes need communication or the host to be recorded
 _FROM_RANGES: Final = frozenset({Cause.WARMUP, Cause.COOLDOWN, Cause.DEPENDENCY_STALL, Cause.OPTIMIZER_SYNC, Cause.UNKNOWN})
@@ -71,7 +71,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the figures of the file mean."""
+    """The meaning of the figures of the file."""
 
     work: str
     sees_device: bool  # False: ranges and work are those of the host
@@ -134,13 +134,13 @@ class Bubbles(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(Bubbles, frozen=True, kw_only=True):
-    """What ``graphlink bubbles --json`` writes: the file, and the schedule that was asked for."""
+    """The output of ``graphlink bubbles --json``: the file, and the schedule that was asked for."""
 
     what_if: Other | UnsetType = UNSET
 
 
-def summarised(pipeline: Pipeline) -> summary.Pipeline:
-    """Return ``summary.json.pipeline``, which stands at the head of ``bubbles.json`` as well."""
+def summarised(pipeline: RunPipeline) -> summary.Pipeline:
+    """Return ``summary.json.pipeline``, which stands at the start of ``bubbles.json`` as well."""
     seen = _by_cause(pipeline.idle, any(run.sees_causes for run in pipeline.runs))
     return summary.Pipeline(
         stages=pipeline.stages,
@@ -156,8 +156,8 @@ def summarised(pipeline: Pipeline) -> summary.Pipeline:
     )
 
 
-def blocks(pipeline: Pipeline) -> Iterator[bytes]:
-    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either a line. Cost: O(ranges + idle)."""
+def blocks(pipeline: RunPipeline) -> Iterator[bytes]:
+    """Yield the file, the ranges of a rank at a time and then idle intervals: one of either per line. Cost: O(ranges + idle)."""
     file = _head(pipeline)
     head = msgspec.json.encode(file)
     empty = b'"ranges":[],"idle":[]}'
@@ -267,7 +267,7 @@ def _numbers(values: Sequence[int | UnsetType]) -> I64:
     return np.array([NOWHERE if v is UNSET else v for v in values], np.int64)
 
 
-def _head(pipeline: Pipeline) -> Bubbles:
+def _head(pipeline: RunPipeline) -> Bubbles:
     """Return the file without its two long lists."""
     return Bubbles(
         pipeline=summarised(pipeline),
@@ -281,7 +281,7 @@ def _head(pipeline: Pipeline) -> Bubbles:
     )
 
 
-def _definition(pipeline: Pipeline) -> Definition:
+def _definition(pipeline: RunPipeline) -> Definition:
     steps = [s.number for s in pipeline.steps]
     hidden = {c for run in pipeline.runs if not run.sees_causes for c in Cause if c not in _FROM_RANGES}
     sees_device = all(run.sees_device for run in pipeline.runs)
@@ -293,9 +293,9 @@ def _definition(pipeline: Pipeline) -> Definition:
     )
 
 
-def _stage(pipeline: Pipeline, i: int) -> StageEntry:
+def _stage(pipeline: RunPipeline, i: int) -> StageEntry:
     run, rank = pipeline.runs[i], pipeline.ranks[i]
-    stages, optimizer = run.ranges.stage, run.ranges.phase == Phase.OPT
+    stages, optimizer = run.ranges.stage, run.ranges.phase == Pass.OPT
     seen = _by_cause(take(pipeline.idle, pipeline.idle.rank == rank), run.sees_causes)
     return StageEntry(
         rank=rank,

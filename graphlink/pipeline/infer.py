@@ -1,20 +1,20 @@
 """Forward and backward passes of a run that names none: from autograd and the sends and receives between stages.
 
-Autograd gives a forward op a sequence number that its backward op repeats. Forward ops with a backward, and backward ops, each cut where
+Autograd gives a forward op per sequence number that its backward op repeats. Forward ops with a backward, and backward ops, each cut where
 a send or receive is made or the other kind begins, are passes; the numbers tell which backward belongs to which forward, and so its
-microbatch. Where the two are not one to one nothing is inferred. Weight gradients are not told apart: every backward is a full one.
+microbatch. Where the two are not one to one nothing is inferred. Weight gradients are not distinguished: every backward is a full one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool, Comm, Linked
 from graphlink.pipeline.entries import Entries, numbered, step_numbers
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 from graphlink.pipeline.rules import OPTIMIZER
 
 RULE: Final = "inferred:p2p+autograd"
@@ -66,7 +66,7 @@ def _peer(comm: Comm) -> int | None:
 
 def first_source(linked: Linked, entries: Entries) -> int:
     """Return the rank whose activations came in before this one's first forward, ``NOWHERE`` if none did."""
-    forward = np.flatnonzero(entries.phase == Phase.F)
+    forward = np.flatnonzero(entries.phase == Pass.F)
     if not len(forward):
         return NOWHERE
     return _source(peer_ops(linked), int(entries.end_ns[forward[0]]))
@@ -108,7 +108,7 @@ def inferred_entries(linked: Linked) -> tuple[Entries | None, tuple[str, ...]]:
         tid=tid[order],
         start_ns=start[order],
         end_ns=end[order],
-        phase=np.repeat([Phase.F, Phase.B, Phase.OPT], counts)[order].astype(np.uint8),
+        phase=np.repeat([Pass.F, Pass.B, Pass.OPT], counts)[order].astype(np.uint8),
         step=np.zeros(len(order), np.int64),
         stage=nowhere,
         chunk=nowhere,
@@ -143,10 +143,10 @@ def _odd_peers(peers: PeerOps, first_end_ns: int, forwards: int, backwards: int)
 def _paired(entries: Entries, pass_of: I64) -> Entries:
     """Give a backward the microbatch, and the step, of its forward."""
     microbatch, step = entries.microbatch.copy(), entries.step.copy()
-    forward = np.flatnonzero(entries.phase == Phase.F)
+    forward = np.flatnonzero(entries.phase == Pass.F)
     of_pass = np.full(len(forward), NOWHERE)
     of_pass[pass_of[forward]] = forward
-    backward = np.flatnonzero(entries.phase == Phase.B)
+    backward = np.flatnonzero(entries.phase == Pass.B)
     microbatch[backward] = microbatch[of_pass[pass_of[backward]]]
     step[backward] = step[of_pass[pass_of[backward]]]
     return replace(entries, microbatch=microbatch, step=step, inferred=np.zeros(len(step), np.bool_))
@@ -197,8 +197,16 @@ class _Passes:
     of_row: I64
 
 
-def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tuple[_Passes, _Passes, I64] | str:
-    """Return forward passes, backward passes, and of each of these its forward pass; or why they are not one to one."""
+class _PassPairs(NamedTuple):
+    """``forward_of``: of each backward pass its forward pass."""
+
+    forward: _Passes
+    backward: _Passes
+    forward_of: I64
+
+
+def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> _PassPairs | str:
+    """Return forward and backward passes, or why they are not one to one."""
     starts = linked.trace.host.start_ns
     known, forward = _forward(linked, autograd, backward)
     if not len(forward):
@@ -212,7 +220,7 @@ def _passes(linked: Linked, autograd: Bool, backward: I64, peer_ns: I64) -> tupl
     pairs = np.unique(np.stack([b.of_row[known], place[forward]]), axis=1)
     if len(pairs[0]) != len(f.tid) or len(np.unique(pairs[0])) != len(b.tid) or len(np.unique(pairs[1])) != len(f.tid):
         return f"{len(f.tid)} forward and {len(b.tid)} backward passes between sends and receives do not belong together one to one"
-    return f, b, pairs[1]
+    return _PassPairs(f, b, pairs[1])
 
 
 def _cut(linked: Linked, rows_at: I64, cuts_ns: I64) -> _Passes:

@@ -2,7 +2,7 @@
 
 Phases have hues after Okabe and Ito (https://jfly.uni-koeln.de/color/), set apart further: with full and without red, green or blue vision
 any two of them differ by 20 in CIE Lab (``tests/pipeline/test_pipeline_svg.py``); letters and numbers stand in boxes that are large enough.
-Causes are told apart by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
+Causes are distinguished by their hatching first: no two share a pattern. A chunk shows as lines along the top of its boxes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final, NamedTuple
 
-from graphlink.pipeline.records import Cause, Phase
+from graphlink.pipeline.records import Cause, Pass
 
-FIRST_CAUSE: Final = len(Phase)  # a look is a phase, or a cause behind them
+FIRST_CAUSE: Final = len(Pass)  # a look is a phase, or a cause behind them
 MOST_LINES: Final = 3  # for chunk 3 and all later ones
 PHASE_TEXT: Final = {
-    Phase.F: "forward",
-    Phase.B: "full backward",
-    Phase.I: "input gradient",
-    Phase.W: "weight gradient",
-    Phase.OPT: "optimizer",
+    Pass.F: "forward",
+    Pass.B: "full backward",
+    Pass.I: "input gradient",
+    Pass.W: "weight gradient",
+    Pass.OPT: "optimizer",
 }
-FILL: Final = {Phase.F: "#0076cc", Phase.B: "#f5bf1e", Phase.I: "#c77398", Phase.W: "#005a45", Phase.OPT: "#9c2a00"}
+FILL: Final = {Pass.F: "#0076cc", Pass.B: "#f5bf1e", Pass.I: "#c77398", Pass.W: "#005a45", Pass.OPT: "#9c2a00"}
 _DARK_TEXT: Final = 0.179  # luminance of a fill on which black and white text have the same contrast
 
 
@@ -88,7 +88,7 @@ def style(looks: Iterable[int]) -> str:
     dark = _page_rules("dark")
     for look in used:
         if look < FIRST_CAUSE:
-            fill = FILL[Phase(look)]
+            fill = FILL[Pass(look)]
             ink = "#000" if luminance(fill) > _DARK_TEXT else "#fff"
             rules += [f".p{look}{{fill:{fill}}}", f".x.p{look}{{fill:{ink}}}", f".k.p{look}{{fill:none;stroke:{ink};pointer-events:none}}"]
         else:
@@ -130,8 +130,8 @@ _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def xml(text: str, most: int = 300) -> str:
-    """Any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody sees
-    any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
+    """Return any text as XML character data or attribute value: what does not print (control characters, of which XML allows few and nobody
+    sees any, turned writing, half surrogates) is spelled out; long texts are cut in the middle."""
     if len(text) > most:
         text = f"{text[: most - 60]} ... {text[-50:]}"
     if _UNSAFE.search(text):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.model import I32, I64, NOWHERE, U8, Column, Graph, NodeKind
-from graphlink.pipeline.records import Cause, Idle, Phase, StageRun
-from graphlink.ranks.records import Clock
+from graphlink.pipeline.records import Cause, Idle, Pass, StageRun
+from graphlink.ranks.records import AlignedClock
 
 
-def columns(graph: Graph, of_device: I32, run: StageRun, idle: Idle, clock: Clock | None = None) -> dict[str, Column]:
+def columns(graph: Graph, of_device: I32, run: StageRun, idle: Idle, clock: AlignedClock | None = None) -> dict[str, Column]:
     """Return the range of each device op, and the idle time of its stage before it with what most of that was. O(n log n).
 
     ``of_device``: the range of ``run`` of each device row, ``NOWHERE`` for none. Delays have no columns. ``clock``: how the graph's clock
@@ -27,12 +27,12 @@ def columns(graph: Graph, of_device: I32, run: StageRun, idle: Idle, clock: Cloc
         "pipeline_stage": known(r.stage),
         "pipeline_microbatch": known(r.microbatch),
         "pipeline_chunk": known(r.chunk),
-        "pipeline_phase": Column.of(working, r.phase[at], texts=tuple(p.name for p in Phase)),
+        "pipeline_phase": Column.of(working, r.phase[at], texts=tuple(p.name for p in Pass)),
         **_bubbles(graph, working, idle, run.rank, clock),
     }
 
 
-def _bubbles(graph: Graph, working: I64, idle: Idle, rank: int, clock: Clock | None) -> dict[str, Column]:
+def _bubbles(graph: Graph, working: I64, idle: Idle, rank: int, clock: AlignedClock | None) -> dict[str, Column]:
     """Return the columns of the first of the nodes ``working`` after each idle time of their stage."""
     own = np.flatnonzero((idle.rank == rank) & (idle.cause != Cause.OPTIMIZER_SYNC))
     if not len(own) or not len(working):

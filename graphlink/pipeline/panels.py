@@ -1,4 +1,4 @@
-"""What ``pipeline.svg`` shows: rows of boxes and of idle intervals, one panel a step, and what lies above what.
+"""The contents of ``pipeline.svg``: rows of boxes and of idle intervals, one panel per step, and what lies above what.
 
 A panel can as well come from a schedule that was only computed (``computed``), which makes the picture of theory above measured.
 """
@@ -67,7 +67,8 @@ class Panel:
 
 
 def recorded(ranks: Sequence[int], ranges: Sequence[Ranges], idle: Idle, steps: Sequence[StepEntry]) -> list[Panel]:
-    """Return a panel a step; of more than ``MOST_STEPS`` the shortest, the median and the longest one. ``ranks``, ``ranges``: parallel."""
+    """Return a panel per step; of more than ``MOST_STEPS`` the shortest, the median and the longest one. ``ranks``, ``ranges``:
+    parallel."""
     labels = tuple(row_label(rank, r.stage) for rank, r in zip(ranks, ranges, strict=True))
     texts: dict[str, int] = {}
     parts = []
@@ -126,7 +127,7 @@ def _chosen(steps: Sequence[StepEntry]) -> list[tuple[StepEntry, str]]:
 
 
 def arranged(caption: str, labels: tuple[str, ...], start_ns: int, makespan_ns: int, marks: Marks) -> Panel:
-    """Lay idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
+    """Place idle intervals beneath boxes; those inside a box above it, in a strip along its foot. Boxes that overlap share the height."""
     marks = replace(marks, start_ns=marks.start_ns - start_ns, end_ns=marks.end_ns - start_ns)
     boxes, gaps = np.flatnonzero(marks.is_box), np.flatnonzero(~marks.is_box)
     inside = gaps[_covered(take(marks, boxes), take(marks, gaps))]

@@ -1,4 +1,5 @@
-"""What other ranks tell of one: communication seen from all its sides, what each range needs from another stage, and whether clocks agree.
+"""Facts about a rank from other ranks: communication seen from all its sides, what each range needs from another stage, and whether clocks
+agree.
 
 Collectives match by group and order, sends and receives by group, pair of ranks, tag and order. Of kernels the transfer took as long as the
 shortest of them ran: who came early waited for the rest (``docs/bubbles.md``). A gloo row lasts until somebody waits for it, so there the
@@ -15,15 +16,15 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool, CommKind, GroupKey
 from graphlink.pipeline.grouped import codes
-from graphlink.pipeline.records import NO_TIME, Phase, StageRun
+from graphlink.pipeline.records import NO_TIME, Pass, StageRun
 from graphlink.pipeline.stages import Pipes
 
 TOLERANCE_NS: Final = 2_000  # of recordings in whole us
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
-    """One entry an exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
+class PeerExchanges:
+    """One entry per exchange of a rank. ``transfer_from_ns``: from then on it was transfer, before it was waiting for ``late_rank``.
 
     ``known`` where all sides were recorded; else ``transfer_from_ns`` is its start and ``late_rank`` ``NOWHERE``. ``late_from_ns``: when
     the last side began.
@@ -35,7 +36,7 @@ class Matched:
     known: Bool
 
 
-def matched(runs: Sequence[StageRun]) -> tuple[Matched, ...]:
+def matched(runs: Sequence[StageRun]) -> tuple[PeerExchanges, ...]:
     """Match the exchanges of each run with those of the others. O(n log n) over all ranks."""
     tables = [run.exchanges for run in runs]
     groups = dict.fromkeys(group for table in tables for group in table.groups)
@@ -58,11 +59,13 @@ def matched(runs: Sequence[StageRun]) -> tuple[Matched, ...]:
         full = order[complete]
         transfer[full], late[full], late_from[full], known[full] = begins[complete], rank[last][complete], start[last][complete], True
     bounds = np.cumsum([len(t.start_ns) for t in tables])[:-1]
-    return tuple(Matched(*columns) for columns in zip(*(np.split(c, bounds) for c in (transfer, late, late_from, known)), strict=True))
+    return tuple(
+        PeerExchanges(*columns) for columns in zip(*(np.split(c, bounds) for c in (transfer, late, late_from, known)), strict=True)
+    )
 
 
 def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
-    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row an exchange."""
+    """Return what is equal on all sides of an exchange, and how many sides it has (0: unknown): columns of one row per exchange."""
     rank, ex = run.rank, run.exchanges
     collective = (ex.kind == CommKind.COLLECTIVE) & (ex.group != NOWHERE)
     p2p = np.isin(ex.kind, (CommKind.SEND, CommKind.RECV)) & (ex.peer != NOWHERE)
@@ -82,7 +85,7 @@ def _keys(run: StageRun, codes: dict[GroupKey, int]) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """One entry a range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
+    """One entry per range of a run. ``end_ns`` is ``NO_TIME`` where it needs no other stage, or that one is on the same rank.
 
     ``lag_ns``: the least time between such a producer's end and its consumer's start, over all of its pair of stages.
     """
@@ -103,7 +106,7 @@ def producers(pipes: Pipes) -> tuple[Producers, ...]:
         for name in ("phase", "stage", "microbatch", "step", "start_ns", "end_ns")
     )
     rank = np.repeat([run.rank for run in runs], sizes)
-    direction = np.where(phase == Phase.F, 1, np.where(np.isin(phase, (Phase.B, Phase.I)), -1, 0))
+    direction = np.where(phase == Pass.F, 1, np.where(np.isin(phase, (Pass.B, Pass.I)), -1, 0))
     have = np.stack([np.repeat(pipes.pipe, sizes), step, direction, stage, microbatch], axis=1)
     want = have.copy()
     want[:, 3] -= direction

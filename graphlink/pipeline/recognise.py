@@ -1,4 +1,4 @@
-"""Which schedule a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
+"""Recognise the schedule that a run followed: the orders that its ranks ran, compared with generated ones. Exact, or unknown.
 
 Compared are phase, chunk and microbatch of every action of every rank in every complete step, and the virtual stage where the recording
 has it. Times are not, but for what overlaps (below), and communication is not.
@@ -24,14 +24,14 @@ import numpy as np
 
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.complete_microbatches import CompleteStep, Recorded, complete_steps
-from graphlink.pipeline.records import Phase, Ranges
+from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, UNKNOWN, Order, stage_of, variants
 from graphlink.tables import take
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A recognised step, one entry a rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
+class RecognisedStep:
+    """A recognised step, one entry per rank: the rows of its ``Ranges`` in the order of the schedule, and what each is by the schedule.
 
     ``orders`` are parallel to ``rows``; their phases are as recorded (B where a split one is fused).
     """
@@ -57,7 +57,7 @@ class Recognised:
     chunks: int
     nearest: str
     difference: str
-    steps: tuple[Played, ...]
+    steps: tuple[RecognisedStep, ...]
     left_out: dict[int, str]
 
 
@@ -99,7 +99,7 @@ def _verdict(
     return replace(unknown, microbatches=_usual(steps), nearest=nearest, difference=difference)
 
 
-def _usual(steps: Sequence[Played | CompleteStep]) -> int:
+def _usual(steps: Sequence[RecognisedStep | CompleteStep]) -> int:
     return Counter(step.microbatches for step in steps).most_common(1)[0][0]
 
 
@@ -147,12 +147,12 @@ def candidates(step: CompleteStep) -> Iterator[Candidate]:
 
 
 def _coded(step: CompleteStep, phase: U8, chunk: I64, microbatch: I64) -> tuple[I64, I64]:
-    """Return one number an action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
-    full = np.asarray(phase == Phase.B) & step.split
+    """Return one number per action, and where each comes from: in a step with split backwards a B is taken as an I and a W."""
+    full = np.asarray(phase == Pass.B) & step.split
     origin = np.repeat(np.arange(len(phase)), 1 + full)
     out = phase[origin].astype(np.int64)
-    out[full[origin]] = Phase.I
-    out[np.diff(origin, prepend=-1) == 0] = Phase.W
+    out[full[origin]] = Pass.I
+    out[np.diff(origin, prepend=-1) == 0] = Pass.W
     return (out * step.chunks + chunk[origin]) * step.microbatches + microbatch[origin], origin
 
 
@@ -168,7 +168,7 @@ class Comparison:
     differs: tuple[Bool, ...]
     distance: int
 
-    def played(self) -> Played:
+    def played(self) -> RecognisedStep:
         """Return what each recorded action is by the candidate, if nothing differs; phases as recorded."""
         orders = []
         for rank, recorded in enumerate(self.ranks):
@@ -176,10 +176,10 @@ class Comparison:
             order = take(self.candidate.orders[rank], self.candidate.origins[rank][first])
             orders.append(replace(order, phase=recorded.phase))
         directions = 2 if self.candidate.schedule == "DualPipe" else 1
-        return Played(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
+        return RecognisedStep(self.step.step, directions * self.step.microbatches, tuple(rank.row for rank in self.ranks), tuple(orders))
 
     def first_difference(self, names: Sequence[int]) -> str:
-        """Say it with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
+        """Describe the first difference with the recording's own microbatch numbers; positions count the actions of a rank from 0."""
         rank = next(k for k, differs in enumerate(self.differs) if differs.any())
         at = int(np.argmax(self.differs[rank]))
         recorded, order = self.ranks[rank], self.candidate.orders[rank]
@@ -192,8 +192,8 @@ class Comparison:
             stage = stage_of(self.candidate.schedule, rank, int(recorded.chunk[found]), len(self.ranks))
         return (
             f"step {self.step.step}, rank {names[rank]}, position {found} of {len(recorded)}:"
-            f" expected {Phase(order.phase[meant]).name} of stage {order.stage[meant]}, microbatch {label},"
-            f" found {Phase(recorded.phase[found]).name} of stage {stage}, microbatch {recorded.label[found]}"
+            f" expected {Pass(order.phase[meant]).name} of stage {order.stage[meant]}, microbatch {label},"
+            f" found {Pass(recorded.phase[found]).name} of stage {stage}, microbatch {recorded.label[found]}"
         )
 
 
@@ -217,8 +217,8 @@ def compare(step: CompleteStep, candidate: Candidate) -> Comparison:
 
 def _forward_first(recorded: Recorded) -> Recorded:
     """Put the forward first where a forward and a backward overlap, the backward starting first."""
-    backward = (recorded.phase == Phase.B) | (recorded.phase == Phase.I)
-    swap = backward[:-1] & (recorded.phase[1:] == Phase.F) & (recorded.start_ns[1:] < recorded.end_ns[:-1])
+    backward = (recorded.phase == Pass.B) | (recorded.phase == Pass.I)
+    swap = backward[:-1] & (recorded.phase[1:] == Pass.F) & (recorded.start_ns[1:] < recorded.end_ns[:-1])
     order = np.arange(len(recorded))
     at = np.flatnonzero(swap)  # never two in a row: a backward is no forward
     order[at], order[at + 1] = at + 1, at

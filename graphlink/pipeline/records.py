@@ -1,4 +1,4 @@
-"""What crosses the parts of pipeline analysis. Nothing here knows the source (Kineto, nsys, Paddle).
+"""The records that the parts of pipeline analysis exchange. Nothing here knows the source (Kineto, nsys, Paddle).
 
 Glossary
   rank         a pipeline rank, one compute timeline: p of them.
@@ -27,7 +27,7 @@ Ns = Annotated[int, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 
 
-class Phase(IntEnum):
+class Pass(IntEnum):
     """The contract's phases: B is the full backward, I the input gradient and W the weight gradient of a split one."""
 
     F = 0
@@ -56,14 +56,14 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The pipeline ranges of one rank, sorted by step, then start. One entry a range.
+    """The pipeline ranges of one rank, sorted by step, then start. One entry per range.
 
     ``NOWHERE`` where step, stage, chunk or microbatch is unknown.
     ``start_ns`` and ``end_ns``: first start and last end of the range's device work without communication; in a run without device ops,
-    of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name said it.
+    of the host range. ``busy_ns``: of that time at work. ``rule`` points into ``rules``, "inferred:..." where no name gave it.
     """
 
-    phase: U8  # Phase
+    phase: U8  # Pass
     step: I64
     stage: I64
     chunk: I64
@@ -93,7 +93,8 @@ class KeyedSpans(Spans):
 
 @dataclass(frozen=True, slots=True)
 class Delays(Spans):
-    """What delayed work after moments in which a rank was idle, as its own recording tells, sorted by start; disjoint in a ``StageRun``.
+    """The delays of work after moments in which a rank was idle, as its own recording shows them, sorted by start; disjoint in a
+    ``StageRun``.
 
     Where ``exchange`` is not ``NOWHERE`` that communication ran meanwhile, and only the other ranks tell how much of it was waiting: its
     transfer counts first, its waiting only where ``cause`` is UNKNOWN. ``evidence`` points into ``texts``, whose entry 0 is "".
@@ -107,7 +108,7 @@ class Delays(Spans):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What NCCL itself tells of the exchanges of a rank, one entry an exchange of which it tells something, ascending.
+    """NCCL's own record of the exchanges of a rank, one entry for each exchange that it recorded, ascending.
 
     ``came_ns``: until when an exchange waited for its first peer, ``NO_TIME`` where nothing says so. ``words``: how its time divides.
     """
@@ -156,7 +157,7 @@ class Idle:
 
 
 class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry a rank, as ``stages``."""
+    """A step over all ranks: per rank, work + idle = ``end_ns`` - ``start_ns``. Lists have one entry per rank, as ``stages``."""
 
     number: Number
     start_ns: Ns  # first start of an F, B, I or W range
@@ -184,15 +185,14 @@ class PartsNs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Theory(Rates, frozen=True, kw_only=True):
-    """What the recognised schedule itself must lose on the mean measured times."""
+    """The time that the recognised schedule itself must lose on the mean measured times."""
 
     parts_ns: PartsNs
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """What another schedule gives on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
-    rank's share of the model.
-    """
+    """The result of another schedule on the measured times of a step. ``activations``: the most each rank holds, of one microbatch in one
+    rank's share of the model."""
 
     schedule: str
     stages: int
@@ -207,7 +207,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class RunPipeline:
     """The pipeline of a run: what ``bubbles.json``, the picture, the tracks and the notes in the graphs are made from.
 
     ``ranks``, ``runs``, ``recorded`` and ``pipe`` are parallel, by rank. ``recorded``: which of the ranges that a run was given its ranges

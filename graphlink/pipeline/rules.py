@@ -1,4 +1,4 @@
-"""What the names of ranges mean: a table a framework, from specific to generic, and a run's own rules before them.
+"""The meaning of the names of ranges: a table per framework, from specific to generic, and a run's own rules before them.
 
 A name takes the first rule that matches it. Evidence: pytorch ``torch/distributed/pipelining/schedules.py`` (``_Action.__str__``) and
 ``stage.py``; pytorch/PiPPy ``PipelineSchedule.py``; sail-sg/zero-bubble-pipeline-parallelism ``tools/load_nsys_events.py``;
@@ -16,21 +16,21 @@ from typing import Final, NamedTuple
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
 from graphlink.patterns import UserPattern
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 
 _PHASES: Final = {
-    "f": Phase.F, "fwd": Phase.F, "forward": Phase.F, "b": Phase.B, "bwd": Phase.B, "backward": Phase.B, "i": Phase.I,
-    "backward_b": Phase.I, "w": Phase.W, "wgrad": Phase.W, "weight": Phase.W, "backward_w": Phase.W, "opt": Phase.OPT,
-    "optimizer": Phase.OPT, "step": Phase.OPT,
+    "f": Pass.F, "fwd": Pass.F, "forward": Pass.F, "b": Pass.B, "bwd": Pass.B, "backward": Pass.B, "i": Pass.I,
+    "backward_b": Pass.I, "w": Pass.W, "wgrad": Pass.W, "weight": Pass.W, "backward_w": Pass.W, "opt": Pass.OPT,
+    "optimizer": Pass.OPT, "step": Pass.OPT,
 }  # fmt: skip
 _GROUPS: Final = ("phase", "stage", "chunk", "microbatch", "layer")
 USER: Final = "--range-rule"
 
 
 class Reading(NamedTuple):
-    """What a name says; ``NOWHERE`` for what it does not."""
+    """The meaning of a name; ``NOWHERE`` for what it does not give."""
 
-    phase: Phase
+    phase: Pass
     stage: int = NOWHERE
     chunk: int = NOWHERE
     microbatch: int = NOWHERE
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NameRule:
     """Patterns of whole names, with groups ``phase``, ``stage``, ``chunk``, ``microbatch``, ``layer``.
 
     ``phases`` translates what ``phase`` captured. ``other``: names of the framework that are no phase (communication, schedule marks).
@@ -47,13 +47,13 @@ class Rule:
 
     name: str
     patterns: tuple[str | UserPattern, ...]
-    phases: dict[str, Phase] = field(default_factory=dict)
+    phases: dict[str, Pass] = field(default_factory=dict)
     other: tuple[str, ...] = ()
     split_b: bool = False
     generic: bool = False
 
     def read(self, text: str) -> tuple[Reading, ...]:
-        """Return what a name says: nothing where no pattern matches; two where one range stands for two phases."""
+        """Return the meaning of a name: nothing where no pattern matches; two where one range stands for two phases."""
         for pattern in self.patterns:
             found = re.fullmatch(pattern, text) if isinstance(pattern, str) else pattern.fullmatch(text)
             if found:
@@ -74,6 +74,7 @@ class Rule:
         return tuple(out)
 
     def knows(self, text: str) -> bool:
+        """Tell whether the rule has the name as one that is no phase."""
         return any(re.fullmatch(pattern, text) for pattern in self.other)
 
 
@@ -87,7 +88,7 @@ _P2P = (
 )
 
 RULES: Final = (
-    Rule(
+    NameRule(
         "torch-pipelining",
         (
             r"PP:(?P<stage>\d+)(?P<phase>[FBIW])(?P<microbatch>\d+)",
@@ -95,31 +96,31 @@ RULES: Final = (
         ),
         other=(r"PP:\d+(?:UNSHARD|RESHARD|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d*",),
     ),
-    Rule("zero-bubble", (r"(?P<phase>[FBW])(?P<microbatch>\d+)\.(?P<chunk>\d+)\.\d+", r"(?P<phase>W)_clear\.(?P<chunk>\d+)\.\d+",
-        r"(?P<phase>Optimizer)"), {"Optimizer": Phase.OPT},
+    NameRule("zero-bubble", (r"(?P<phase>[FBW])(?P<microbatch>\d+)\.(?P<chunk>\d+)\.\d+", r"(?P<phase>W)_clear\.(?P<chunk>\d+)\.\d+",
+        r"(?P<phase>Optimizer)"), {"Optimizer": Pass.OPT},
         (r"R\d+\.\d+\.\d+", r"(?:SEND|RECV)_(?:FORWARD|BACKWARD|POST_VALIDATION).*", r"iter_\d+_\d+", r"pre_(?:send|recv)",
          r"post_validation_phase", r"(?:forward|backward)_step_func", r"(?:Offload|Prepare|Resume).*", r"(?:recv_|send_)?pre_step"),
         split_b=True),
-    Rule("torch-gpipe", (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),
+    NameRule("torch-gpipe", (r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)", r"Stage (?P<stage>\d+) (?P<phase>Forward|Backward)"),
         other=(r"1F1B \d+", r"Cooldown \d+")),
-    Rule("dualpipe", (r"(?:attn|mlp)\((?P<phase>[FBW])\)",), other=(r"(?:dispatch|combine)\([FBW]\)", r"1F1B")),
-    Rule("megatron", (r"layer_(?P<layer>\d+)(?P<phase>[fb])", r"(?:layer_(?P<layer>\d+) |\w+ )(?P<phase>wgrad)"),
+    NameRule("dualpipe", (r"(?:attn|mlp)\((?P<phase>[FBW])\)",), other=(r"(?:dispatch|combine)\([FBW]\)", r"1F1B")),
+    NameRule("megatron", (r"layer_(?P<layer>\d+)(?P<phase>[fb])", r"(?:layer_(?P<layer>\d+) |\w+ )(?P<phase>wgrad)"),
         other=(r"(?:megatron\.core\.pipeline_parallel\.)?(?:schedules|p2p_communication)\..+", _P2P,
                r"activation (?:off|re)loading .*", r"layer_\d+f-layer_\d+b"), split_b=True),
-    Rule("deepspeed", (r"DeepSpeedEngine\.(?P<phase>forward|backward|step)",), other=(r"DeepSpeedEngine\.\w+",)),
-    Rule("vescale", (r"(?P<phase>forward|backward)-compute",),
+    NameRule("deepspeed", (r"DeepSpeedEngine\.(?P<phase>forward|backward|step)",), other=(r"DeepSpeedEngine\.\w+",)),
+    NameRule("vescale", (r"(?P<phase>forward|backward)-compute",),
         other=(r"cross-mesh-(?:recv|send)", r"unshard-all-gather", r"grad-(?:reduce-scatter|all-reduce)",
                r"(?:forward|backward)-(?:recv|send)(?:-(?:forward|backward)-(?:recv|send))?")),
-    Rule("generic", (r"(?P<phase>forward|backward(?:_b|_w)?|fwd|bwd)(?:[ _#-]?(?P<microbatch>\d+))?",
+    NameRule("generic", (r"(?P<phase>forward|backward(?:_b|_w)?|fwd|bwd)(?:[ _#-]?(?P<microbatch>\d+))?",
         r"(?P<phase>[FBW])[ _]?(?P<microbatch>\d+)?"),
         split_b=True, generic=True),
 )  # fmt: skip
 
-OPTIMIZER: Final = Rule("optimizer", (r"(?P<phase>Optimizer\.step)#.*", r"(?P<phase>optimizer)"), {"Optimizer.step": Phase.OPT})
+OPTIMIZER: Final = NameRule("optimizer", (r"(?P<phase>Optimizer\.step)#.*", r"(?P<phase>optimizer)"), {"Optimizer.step": Pass.OPT})
 STEP_MARK: Final = re.compile(r"ProfilerStep\s?#\d+|iteration[ _#]?\d+|iter_\d+_\d+|train_step(?:[ _#]?\d+)?")
 
 
-def user_rules(patterns: Sequence[str]) -> tuple[Rule, ...]:
+def user_rules(patterns: Sequence[str]) -> tuple[NameRule, ...]:
     """Return the rules that a user gives as regular expressions with named groups; ``phase`` must be one of them.
 
     Raises:
@@ -132,11 +133,11 @@ def user_rules(patterns: Sequence[str]) -> tuple[Rule, ...]:
         if "phase" not in compiled.groups or unknown:
             what = f"has a group {unknown[0]!r}" if unknown else "has no group (?P<phase>...)"
             raise UsageError(f"{USER} {pattern!r} {what}", todo=f"name its groups: {', '.join(_GROUPS)}")
-        rules.append(Rule(f"{USER} {pattern}", (compiled,), split_b=True))
+        rules.append(NameRule(f"{USER} {pattern}", (compiled,), split_b=True))
     return tuple(rules)
 
 
-def readings(names: Iterable[str], rules: Sequence[Rule]) -> dict[str, tuple[Rule, tuple[Reading, ...]]]:
+def readings(names: Iterable[str], rules: Sequence[NameRule]) -> dict[str, tuple[NameRule, tuple[Reading, ...]]]:
     """Return for each name the first rule that knows it, with what it says (nothing for names that are no phase)."""
     out = {}
     for name in names:

@@ -27,25 +27,25 @@ import numpy as np
 
 from graphlink.model import I64, U8, Bool
 from graphlink.pipeline.grouped import counted
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 
 SCHEDULES: Final = ("GPipe", "1F1B", "interleaved", "ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # names of the contract
 UNKNOWN: Final = "unknown"
 V_SHAPED: Final = ("ZB-V", "DualPipe")
 SPLIT: Final = ("ZB-H1", "ZB-H2", "ZB-V", "interleaved-ZB", "DualPipe")  # run I and W apart (DualPipe: some)
 ONE_CHUNK: Final = ("GPipe", "1F1B", "ZB-H1", "ZB-H2")
-F, B, I, W = Phase.F, Phase.B, Phase.I, Phase.W  # noqa: E741
+F, B, I, W = Pass.F, Pass.B, Pass.I, Pass.W  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one rank runs in a step, one entry an action, in execution order. ``stage`` is the virtual stage.
+    """The actions of one rank in a step, one entry per action, in execution order. ``stage`` is the virtual stage.
 
     ``paired``: this forward and the backward after it run at the same time (DualPipe): both inputs are there when the pair starts, both
     outputs leave when it ends.
     """
 
-    phase: U8  # Phase
+    phase: U8  # Pass
     stage: I64
     microbatch: I64
     paired: Bool
@@ -80,7 +80,7 @@ def default_chunks(schedule: str, chunks: int = 1) -> int:
 
 
 def orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[Order, ...]:
-    """Return one order a rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
+    """Return one order per rank, 0 .. ``stages`` - 1. Linear in the actions, numpy where it counts.
 
     ``schedule`` is a name of the contract (exactly so written); ``stages`` counts pipeline ranks, ``microbatches`` those of a step
     (DualPipe: of both directions; 0 .. m/2 - 1 enter on the first rank, the others on the last).
@@ -153,14 +153,14 @@ def _turns(
     back_chunk, back = chunks - 1 - chunk, microbatch
     if last_first:
         back_chunk, back = back_chunk[::-1], back[::-1]
-    phases = [Phase.F, Phase.I, Phase.W] if schedule in SPLIT else [Phase.F, Phase.B]
+    phases = [Pass.F, Pass.I, Pass.W] if schedule in SPLIT else [Pass.F, Pass.B]
     hops = 2 if schedule == "ZB-H2" or (schedule == "interleaved" and chunks > 1) else 1
     out = []
     for rank in range(stages):
         warmup = min(len(each), hops * (stages - 1 - rank) + (chunks - 1) * group)  # forwards before the first pair
         if schedule == "GPipe" or all_first:
             warmup = len(each)
-        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, beside its own
+        delay = 2 * rank if schedule == "ZB-H2" else rank  # input gradients ahead of a weight gradient, besides its own
         turn = [each - warmup, each, each + delay][: len(phases)]  # in turn 0, 1, ... a rank runs one of each, those that there are
         order = np.argsort(np.concatenate([3 * at + k for k, at in enumerate(turn)]), kind="stable")
         made = Order(
@@ -220,7 +220,7 @@ def _dualpipe(rank: int, stages: int, microbatches: int) -> Order:
     return Order(phase.astype(np.uint8), _stages("DualPipe", rank, stages)[chunk], microbatch + each * chunk, paired)
 
 
-def _columns(steps: list[tuple[Phase, int]]) -> tuple[I64, I64]:
+def _columns(steps: list[tuple[Pass, int]]) -> tuple[I64, I64]:
     """Return phases and chunks."""
     phase, chunk = np.array(steps, np.int64).reshape(-1, 2).T.copy()
     return phase, chunk

@@ -1,6 +1,6 @@
-"""When each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
+"""Simulate when each action of a pipeline starts and ends, if each rank keeps its order and waits for nothing but its inputs. Exact, in ns.
 
-What an action waits for, beside the one before it on its rank:
+What an action waits for, besides the one before it on its rank:
   F      the F of the virtual stage before, same microbatch, and its transfer
   B, I   the B or I of the virtual stage after, same microbatch, and its transfer; its own F
   W      its own I
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order
 
 PHASES = 4  # F, B, I, W
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """What actions and transfers take.
+class ActionTimes:
+    """The durations of actions and transfers.
 
-    ``duration_ns``: shape (4, virtual stages), by ``Phase``. ``forward_ns``, ``backward_ns``: shape (virtual stages - 1,), the
+    ``duration_ns``: shape (4, virtual stages), by ``Pass``. ``forward_ns``, ``backward_ns``: shape (virtual stages - 1,), the
     transfer between virtual stages k and k + 1, of activations and of their gradients.
     """
 
@@ -70,7 +70,7 @@ class Timed:
         return len(self.start_ns) * self.makespan_ns - sum(self.work_ns)
 
 
-def simulate(orders: Sequence[Order], times: Times, each_ns: Sequence[I64] | None = None) -> Timed:
+def simulate(orders: Sequence[Order], times: ActionTimes, each_ns: Sequence[I64] | None = None) -> Timed:
     """Play ``orders`` (one a rank), all ranks from 0.
 
     Args:
@@ -99,7 +99,7 @@ def peak_activations(orders: Sequence[Order]) -> tuple[int, ...]:
 _HELD = np.array([1, -1, 0, -1], np.int64)  # by phase
 
 
-def _inputs(orders: Sequence[Order], first: I64, times: Times) -> tuple[I64, I64]:
+def _inputs(orders: Sequence[Order], first: I64, times: ActionTimes) -> tuple[I64, I64]:
     """Return the action of another virtual stage that each action waits for, ``NOWHERE`` for none, and for how long after its end.
 
     Actions are counted over all ranks; ``first`` has where each rank begins, and the end.
@@ -134,7 +134,7 @@ def _named(orders: Sequence[Order], action: int) -> str:
     first = np.cumsum([0, *map(len, orders)])
     rank = int(np.searchsorted(first, action, side="right")) - 1
     at, order = action - int(first[rank]), orders[rank]
-    return f"rank {rank}, action {at}: {Phase(order.phase[at]).name} of stage {order.stage[at]}, microbatch {order.microbatch[at]}"
+    return f"rank {rank}, action {at}: {Pass(order.phase[at]).name} of stage {order.stage[at]}, microbatch {order.microbatch[at]}"
 
 
 def _played(orders: Sequence[Order], first: I64, producer: I64, lag_ns: I64, cost_ns: I64) -> I64:

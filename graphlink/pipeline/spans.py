@@ -51,7 +51,7 @@ def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
 
 
 def complement(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    """Return what is not covered between two moments."""
+    """Return the spans that are not covered between two moments."""
     inside = within(spans, start_ns, end_ns)
     start, end = np.append(start_ns, inside.end_ns), np.append(inside.start_ns, end_ns)
     some = start < end

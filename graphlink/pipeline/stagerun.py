@@ -17,9 +17,9 @@ from graphlink.pipeline.entries import named_entries
 from graphlink.pipeline.exchanges import ordinals, witness
 from graphlink.pipeline.infer import first_source, inferred_entries
 from graphlink.pipeline.records import NO_TIME, Delays, KeyedSpans, Ranges, Spans, StageRun
-from graphlink.pipeline.rules import Rule
+from graphlink.pipeline.rules import NameRule
 from graphlink.pipeline.work import device_work, host_work
-from graphlink.ranks.records import Clock, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, Meetings, RankComms
 from graphlink.records import Short
 from graphlink.tables import take
 
@@ -36,7 +36,7 @@ class Staged(Short):
 
 
 def stage_run(
-    graph: Graph, linked: Linked, comm: Communication, rank: int, user: Sequence[Rule] = (), nccl: SideFiles | None = None
+    graph: Graph, linked: Linked, comm: Communication, rank: int, user: Sequence[NameRule] = (), nccl: SideFiles | None = None
 ) -> Staged:
     """Find ranges by name, else from communication and autograd; their work, and what delayed it. O(n log n)."""
     has_device = bool(len(linked.trace.device.start_ns))
@@ -79,7 +79,7 @@ def stage_run(
     return Staged(run, worked.of_device, warnings)
 
 
-def on_run_clock(run: StageRun, clock: Clock) -> StageRun:
+def on_run_clock(run: StageRun, clock: AlignedClock) -> StageRun:
     """Map all times by ``clock``. Order and disjointness stay; what rounding leaves empty goes."""
     if clock.offset_ns == 0 and clock.drift == 0:
         return run

@@ -1,4 +1,4 @@
-"""Which ranks are stages of one pipeline, in which order, and the virtual stage of every range."""
+"""Find the ranks that are stages of one pipeline, their order, and the virtual stage of every range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from graphlink.model import I64, NOWHERE
 from graphlink.pipeline.grouped import counted
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Phase, StageRun
+from graphlink.pipeline.records import Pass, StageRun
 from graphlink.tables import take
 
 
@@ -59,7 +59,7 @@ def pipes(runs: Sequence[StageRun]) -> Pipes:
 
 
 def _steps(run: StageRun) -> set[int]:
-    return set(run.ranges.step[run.ranges.phase != Phase.OPT].tolist())
+    return set(run.ranges.step[run.ranges.phase != Pass.OPT].tolist())
 
 
 def _of_steps(run: StageRun, steps: list[int], rows: I64) -> StageRun:
@@ -81,7 +81,7 @@ def with_stages(pipes: Pipes, recognised: Sequence[Recognised]) -> Pipes:
         for place, i in enumerate(members(pipes, pipe)):
             r = runs[i].ranges
             plain = np.maximum(r.chunk, 0) * pipes.length + pipes.position[i]
-            stage = np.where((r.stage == NOWHERE) & (r.phase != Phase.OPT), plain, r.stage)
+            stage = np.where((r.stage == NOWHERE) & (r.phase != Pass.OPT), plain, r.stage)
             microbatch = r.microbatch.copy()
             for step in found.steps:
                 stage[step.rows[place]] = step.orders[place].stage
@@ -120,7 +120,7 @@ def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
     orders: dict[bytes, list[int]] = {}
     for i, run in enumerate(runs):
         r = run.ranges
-        mine = r.phase != Phase.OPT
+        mine = r.phase != Pass.OPT
         orders.setdefault(b"".join(c[mine].tobytes() for c in (r.phase, r.chunk, r.microbatch)), []).append(i)
     sizes = {len(group) for group in orders.values()}
     if len(orders) < 2 or len(sizes) != 1 or sizes == {1}:
@@ -133,5 +133,5 @@ def _by_orders(runs: Sequence[StageRun]) -> list[tuple[int, int]] | None:
 
 def _by_first_forward(runs: Sequence[StageRun]) -> list[int]:
     """Return the place of each run by the start of its first forward (of equals, by rank)."""
-    first = [int(run.ranges.start_ns[run.ranges.phase == Phase.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
+    first = [int(run.ranges.start_ns[run.ranges.phase == Pass.F].min(initial=np.iinfo(np.int64).max)) for run in runs]
     return [int(place) for place in np.argsort(np.lexsort(([run.rank for run in runs], first)))]

@@ -1,4 +1,4 @@
-"""What ``summary.json`` says of the pipeline of a run (key ``pipeline``), and how it is printed."""
+"""The pipeline of a run in ``summary.json`` (key ``pipeline``), and how it is printed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape(pipeline: Pipeline) -> str:
-    """Say schedule and size in words."""
+    """Describe schedule and size in words."""
     counts = ((pipeline.stages, "stage"), (pipeline.microbatches, "microbatch"), (pipeline.chunks, "chunk"))
     sized = ", ".join(f"{n:,} {word}{'' if n == 1 else 'es' if word.endswith('ch') else 's'}" for n, word in counts)
     return f"{'schedule unknown' if pipeline.schedule == 'unknown' else pipeline.schedule}: {sized}"
 
 
 def pipeline_table(pipeline: Pipeline) -> list[str | Table]:
-    """Return what is printed of it."""
+    """Return the table that is printed of it."""
     theory = pipeline.theory
     rows = [("nearest", pipeline.nearest)] if pipeline.nearest is not UNSET else []
     for name in ("bubble_rate_makespan", "bubble_rate_zb", "bubble_ratio_ideal"):

@@ -1,4 +1,4 @@
-"""``pipeline.svg``: the schedule as a picture, a row a pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
+"""``pipeline.svg``: the schedule as a picture, a row per pipeline rank, boxes with microbatch numbers, bubbles tinted by cause.
 
 Every ns has its place: what is too narrow to be a box of its own is drawn without one, and what is narrower than a pixel shares that
 pixel, each with a part of its height, so that areas stay true. Tooltips are those of a box, or of all that lies in 12 pixels of a row.
@@ -21,7 +21,7 @@ from graphlink.pipeline import summary
 from graphlink.pipeline.file import CAUSES, summarised
 from graphlink.pipeline.look import FIRST_CAUSE, MOST_LINES, PHASE_TEXT, class_of, milliseconds, style, xml
 from graphlink.pipeline.panels import Marks, Panel, recorded
-from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.tables import take
 
 Pixels = NDArray[np.float64]
@@ -40,7 +40,7 @@ _SMALLEST_TEXT: Final = 8  # pixels
 _DIGIT: Final = 0.62  # of the size of a font
 
 
-def encode(pipeline: Pipeline) -> bytes:
+def encode(pipeline: RunPipeline) -> bytes:
     """Draw a recorded run."""
     panels = recorded(pipeline.ranks, [run.ranges for run in pipeline.runs], pipeline.idle, pipeline.steps)
     unplaced = sum(int(np.count_nonzero(run.ranges.step == NOWHERE)) for run in pipeline.runs)
@@ -48,7 +48,7 @@ def encode(pipeline: Pipeline) -> bytes:
 
 
 def _lines(entry: summary.Pipeline) -> list[str]:
-    """Say rates and the nearest schedule in words."""
+    """Describe rates and the nearest schedule in words."""
     rates = [
         f"{words} {value:.4f} ({name})"
         for name, words in (
@@ -104,9 +104,9 @@ def picture(entry: summary.Pipeline, panels: Sequence[Panel], notes: Sequence[st
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Where rows lie, in pixels, and how time becomes pixels. ``own_ns``: from which length on a rectangle has a tooltip of its own;
-    ``shared``: how many pixels in one those narrower than a pixel share."""
+class PlotArea:
+    """The places of rows in pixels, and the scale from time to pixels. ``own_ns``: from which length on a rectangle has a tooltip of its
+    own; ``shared``: how many pixels in one those narrower than a pixel share."""
 
     left: float
     width: int
@@ -122,7 +122,7 @@ class Frame:
         return np.asarray(np.round((ns - self.first_ns) / self.ns_per_pixel, 2))
 
 
-def _frame(panels: Sequence[Panel]) -> Frame:
+def _frame(panels: Sequence[Panel]) -> PlotArea:
     """Choose the scale: wide enough for the numbers of most boxes, as far as a page can be that wide.
 
     From 3 pixels on a rectangle is an element of its own with a tooltip of its own, or from more if there are too many.
@@ -132,7 +132,7 @@ def _frame(panels: Sequence[Panel]) -> Frame:
     lengths = ends - starts
     first = int(starts.min()) if len(starts) else 0
     last = max([int(ends.max(initial=1)), *(panel.makespan_ns for panel in panels)])
-    of_work = lengths[(looks < Phase.OPT) & (lengths > 0)]
+    of_work = lengths[(looks < Pass.OPT) & (lengths > 0)]
     short = float(np.quantile(of_work, 0.25)) if len(of_work) else float(last - first)
     width = min(max((last - first) / short * _WANTED, NARROWEST), WIDEST)
     rows = sum(len(p.labels) for p in panels)
@@ -140,7 +140,7 @@ def _frame(panels: Sequence[Panel]) -> Frame:
     label = max((len(text) for p in panels for text in p.labels), default=0)
     ns_per_pixel = max(last - first, 1) / round(width)
     most = np.sort(lengths)[-_MOST_OWN] + 1 if len(lengths) > _MOST_OWN else 0
-    return Frame(
+    return PlotArea(
         left=_MARGIN + min(label, 40) * _LETTER + 8,
         width=round(width),
         first_ns=first,
@@ -152,7 +152,7 @@ def _frame(panels: Sequence[Panel]) -> Frame:
     )
 
 
-def _rows(panel: Panel, frame: Frame, top: float) -> Iterator[str]:
+def _rows(panel: Panel, frame: PlotArea, top: float) -> Iterator[str]:
     marks = panel.marks
     first = np.searchsorted(marks.row, np.arange(len(panel.labels) + 1)).tolist()
     every = -(-9 // frame.pitch)  # labels of 9 pixels
@@ -185,13 +185,13 @@ class _Row:
     high: Pixels
 
     @staticmethod
-    def of(panel: Panel, label: str, part: slice, frame: Frame) -> _Row:
+    def of(panel: Panel, label: str, part: slice, frame: PlotArea) -> _Row:
         marks = take(panel.marks, np.arange(part.start, part.stop))
         left, right = frame.pixels(marks.start_ns), frame.pixels(marks.end_ns)
         return _Row(label, marks, panel.layer[part], left, right, panel.top[part] * frame.height, panel.height[part] * frame.height)
 
 
-def _drawn(row: _Row, frame: Frame) -> Iterator[str]:
+def _drawn(row: _Row, frame: PlotArea) -> Iterator[str]:
     """Draw rectangles by how wide they are, then lines, numbers and shared tooltips. Cost: O(n log n)."""
     own = row.marks.end_ns - row.marks.start_ns >= frame.own_ns
     wide = row.right - row.left >= 1
@@ -206,12 +206,12 @@ def _drawn(row: _Row, frame: Frame) -> Iterator[str]:
 
 
 def _paths(row: _Row, which: Bool) -> Iterator[str]:
-    """Draw a path a look, all of its rectangles one after the other."""
+    """Draw a path per look, all of its rectangles one after the other."""
     at = np.flatnonzero(which).tolist()
     return _by_look((int(row.marks.look[i]), _shape(row.left[i], row.top[i], row.right[i] - row.left[i], row.high[i])) for i in at)
 
 
-def _stacks(row: _Row, frame: Frame, thin: Bool, layer: int) -> Iterator[str]:
+def _stacks(row: _Row, frame: PlotArea, thin: Bool, layer: int) -> Iterator[str]:
     """Draw what is narrower than a pixel and shares one: side by side in time, here one above the other, of the same area."""
     which = np.flatnonzero(thin)
     if not len(which):
@@ -244,7 +244,7 @@ def _shape(x: float, y: float, wide: float, high: float) -> str:
 
 
 def _by_look(shapes: Iterable[tuple[int, str]], attributes: str = 'class="t {}"') -> Iterator[str]:
-    """Draw a path a look of what is to be drawn of each."""
+    """Draw a path per look of what is to be drawn of each."""
     of_look: defaultdict[int, list[str]] = defaultdict(list)
     for look, shape in shapes:
         of_look[look].append(shape)
@@ -262,7 +262,7 @@ def _own(row: _Row, which: Bool) -> Iterator[str]:
     yield "</g>\n"
 
 
-def _chunk_lines(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
+def _chunk_lines(row: _Row, frame: PlotArea, which: Bool) -> Iterator[str]:
     """Draw as many lines along the top of a box as its chunk says."""
     thick = 1 if frame.height > 12 else 0.6
     lines: list[tuple[int, str]] = []
@@ -285,7 +285,7 @@ def _tip(row: _Row, i: int) -> str:
     return "\n".join([what, xml(row.label), when, *([why] if why else [])])
 
 
-def _numbers(row: _Row, frame: Frame, which: I64) -> Iterator[str]:
+def _numbers(row: _Row, frame: PlotArea, which: I64) -> Iterator[str]:
     """Write phase and microbatch where most boxes of the phase have room for both, else the microbatch alone, else neither."""
     size = min(11.0, frame.height - 2)
     if size < _SMALLEST_TEXT:
@@ -293,7 +293,7 @@ def _numbers(row: _Row, frame: Frame, which: I64) -> Iterator[str]:
     letters = (row.right - row.left - 3) / (size * _DIGIT)  # that have room
     for look in np.unique(row.marks.look[which]).tolist():
         mine = which[row.marks.look[which] == look]
-        phase, numbers = Phase(look).name, ["" if k == NOWHERE else str(k) for k in row.marks.microbatch[mine].tolist()]
+        phase, numbers = Pass(look).name, ["" if k == NOWHERE else str(k) for k in row.marks.microbatch[mine].tolist()]
         most, longest = float(np.median(letters[mine])), max(map(len, numbers))
         if most < longest:
             continue
@@ -308,7 +308,7 @@ def _numbers(row: _Row, frame: Frame, which: I64) -> Iterator[str]:
             yield f'<g class="m x {class_of(look)}" font-size="{size:g}">{"".join(texts)}</g>\n'
 
 
-def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
+def _cells(row: _Row, frame: PlotArea, which: Bool) -> Iterator[str]:
     """Give tooltips to what has none of its own, by the cell in which its middle lies."""
     marks = take(row.marks, which)
     if not len(marks.row):
@@ -328,7 +328,7 @@ def _cells(row: _Row, frame: Frame, which: Bool) -> Iterator[str]:
 
 
 def _summed(look: int, marks: Marks) -> str:
-    """Say how many marks of a phase or cause there are, of which microbatches, and how long they take."""
+    """Describe how many marks of a phase or cause there are, of which microbatches, and how long they take."""
     numbers = marks.microbatch[marks.microbatch != NOWHERE]
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (NOWHERE, NOWHERE)
     of = "" if high == NOWHERE else f" of {low}" if low == high else f" of {low} to {high}"
@@ -336,10 +336,10 @@ def _summed(look: int, marks: Marks) -> str:
 
 
 def _name(look: int) -> str:
-    return CAUSES[look - FIRST_CAUSE] if look >= FIRST_CAUSE else Phase(look).name
+    return CAUSES[look - FIRST_CAUSE] if look >= FIRST_CAUSE else Pass(look).name
 
 
-def _axis(frame: Frame, bands: Sequence[tuple[float, float]], y: float) -> str:
+def _axis(frame: PlotArea, bands: Sequence[tuple[float, float]], y: float) -> str:
     """Draw ticks at round times, lines through all panels."""
     unit_ns, unit = _unit(frame.width * frame.ns_per_pixel)
     step = _round_step(_TICK * frame.ns_per_pixel / unit_ns)
@@ -366,7 +366,7 @@ def _round_step(least: float) -> float:
 
 
 def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whole: float) -> tuple[str, float]:
-    """Lay out entries left to right in as many lines as they take, and the height of it."""
+    """Place entries left to right in as many lines as they take; return them and their height."""
     inside = sum(ns for cause, ns in causes_ns.items() if cause != Cause.OPTIMIZER_SYNC)
     entries = [(class_of(look), 0, _legend_text(look, causes_ns, inside)) for look in looks]
     for chunk in range(1, min(chunks, MOST_LINES + 1)):
@@ -387,7 +387,7 @@ def _legend(looks: Sequence[int], causes_ns: dict[Cause, int], chunks: int, whol
 
 def _legend_text(look: int, causes_ns: dict[Cause, int], inside: int) -> str:
     if look < FIRST_CAUSE:
-        phase = Phase(look)
+        phase = Pass(look)
         return f"{phase.name} {PHASE_TEXT[phase]}"
     cause = Cause(look - FIRST_CAUSE)
     ns = causes_ns.get(cause)

@@ -1,4 +1,4 @@
-"""What a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another schedule would give.
+"""The time that a run had to lose by its schedule, what unequal stages, transfers and the rest added, and what another schedule would give.
 
 The orders of a run are played (a) with all stages at the mean of their medians, (b) with each stage at its own, (c) with the transfers
 too; (d) is the run as measured. The bubble (p x makespan - work) of (a) is the schedule's, (b) - (a) the imbalance of the stages,
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
 from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.recognise import Recognised
-from graphlink.pipeline.records import Other, PartsNs, Phase, Ranges, Rates, StepEntry, Theory
+from graphlink.pipeline.records import Other, PartsNs, Pass, Ranges, Rates, StepEntry, Theory
 from graphlink.pipeline.schedules import SPLIT, UNKNOWN, V_SHAPED, Order, default_chunks, named, orders
-from graphlink.pipeline.simulate import PHASES, Timed, Times, peak_activations, simulate
+from graphlink.pipeline.simulate import PHASES, ActionTimes, Timed, peak_activations, simulate
 from graphlink.tables import concat, take
 
 
@@ -31,12 +32,14 @@ def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry
     there = [played for played in recognised.steps if played.step in bounds]
     if recognised.schedule == UNKNOWN or not there:
         return None
-    known: dict[bytes, tuple[Timed, ...]] = {}
+    none = np.zeros_like(measured.times.forward_ns)
+    cases = (equal_stages(measured), replace(measured.times, forward_ns=none, backward_ns=none), measured.times)  # (a), (b), (c)
+    known: dict[bytes, list[Timed]] = {}
     rebuilt = []
     for played in there:
         key = b"".join(column.tobytes() for order in played.orders for column in (order.phase, order.stage, order.microbatch))
         if key not in known:
-            known[key] = rebuild(played.orders, measured)
+            known[key] = [simulate(played.orders, times) for times in cases]
         rebuilt.append(known[key])
     equal, own, moved = (sum(one.bubble_ns for one in timed) for timed in zip(*rebuilt, strict=True))
     ran = [bounds[played.step] for played in there]
@@ -45,19 +48,12 @@ def theory(recognised: Recognised, measured: Measured, steps: Sequence[StepEntry
     return Theory(**structs.asdict(rates_of([one[0] for one in rebuilt])), parts_ns=parts)
 
 
-def rebuild(orders: Sequence[Order], measured: Measured) -> tuple[Timed, Timed, Timed]:
-    """Play a step in the orders of the schedule with (a) equal stages, (b) own medians, (c) own medians and transfers."""
-    none = np.zeros_like(measured.times.forward_ns)
-    still = replace(measured.times, forward_ns=none, backward_ns=none)
-    return simulate(orders, equal_stages(measured)), simulate(orders, still), simulate(orders, measured.times)
-
-
-def equal_stages(measured: Measured) -> Times:
+def equal_stages(measured: Measured) -> ActionTimes:
     """Let every virtual stage take the mean of the medians of those that ran the phase, rounded to ns; transfers take none."""
     medians, seen = measured.times.duration_ns, measured.seen
     mean = np.rint(np.where(seen, medians, 0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)).astype(np.int64)
     none = np.zeros_like(measured.times.forward_ns)
-    return Times(np.repeat(mean[:, None], medians.shape[1], axis=1), none, none)
+    return ActionTimes(np.repeat(mean[:, None], medians.shape[1], axis=1), none, none)
 
 
 def rates_of(timed: Sequence[Timed]) -> Rates:
@@ -95,7 +91,7 @@ class Measured:
     """
 
     recognised: Recognised
-    times: Times
+    times: ActionTimes
     seen: Bool
     home: I64
 
@@ -118,7 +114,7 @@ def measure(ranges: Sequence[Ranges], recognised: Recognised, *, waits_inside: b
     for rank, one in enumerate(played):
         home[one.stage] = rank
     medians, there = _medians(seen, count)
-    times = Times(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
+    times = ActionTimes(medians, _least_lags(seen, home, forward=True), _least_lags(seen, home, forward=False))
     return Measured(recognised, times, there, home)
 
 
@@ -128,7 +124,7 @@ def _played(rank: int, ranges: Sequence[Ranges], recognised: Recognised, waits_i
     one = replace(one, start_ns=one.end_ns - one.busy_ns if waits_inside else one.start_ns, busy_ns=_shares(one))
     if recognised.schedule == UNKNOWN:
         stage = np.where(one.stage == NOWHERE, np.maximum(one.chunk, 0) * len(ranges) + rank, one.stage)
-        return take(replace(one, stage=stage), one.phase <= Phase.W)
+        return take(replace(one, stage=stage), one.phase <= Pass.W)
     one = take(one, np.concatenate([step.rows[rank] for step in recognised.steps]))
     order = concat(*(step.orders[rank] for step in recognised.steps))
     at = np.flatnonzero(order.paired)
@@ -139,7 +135,7 @@ def _played(rank: int, ranges: Sequence[Ranges], recognised: Recognised, waits_i
 
 def _shares(ranges: Ranges) -> I64:
     """Return ``busy_ns``, of which time that n ranges share counts as its n-th part."""
-    row = np.flatnonzero((ranges.phase <= Phase.W) & (ranges.end_ns > ranges.start_ns))
+    row = np.flatnonzero((ranges.phase <= Pass.W) & (ranges.end_ns > ranges.start_ns))
     start, end = ranges.start_ns[row], ranges.end_ns[row]
     order = np.argsort(start, kind="stable")
     if not len(row) or (start[order][1:] >= np.maximum.accumulate(end[order])[:-1]).all():
@@ -168,7 +164,7 @@ def _medians(seen: Ranges, count: int) -> tuple[I64, Bool]:
 
 def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     """Return, between virtual stages k and k + 1, by k, the least time from the end of the one's to the start of the other's action."""
-    kind = [Phase.F] if forward else [Phase.B, Phase.I]
+    kind = [Pass.F] if forward else [Pass.B, Pass.I]
     row = np.flatnonzero(np.isin(seen.phase, kind) & (seen.microbatch != NOWHERE))
     many = int(seen.microbatch[row].max(initial=0)) + 1
     step = np.unique(seen.step[row], return_inverse=True)[1]
@@ -187,6 +183,14 @@ def _least_lags(seen: Ranges, home: I64, forward: bool) -> I64:
     return least
 
 
+class PlayedSchedule(NamedTuple):
+    """What a schedule gives on measured times, and its step: the orders, and when each action ran."""
+
+    other: Other
+    orders: tuple[Order, ...]
+    timed: Timed
+
+
 def what_if(
     schedule: str,
     microbatches: int,
@@ -195,7 +199,7 @@ def what_if(
     stages: int | None = None,
     chunks: int | None = None,
     input_share: float | None = None,
-) -> tuple[Other, tuple[Order, ...], Timed]:
+) -> PlayedSchedule:
     """Play one step of ``schedule`` (named in any case) with ``microbatches`` of the measured size.
 
     Args:
@@ -206,8 +210,6 @@ def what_if(
 
     The model is cut anew where the number of virtual stages is another: a measured stage's time counts as spread evenly over its
     layers. Then, or where stages move between ranks, every transfer takes the mean of the measured ones.
-
-    Return what it gives, and the step: its orders and when each action ran.
 
     Raises ValueError, in words for the user, where the schedule does not exist for these numbers, or the share is missing or none.
     """
@@ -230,7 +232,7 @@ def what_if(
         assumed=tuple(assumed),
         **structs.asdict(rates_of([timed])),
     )
-    return other, made, timed
+    return PlayedSchedule(other, made, timed)
 
 
 def _by_layers(measured: Measured) -> tuple[I64, Bool]:
@@ -250,9 +252,9 @@ def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None,
     """Return times with all four phases known, as far as ``schedule`` needs them."""
     durations = durations.copy()
     _, B, I, W = durations  # noqa: E741
-    apart = seen[Phase.I] & seen[Phase.W]
-    B[:] = np.where(seen[Phase.B], B, I + W)
-    if not seen[Phase.F].all() or not (seen[Phase.B] | apart).all():
+    apart = seen[Pass.I] & seen[Pass.W]
+    B[:] = np.where(seen[Pass.B], B, I + W)
+    if not seen[Pass.F].all() or not (seen[Pass.B] | apart).all():
         raise ValueError("not every stage has both forwards and backwards that were measured")
     if schedule in SPLIT and not apart.all():
         if apart.any():
@@ -272,7 +274,7 @@ def _split(durations: I64, seen: Bool, schedule: str, input_share: float | None,
     return durations
 
 
-def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ranks: int, assumed: list[str]) -> Times:
+def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ranks: int, assumed: list[str]) -> ActionTimes:
     """Cut times into the parts of ``schedule``, with transfers."""
     parts = ranks if schedule == "DualPipe" else virtual
     had = durations.shape[1]
@@ -285,11 +287,11 @@ def _placed(durations: I64, measured: Measured, schedule: str, virtual: int, ran
     times = measured.times
     same = virtual == times.stages and (schedule in V_SHAPED) == (measured.recognised.schedule in V_SHAPED)
     if same and (schedule == "DualPipe") == (measured.recognised.schedule == "DualPipe"):
-        return Times(durations, times.forward_ns, times.backward_ns)
+        return ActionTimes(durations, times.forward_ns, times.backward_ns)
     moved = (measured.home[1:] != measured.home[:-1]) & (measured.home[1:] != NOWHERE) & (measured.home[:-1] != NOWHERE)
     forward, backward = (np.full(virtual - 1, _mean(lags[moved])) for lags in (times.forward_ns, times.backward_ns))
     assumed.append("each transfer between ranks takes the mean of the measured ones")
-    return Times(durations, forward, backward)
+    return ActionTimes(durations, forward, backward)
 
 
 def _cut(durations: I64, parts: int) -> I64:

@@ -17,7 +17,7 @@ from graphlink.perfetto.packets import Arg, Process, Track
 from graphlink.perfetto.slices import flat, lanes
 from graphlink.pipeline.file import CAUSES
 from graphlink.pipeline.panels import row_label
-from graphlink.pipeline.records import Idle, Phase, Pipeline, Ranges
+from graphlink.pipeline.records import Idle, Pass, Ranges, RunPipeline
 from graphlink.tables import concat
 
 PROCESS: Final = "pipeline"
@@ -25,12 +25,12 @@ NUMBER: Final = -1  # in place of a rank: tracks and sequences of the last numbe
 _NONE: Final = np.zeros(0, np.int64)
 
 
-def write(out: BinaryIO, pipeline: Pipeline) -> int:
+def write(out: BinaryIO, pipeline: RunPipeline) -> int:
     """Write the pipeline's part of the timeline, a whole trace by itself; return its size in bytes. Cost: O(n log n)."""
     return sum(out.write(block) for block in perfetto.encode(trace_of(pipeline)))
 
 
-def trace_of(pipeline: Pipeline) -> perfetto.Trace:
+def trace_of(pipeline: RunPipeline) -> perfetto.PerfettoTrace:
     """Return rows, slices and their arguments: the ranges rank by rank, then all idle intervals."""
     ranges, idle = concat(*(run.ranges for run in pipeline.runs)), pipeline.idle
     rules = [run.ranges.rules[code] for run in pipeline.runs for code in run.ranges.rule.tolist()]
@@ -40,7 +40,7 @@ def trace_of(pipeline: Pipeline) -> perfetto.Trace:
     zero_ns = min(int(start_ns.min(initial=0)), 0)  # the file knows no times before 0
     name = np.concatenate([range_name, len(names) + idle.cause.astype(np.int32)])
     args = [*_range_args(ranges, rules), *_idle_args(idle, len(range_name))]
-    return perfetto.Trace(
+    return perfetto.PerfettoTrace(
         rank=NUMBER,
         epoch_ns=0,
         processes=(Process(PROCESS),),
@@ -51,7 +51,7 @@ def trace_of(pipeline: Pipeline) -> perfetto.Trace:
     )
 
 
-def _rows(pipeline: Pipeline) -> tuple[tuple[Track, ...], I32]:
+def _rows(pipeline: RunPipeline) -> tuple[tuple[Track, ...], I32]:
     """Return the rows, and for each range, then for each idle interval, its row."""
     tracks: list[Track] = []
     of_range, of_idle = [_NONE], np.zeros(len(pipeline.idle.rank), np.int64)
@@ -68,7 +68,7 @@ def _rows(pipeline: Pipeline) -> tuple[tuple[Track, ...], I32]:
 def _range_names(ranges: Ranges) -> tuple[list[str], I32]:
     """Return the names, phase and microbatch, and which each range has."""
     used, code = numbered_pairs(ranges.phase, ranges.microbatch)
-    names = [Phase(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
+    names = [Pass(phase).name + ("" if number == NOWHERE else str(number)) for phase, number in used]
     return names, code.astype(np.int32)
 
 

@@ -1,4 +1,4 @@
-"""What a device waited for while it was idle, by the edges of its graph.
+"""The work that a device waited for while it was idle, by the edges of its graph.
 
 From the op that ends an idle interval the walk goes back to what it started after: its launch, or the device op before it on its
 stream or behind an event. A communication kernel there ran in the interval, and is the reason as long as it ran; before it counts

@@ -1,4 +1,4 @@
-"""When the device of a rank worked inside its pipeline ranges, and the ranges as their work spans them.
+"""The times at which the device of a rank worked inside its pipeline ranges, and the ranges as their work spans them.
 
 Work is the union of compute kernels and copies of F, B, I and W ranges. Communication kernels are none: a waiting one is idle time.
 In a run without device ops work is the time of the ranges on their thread less its waits.
@@ -17,7 +17,7 @@ import numpy as np
 from graphlink.model import I32, I64, NOWHERE, Bool, Communication, Linked
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries, enclosing
-from graphlink.pipeline.records import KeyedSpans, Phase, Ranges, Spans
+from graphlink.pipeline.records import KeyedSpans, Pass, Ranges, Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def device_work(linked: Linked, comm: Communication, entries: Entries) -> Worked
     order = kept[np.lexsort((start[kept], entries.step[kept]))]
     of_entry = np.full(count, NOWHERE, np.int32)
     of_entry[order] = np.arange(len(order))
-    stepping = entries.phase[entry] == Phase.OPT
+    stepping = entries.phase[entry] == Pass.OPT
     working = op[~stepping]
     if len(kept) < count:
         left_out["ranges without device work"] = count - len(kept)
@@ -78,7 +78,7 @@ def host_work(entries: Entries, waits: Spans) -> Worked:
     """Find the work of a run without device ops; ``waits`` are those of the ranges' threads."""
     start, end, none = entries.start_ns, entries.end_ns, np.zeros(0, np.int64)
     busy = end - start - spans.overlap_ns(waits, start, end)
-    stepping = entries.phase == Phase.OPT
+    stepping = entries.phase == Pass.OPT
     phases = np.flatnonzero(~stepping)
 
     def free(which: Bool) -> Spans:
@@ -140,7 +140,7 @@ def _entry_of_call(entries: Entries, tid: I64, at_ns: I64) -> tuple[I32, Bool]:
     for owner in np.unique(entries.tid).tolist():
         at = enclosing(entries, np.full(len(left), owner), at_ns[left])
         at = np.where((at == NOWHERE) | (tid[left] == owner), NOWHERE, entries.other_threads[np.maximum(at, 0)])
-        back = (at != NOWHERE) & np.isin(entries.phase[np.maximum(at, 0)], (Phase.B, Phase.I, Phase.W))
+        back = (at != NOWHERE) & np.isin(entries.phase[np.maximum(at, 0)], (Pass.B, Pass.I, Pass.W))
         hits += back
         found[back] = at[back]
     out[left] = np.where(hits == 1, found, NOWHERE)

@@ -131,10 +131,9 @@ def likely_shifts(left: I64, right: I64) -> I64:
 
 
 def _phases(codes: I64) -> NDArray[np.complex128]:
-    """A point of the unit circle for each code (splitmix64)."""
+    """Return a point of the unit circle for each code (splitmix64)."""
     x = codes.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     angle = (x >> np.uint64(11)).astype(np.float64) * (2 * np.pi / 2**53)
-    phases: NDArray[np.complex128] = np.exp(1j * angle)
-    return phases
+    return np.asarray(np.exp(1j * angle))

@@ -44,7 +44,7 @@ def _equal_ends(a: I64, b: I64) -> int:
 
 
 def _shifted(a: I64, b: I64) -> tuple[I64, I64]:
-    """The equal ops under the shift that has most of them, of several the one that ends last on the left."""
+    """Find the equal ops under the shift that has most of them, of several the one that ends last on the left."""
     best = np.zeros(0, np.int64)
     at = 0
     for shift in likely_shifts(a, b).tolist():
@@ -56,7 +56,7 @@ def _shifted(a: I64, b: I64) -> tuple[I64, I64]:
 
 
 def _split(a: I64, b: I64) -> tuple[I64, I64]:
-    """A longest common subsequence; of sequences too long for that, of what is left of and right of their longest common runs."""
+    """Find a longest common subsequence; for sequences too long for that, of what is left of and right of their longest common runs."""
     done: list[tuple[I64, I64]] = []
     todo = [(0, len(a), 0, len(b))]
     while todo:
@@ -84,7 +84,8 @@ def _longest_run(i: I64, j: I64) -> tuple[I64, I64]:
 
 
 def longest_common(a: I64, b: I64) -> tuple[I64, I64]:
-    """Positions of a longest common subsequence, the last ones where there are several. A row of the table is an integer, a bit a cell.
+    """Return the positions of a longest common subsequence, the last ones where there are several. A row of the table is an integer, a bit
+    a cell.
 
     O(n m / 64). Hyyrö, "Bit-parallel LCS-length computation revisited", 2004: a 0 at j says that the row's length grows there.
     """

@@ -29,7 +29,7 @@ WIDE: Final = 5  # times as far as ends lie apart, while the drift is not known
 
 
 def as_they_stand(left: Ops, right: Ops) -> bool:
-    """Whether the times allow the k-th op of one to be the k-th of the other."""
+    """Tell whether the times allow the k-th op of one to be the k-th of the other."""
     delta = left.end_ns - right.end_ns
     far = np.abs(np.diff(delta)) > _allowed(right.end_ns, NEAR_NS[0])
     if not far.any():
@@ -91,19 +91,18 @@ def _aligned(left: Ops, right: Ops, near_ns: int) -> Pairs | None:
 
 
 def _recorded_by_both(left: Ops, right: Ops, near_ns: int) -> int:
-    """How many ops, of the side that has fewer, ended while both were recorded. Both on one clock."""
+    """Count how many ops, of the side that has fewer, ended while both were recorded. Both on one clock."""
     low, high = max(left.end_ns.min(), right.end_ns.min()) - near_ns, min(left.end_ns.max(), right.end_ns.max()) + near_ns
     return min(int(np.count_nonzero((side.end_ns >= low) & (side.end_ns <= high))) for side in (left, right))
 
 
 def _allowed(end_ns: I64, near_ns: int) -> I64:
-    """By how much the time between neighbours may differ between two ranks."""
-    allowed: I64 = near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64)
-    return allowed
+    """Return by how much the time between neighbours may differ between two ranks."""
+    return np.asarray(near_ns + (DRIFT * np.abs(np.diff(end_ns))).astype(np.int64))
 
 
 def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
-    """The neighbours that agree in token and in the time between them, under the shift with most of them; closer ones count more."""
+    """Find the neighbours that agree in token and in the time between them, under the shift with most of them; closer ones count more."""
     allowed = _allowed(right.end_ns, near_ns)
     best, score = np.zeros(0, np.int64), 0.0
     at = 0
@@ -122,14 +121,13 @@ def _under_best_shift(left: Ops, right: Ops, near_ns: int) -> tuple[I64, I64]:
 
 
 def _steps(ops: Ops, near_ns: int) -> I64:
-    """A code for each op and the time since the one before it, coarse enough that members of a collective mostly have the same."""
+    """Return a code for each op and the time since the one before it, coarse enough that members of a collective mostly have the same."""
     since = np.diff(ops.end_ns, prepend=ops.end_ns[:1]) // (2 * near_ns)
-    steps: I64 = ops.token * 1_000_003 + since
-    return steps
+    return np.asarray(ops.token * 1_000_003 + since)
 
 
 def _on_left(left: Ops, right: Ops, a: I64, b: I64, near_ns: int) -> Ops:
-    """The right side's ops on the left side's clock, from pairs that are mostly right."""
+    """Convert the right side's times to the left side's clock, from pairs that are mostly right."""
     return _on_clock(right, _line(left.end_ns[a], right.end_ns[b], near_ns))
 
 
@@ -138,7 +136,7 @@ def _on_clock(ops: Ops, line: Line) -> Ops:
 
 
 def _line(left_ns: I64, right_ns: I64, near_ns: int) -> Line:
-    """A robust line: the median, then least squares over what lies near, twice."""
+    """Fit a robust line: the median, then least squares over what lies near, twice."""
     delta = left_ns - right_ns
     from_ns, offset = int(right_ns[len(right_ns) // 2]), int(np.sort(delta)[len(delta) // 2])
     x, y = (right_ns - from_ns).astype(np.float64), (delta - offset).astype(np.float64)
@@ -154,7 +152,7 @@ def _line(left_ns: I64, right_ns: I64, near_ns: int) -> Line:
 
 
 def _ending_together(left: Ops, right: Ops, reach_ns: int) -> tuple[I64, I64]:
-    """Ops of equal token each of which ends nearest to the other; ascending on both sides."""
+    """Pair the ops of equal token each of which ends nearest to the other; ascending on both sides."""
     a_order, b_order = np.argsort(left.end_ns, kind="stable"), np.argsort(right.end_ns, kind="stable")
     a, b = left.end_ns[a_order], right.end_ns[b_order]
     to_b, to_a = _nearest(a, b), _nearest(b, a)
@@ -167,16 +165,15 @@ def _ending_together(left: Ops, right: Ops, reach_ns: int) -> tuple[I64, I64]:
 
 
 def _nearest(of: I64, to: I64) -> I64:
-    """For each of ``of`` the position of the nearest of ``to``; both ascend."""
+    """Find for each of ``of`` the position of the nearest of ``to``; both ascend."""
     at = np.clip(np.searchsorted(to, of), 1, max(len(to) - 1, 1))
     if len(to) == 1:
         return np.zeros(len(of), np.int64)
-    nearest: I64 = at - (of - to[at - 1] <= to[at] - of)
-    return nearest
+    return np.asarray(at - (of - to[at - 1] <= to[at] - of))
 
 
 def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
-    """Without the fewest pairs that cross others."""
+    """Drop as few pairs as possible so that no two cross."""
     if (np.diff(j) > 0).all():
         return i, j
     tops: list[int] = []
@@ -195,14 +192,13 @@ def _ascending(i: I64, j: I64) -> tuple[I64, I64]:
 
 
 def _together(start_ns: I64, end_ns: I64, other_start_ns: I64, other_end_ns: I64) -> Bool:
-    """Whether two ops share at least half of the shorter one's time: the last to come to a collective is in it with all others."""
+    """Tell whether two ops share at least half of the shorter one's time: the last to come to a collective is in it with all others."""
     shared = np.minimum(end_ns, other_end_ns) - np.maximum(start_ns, other_start_ns)
-    together: Bool = 2 * shared >= np.maximum(np.minimum(end_ns - start_ns, other_end_ns - other_start_ns), 1)
-    return together
+    return np.asarray(2 * shared >= np.maximum(np.minimum(end_ns - start_ns, other_end_ns - other_start_ns), 1))
 
 
 def _filled(left: Ops, right: Ops, a: I64, b: I64) -> Pairs:
-    """With what stands at the same time in the holes: a match where the token is the same, else a clash."""
+    """Fill the holes with what stands there at the same time: a match where the token is the same, else a clash."""
     more: list[tuple[int, int]] = []
     clashes: list[Clash] = []
     for ones, others in holes(a, b, len(left), len(right)):
@@ -232,7 +228,7 @@ def _at_the_same_time(left: Ops, right: Ops, ones: range, others: range) -> list
 
 
 def _clashes(left: Ops, right: Ops, met: list[tuple[int, int]]) -> list[Clash]:
-    """Neighbours are one clash where together they hold the same ops; each is one else."""
+    """Return the clashes: neighbours are one clash where together they hold the same ops; each is one else."""
     if not met:
         return []
     a, b = (np.array(x, np.int64) for x in zip(*met, strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _WORST: Final = 1_000  # meetings of a group, those with the least room, that bo
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where nothing must hold.
+    """The room of each meeting: how long it ended after it must have begun, below 0 what cannot be; ``OPEN`` where nothing must hold.
 
     ``begun`` and ``ended``: positions of the ranks that say so. ``on_host``: of a member.
     """
@@ -54,16 +54,22 @@ def rooms(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns:
 
 
 def _first_of(value: I64, first: I64, count: I64) -> tuple[I64, I64]:
-    """The least value of each slice, and where it first is."""
+    """Return the least value of each slice, and where it first is."""
     least = np.minimum.reduceat(value, first)
     hits = np.flatnonzero(value == np.repeat(least, count))
     return least, hits[np.searchsorted(hits, first)]
 
 
-def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> tuple[I64, I64, int]:
-    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
+class Shifts(NamedTuple):
+    """The shift of each rank, its uncertainty where bounds hold it, else 0, and by how much bounds are missed."""
 
-    These are the shift of each rank in ns, its uncertainty where bounds hold it, else 0, and by how much bounds are missed.
+    shift_ns: I64
+    uncertainty_ns: I64
+    slack_ns: int
+
+
+def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns: I64, body: I64, room: Room) -> Shifts:
+    """Return shifts of bodies (``body[r]``: the lowest of the r-th's) with which no host meeting between two ends before it began.
 
     Bodies are taken in order of their lowest rank: one that can stay stays; else it goes to the middle of what the bounds and the bodies
     before leave it, or as little as needed where only one side is bounded. Of the bounds' system: bodies^3.
@@ -90,18 +96,19 @@ def shifts(ranks: Sequence[RankComms], meetings: Meetings, start_ns: I64, end_ns
     np.fill_diagonal(bound, 0)
     slack, tight = solved(bound)
     shift, width = _placed(tight)
-    return shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack
+    return Shifts(shift[of_rank], np.where(width > 0, width + slack, 0)[of_rank], slack)
 
 
 def _worst(use: I64, group: I32, room: I64) -> list[I64]:
-    """Of each group the collectives with the least room."""
+    """Find the collectives with the least room in each group."""
     order = use[np.lexsort((room[use], group[use]))]
     cuts = np.flatnonzero(group[order][1:] != group[order][:-1]) + 1
     return [np.sort(part[:_WORST]) for part in np.split(order, cuts) if len(part)]
 
 
 def _placed(tight: I64) -> tuple[I64, I64]:
-    """A shift a body that keeps all bounds, and half of what was left it. Bounds are closed, so what is placed never bars the rest."""
+    """Choose a shift for each body that keeps all bounds, and half of what was left it. Bounds are closed, so what is placed never bars the
+    rest."""
     shift, half = np.zeros(len(tight), np.int64), np.zeros(len(tight), np.int64)
     for k in range(1, len(tight)):
         high = int(np.where(tight[:k, k] < OPEN // 2, shift[:k] + tight[:k, k], OPEN).min())

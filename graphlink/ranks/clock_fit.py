@@ -56,14 +56,15 @@ def _residual(ties: Ties, clock: Affine) -> F64:
 
 
 def _sigma(deviation: F64, pairs: Pairs, least: float) -> F64:
-    """Of a pair with few ties that of all counts as well."""
+    """Estimate sigma: that of a pair with few ties is that of all as well."""
     own = np.square(TO_SIGMA * deviation)
     usual = float(np.median(np.repeat(own, pairs.count))) if len(own) else 0.0
     return np.maximum(np.sqrt((pairs.count * own + _PRIOR * usual) / (pairs.count + _PRIOR)), least)
 
 
 def _deviation(ties: Ties, pairs: Pairs, residual: F64, sigma: F64) -> F64:
-    """Median deviation of the residuals of a pair from their own line, so that a pair which contradicts others gets no wider for it."""
+    """Return the median deviation of the residuals of a pair from their own line, so that a pair which contradicts others gets no wider for
+    it."""
     weight, number = _huber(residual, sigma), len(pairs.count)
 
     def mean(value: F64) -> F64:
@@ -100,12 +101,12 @@ class Fit:
         self.w, self.wi, self.wh, self.wii, self.wih, self.whh, self.wr, self.wri, self.wrh = sums
 
     def gathered(self, one: F64, by_other: F64, by_hub: F64, count: int) -> F64:
-        """Terms a pair, added up for its two ranks: (shift, drift * span)."""
+        """Sum the terms of each pair for its two ranks: (shift, drift * span)."""
         at = np.concatenate([self.pairs.other, self.pairs.hub])
         return np.stack([added(at, w, count) for w in (np.append(one, -one), np.append(by_other, -by_hub))])
 
     def times(self, x: F64) -> F64:
-        """The normal matrix times ``x``."""
+        """Multiply the normal matrix by ``x``."""
         (ai, di), (ah, dh) = x[:, self.pairs.other], x[:, self.pairs.hub]
         a = ai - ah
         return self.gathered(
@@ -125,21 +126,22 @@ class Fit:
         )
 
     def level_variance(self, drifting: Bool, at: F64) -> F64:
-        """Of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``: a drift was fitted to it."""
+        """Return the variance of the difference of each pair's clocks, ns^2, when ``other_ns`` is ``at``; ``drifting``: a drift was fitted
+        to it."""
         with np.errstate(divide="ignore", invalid="ignore"):
             z = self.wi / self.w
             slope = np.where(drifting, (at / self.span_ns - z) ** 2 / (self.wii - self.wi * z), 0.0)
             return np.nan_to_num(1 / self.w + np.maximum(slope, 0), nan=np.inf, posinf=np.inf)
 
     def drift_variance(self) -> F64:
-        """Of the difference of each pair's drifts, infinite where too few ends tell."""
+        """Return the variance of the difference of each pair's drifts, infinite where too few ends tell."""
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = self.wii - self.wi**2 / self.w
             counted = added(self.pairs.of, self.weight, len(self.pairs.count))
             return np.where((counted >= FEW - 0.5) & (spread > 0), 1 / spread / self.span_ns**2, np.inf)
 
     def better(self, free: Bool) -> Affine:
-        """Return the clocks after one step of reweighted least squares. A drift is held to what oscillators do, a shift hardly (1 s)."""
+        """Return the clocks after one step of reweighted least squares. A drift is bound to what oscillators do, a shift hardly (1 s)."""
         ridge = np.array([[1e-18], [1 / (_PRIOR_DRIFT * self.span_ns) ** 2]])
         x = np.stack([np.zeros_like(self.clock.shift_ns), self.clock.drift * self.span_ns])
         wrong = -self.gathered(self.wr, self.wri, self.wrh, x.shape[1]) - ridge * x
@@ -148,7 +150,7 @@ class Fit:
 
 
 def solved(sums: Fit, right: F64, free: F64, ridge: F64) -> F64:
-    """Conjugate gradients on the unknowns that are ``free``, preconditioned by the diagonal."""
+    """Solve by conjugate gradients for the unknowns that are ``free``, preconditioned by the diagonal."""
     scale = free / (sums.diagonal(right.shape[1]) + ridge)
     x, rest = np.zeros_like(right), right
     ahead = scale * rest
@@ -167,7 +169,7 @@ def solved(sums: Fit, right: F64, free: F64, ridge: F64) -> F64:
 
 
 def shared(ranks: Sequence[RankComms], fit: Fit, pairs: Pairs, grown: Tree, drifting: Bool) -> tuple[I64, list[str]]:
-    """Return of each rank the position of the one whose clock it has, its own for the first, and warnings of hosts with several clocks.
+    """Return for each rank the position of the one whose clock it has, its own for the first, and warnings of hosts with several clocks.
 
     Each rank joins the first that it agrees with, among those of its host first. Errors are those along the tree: never too small.
 
@@ -210,9 +212,8 @@ class _Moments:
         self.least = np.array([max(_SAME_NS, r.resolution_ns) for r in ranks], np.float64)
 
     def off_ns(self, rank: int, others: I64) -> F64:
-        """By how much the clocks of ``others`` differ from that of ``rank``: (moment, other)."""
-        out: F64 = np.abs(self.offset_ns[:, others] - self.offset_ns[:, rank, None])
-        return out
+        """Return by how much the clocks of ``others`` differ from that of ``rank``: (moment, other)."""
+        return np.asarray(np.abs(self.offset_ns[:, others] - self.offset_ns[:, rank, None]))
 
     def may_agree(self, rank: int, others: I64) -> list[int]:
         found: list[int] = others[self._fits(rank, others, self.variance[:, others] + self.variance[:, rank, None])].tolist()
@@ -222,14 +223,14 @@ class _Moments:
         return bool(self._fits(rank, np.array([other]), self.of_pair[:, self._path(rank, other)].sum(axis=1, keepdims=True)).all())
 
     def _fits(self, rank: int, others: I64, variance: F64) -> Bool:
-        """Whether clocks are no farther apart than their errors at both moments, or than what does not tell two clocks apart anyway."""
+        """Tell whether clocks are no farther apart than their errors at both moments, or than what does not tell two clocks apart
+        anyway."""
         one_host = (self.host[others] == self.host[rank]) & (self.host[rank] != 0)
         least = np.where(one_host, _SAME_HOST_NS, np.maximum(self.least[others], self.least[rank]))
-        out: Bool = np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least))
-        return out
+        return np.asarray(np.logical_and.reduce(self.off_ns(rank, others) <= np.maximum(_ERRORS * np.sqrt(variance), least)))
 
     def _path(self, a: int, b: int) -> list[int]:
-        """Pairs between two ranks."""
+        """Find the pairs on the path between two ranks."""
         out = []
         while a != b:
             if self.depth[a] < self.depth[b]:
@@ -240,7 +241,7 @@ class _Moments:
 
 
 def _split_hosts(ranks: Sequence[RankComms], like: I64, root: I64, at: _Moments) -> list[str]:
-    """Hosts whose ranks do not agree on one clock."""
+    """Find the hosts whose ranks do not agree on one clock."""
     out = []
     groups: dict[tuple[str, int], list[int]] = {}
     for position, rank in enumerate(ranks):
@@ -260,5 +261,5 @@ def _split_hosts(ranks: Sequence[RankComms], like: I64, root: I64, at: _Moments)
 
 
 def named(numbers: Sequence[int], most: int = 8) -> str:
-    """``0, 1, 2, ...``: rank numbers, shortened."""
+    """Format rank numbers, shortened: ``0, 1, 2, ...``."""
     return ", ".join(map(str, numbers[:most])) + (f", ... ({len(numbers)} in all)" if len(numbers) > most else "")

@@ -1,4 +1,4 @@
-"""What ties the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
+"""Ties between the clocks of two ranks: kernels of one meeting end together, to a few us (1 to 7 us in recordings of V100s).
 
 A tie is a meeting as two of its members saw it: the lowest rank there (its hub), and one other. Stars, unlike chains of neighbours, let
 no error grow with the size of a group.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ TO_SIGMA: Final = 1.4826  # from the median absolute deviation, for normal error
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """One entry a tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
+    """One entry per tie. ``hub`` and ``other``: positions of ranks, ``hub`` the lower.
 
     ``hub_ns`` and ``other_ns``: their ends, on their own clocks, from the middle of their recordings. ``meeting``: equal for ties of one
     meeting, ascending.
@@ -75,7 +75,7 @@ def middles(ranks: Sequence[RankComms]) -> I64:
 
 
 def components(count: int, a: I64, b: I64) -> I64:
-    """Return of each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
+    """Return for each of ``count`` ranks the lowest that pairs (``a``, ``b``) tie it to. Few rounds of pointer jumping, each linear."""
     label = np.arange(count)
     pairs = np.unique(a * count + b)
     a, b = pairs // max(count, 1), pairs % max(count, 1)
@@ -92,19 +92,18 @@ def components(count: int, a: I64, b: I64) -> I64:
 
 
 def _keys(ranks: Sequence[RankComms], meetings: Meetings, rooted: Bool) -> I64:
-    """Equal for meetings that tie the same ranks in the same way."""
+    """Return keys that are equal for meetings that link the same ranks in the same way."""
     first, count = meetings.first[:-1], len(ranks)
     host = column(ranks, "on_host")[offsets(ranks)[meetings.rank[first]] + meetings.op[first]]
     message = meetings.kind != CommKind.COLLECTIVE
     last = meetings.first[1:] - 1
     pair = meetings.rank[first].astype(np.int64) * count + meetings.rank[last]
     groups = len(meetings.groups)
-    out: I64 = (np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host
-    return out
+    return np.asarray((np.where(message, groups + pair, meetings.group) * 2 + rooted) * 2 + host)
 
 
 def _evenly(key: I64, most: int) -> I64:
-    """At most ``most`` positions of each key, evenly in their order."""
+    """Choose at most ``most`` positions of each key, evenly in their order."""
     order = np.argsort(key, kind="stable")
     new = np.append(True, key[order][1:] != key[order][:-1]) if len(key) else np.zeros(0, np.bool_)
     first = np.flatnonzero(new)
@@ -163,10 +162,18 @@ def medians(value: F64, group: I64, count: int) -> F64:
     return out
 
 
-def lines(ties: Ties, pairs: Pairs) -> tuple[F64, F64, I64, F64]:
-    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway: hub_ns - other_ns = level + slope * other_ns.
+class PairLines(NamedTuple):
+    """A line of each pair: hub_ns - other_ns = level + slope * other_ns; how many ties agree with it, and their median deviation."""
 
-    Return level, slope, how many ties agree with each line, and their median deviation from it.
+    level: F64
+    slope: F64
+    near: I64
+    deviation: F64
+
+
+def lines(ties: Ties, pairs: Pairs) -> PairLines:
+    """Fit a line to each pair by medians, which up to a fourth of wrong ends does not sway.
+
     The slope is the median over ends half the pair's ends apart.
     """
     total = len(pairs.count)
@@ -185,11 +192,11 @@ def lines(ties: Ties, pairs: Pairs) -> tuple[F64, F64, I64, F64]:
     use = steep < flat / 2
     level, slope, deviation = np.where(use, sloped, level), np.where(use, slope, 0.0), np.where(use, steep, flat)
     off = np.abs(ties.hub_ns - ties.other_ns - level[pairs.of] - slope[pairs.of] * ties.other_ns)
-    return level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation
+    return PairLines(level, slope, np.bincount(pairs.of[off <= _NEAR_NS], minlength=total), deviation)
 
 
 def _levels(ties: Ties, pairs: Pairs, slope: F64) -> tuple[F64, F64]:
-    """Level and median deviation of each pair, given its slope."""
+    """Return level and median deviation of each pair, given its slope."""
     rest = ties.hub_ns - ties.other_ns - slope[pairs.of] * ties.other_ns
     level = medians(rest, pairs.of, len(slope))
     return level, medians(np.abs(rest - level[pairs.of]), pairs.of, len(slope))
@@ -233,7 +240,7 @@ def along(grown: Tree, pairs: Pairs, level: F64, slope: F64) -> Affine:
 
 
 def summed(grown: Tree, of_pair: F64) -> F64:
-    """Return of each rank the sum over the pairs between it and its root."""
+    """Return for each rank the sum over the pairs between it and its root."""
     out = np.zeros(len(grown.root))
     for rank in grown.order.tolist():
         if grown.pair[rank] != NOWHERE:

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphlink.graph.bounds import OPEN
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.ranks.clock_bounds import Room, rooms, shifts
+from graphlink.ranks.clock_bounds import Room, Shifts, rooms, shifts
 from graphlink.ranks.clock_fit import Fit, fitted, named, shared
 from graphlink.ranks.clock_ties import (
     F64,
@@ -36,7 +36,7 @@ from graphlink.ranks.clock_ties import (
     tree,
 )
 from graphlink.ranks.columns import added, blocks, column
-from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
 from graphlink.tables import take
 
 _SURE_DRIFT: Final = 1e-6
@@ -46,52 +46,54 @@ _HOST_NS: Final = 10_000_000
 _UNSEEN_NS: Final = 7_000  # by how much ends of a meeting differ on real machines (dlrm8-v100), where too few tell
 
 
-def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> Clocks:
+def clocks(ranks: Sequence[RankComms], meetings: Meetings) -> AlignedClocks:
     """Estimate how the clock of each rank maps onto the run's. ``ranks`` ascending.
 
     n log n in meetings; the fit is linear in ties (at most 512 meetings of a group or a pair of ranks), each of some twenty times.
     """
     if not ranks:
-        return Clocks((), 0, ())
+        return AlignedClocks((), 0, ())
     resolution = max(r.resolution_ns for r in ranks)
-    base, root, tolerance, clock_warnings = _found(ranks, ties(ranks, meetings), resolution)
+    base, root = _found(ranks, ties(ranks, meetings), resolution)
     body = _bodies(ranks, root)
-    start_ns, end_ns = (on_run(ranks, base, name) for name in ("start_ns", "end_ns"))
+    start_ns, end_ns = (on_run(ranks, base.clocks, name) for name in ("start_ns", "end_ns"))
     room = rooms(ranks, meetings, start_ns, end_ns)
-    tolerance = max(resolution, tolerance)
-    shift_ns, uncertainty_ns, slack_ns = _moved(ranks, meetings, (start_ns, end_ns), body, room)
+    tolerance = max(resolution, base.residual_ns)
+    moved = _moved(ranks, meetings, (start_ns, end_ns), body, room)
     tied = _tied(ranks, meetings, root)
     labels, sizes = np.unique(tied, return_counts=True)
     known = tied == labels[sizes.argmax()]  # of equal ones the first: it has the lowest rank
     run = tuple(
         replace(clock, offset_ns=clock.offset_ns + shift, residual_ns=max(clock.residual_ns, uncertainty), known=ok)
-        for clock, shift, uncertainty, ok in zip(base, shift_ns.tolist(), uncertainty_ns.tolist(), known.tolist(), strict=True)
+        for clock, shift, uncertainty, ok in zip(
+            base.clocks, moved.shift_ns.tolist(), moved.uncertainty_ns.tolist(), known.tolist(), strict=True
+        )
     )
     warnings = (
         *(_unknown(ranks, tied, known) if any(len(r.start_ns) for r in ranks) else ()),  # without communication nothing is compared
-        *clock_warnings,
-        *_shifted(ranks, body, shift_ns, uncertainty_ns, slack_ns),
-        *_impossible(ranks, room, shift_ns, max(tolerance, slack_ns)),
+        *base.warnings,
+        *_shifted(ranks, body, moved),
+        *_impossible(ranks, room, moved.shift_ns, max(tolerance, moved.slack_ns)),
     )
-    return Clocks(run, max(tolerance, int(uncertainty_ns.max()), slack_ns), warnings)
+    return AlignedClocks(run, max(tolerance, int(moved.uncertainty_ns.max()), moved.slack_ns), warnings)
 
 
-def on_run(ranks: Sequence[RankComms], run: Sequence[Clock], name: str) -> I64:
+def on_run(ranks: Sequence[RankComms], run: Sequence[AlignedClock], name: str) -> I64:
     """Map a column of times of all ranks, one rank after the other, onto the run's clock."""
     return np.concatenate([clock.of(getattr(rank, name)) for rank, clock in zip(ranks, run, strict=True)])
 
 
-def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[list[Clock], I64, int, list[str]]:
-    """Return what ties tell: clocks, of each rank the position of the lowest that device work ties it to, a tolerance, and warnings."""
+def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple[AlignedClocks, I64]:
+    """Return clocks as ties tell, and of each rank the position of the lowest that device work ties it to."""
     count, middle = len(ranks), middles(ranks)
     pairs = pairs_of(found, count)
-    level, slope, near, deviation = lines(found, pairs)
-    grown = tree(pairs, near, count)
+    line = lines(found, pairs)
+    grown = tree(pairs, line.near, count)
     pinned = grown.pair == NOWHERE
-    fit = fitted(found, pairs, along(grown, pairs, level, slope), np.stack([~pinned, ~pinned]), deviation, resolution_ns)
+    fit = fitted(found, pairs, along(grown, pairs, line.level, line.slope), np.stack([~pinned, ~pinned]), line.deviation, resolution_ns)
     drifting = ~pinned & _drifts(fit, grown)
     if (drifting != ~pinned).any():
-        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), deviation, resolution_ns)
+        fit = fitted(found, pairs, fit.clock, np.stack([~pinned, drifting]), line.deviation, resolution_ns)
     like, warnings = shared(ranks, fit, pairs, grown, drifting)
     clock = fit.clock
     if (like != np.arange(count)).any():
@@ -109,8 +111,8 @@ def _found(ranks: Sequence[RankComms], found: Ties, resolution_ns: int) -> tuple
     for k, (first, root) in enumerate(zip(like.tolist(), grown.root.tolist(), strict=True)):
         offset = int(middle[root] - middle[first]) + round(float(all_clocks.shift_ns[first])) if first != root else 0
         drift = float(all_clocks.drift[first])
-        out.append(Clock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
-    return out, grown.root, tolerance, warnings
+        out.append(AlignedClock(offset, drift, int(middle[first]), ranks[k].rank, of_rank[k], ranks[first].rank, known=True))
+    return AlignedClocks(tuple(out), tolerance, tuple(warnings)), grown.root
 
 
 def _drifts(fit: Fit, grown: Tree) -> Bool:
@@ -119,12 +121,11 @@ def _drifts(fit: Fit, grown: Tree) -> Bool:
     near = np.full(len(grown.pair), np.inf)
     hung = grown.pair != NOWHERE
     near[hung] = np.sqrt(variance[grown.pair[hung]])
-    out: Bool = (near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance)))
-    return out
+    return np.asarray((near < _SURE_DRIFT) | (np.abs(fit.clock.drift) > _ERRORS * np.sqrt(summed(grown, variance))))
 
 
 def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolution_ns: int) -> Affine:
-    """The fit of ``like`` only: ties of all that share a clock are its ties."""
+    """Return the fit of ``like`` only: ties of all that share a clock are its ties."""
     mine = take(_onto(found, middle, like), like[found.hub] != like[found.other])
     pairs = pairs_of(mine, len(like))
     deviation = medians(np.abs(fit.residual_ns[like[found.hub] != like[found.other]]), pairs.of, len(pairs.count))
@@ -132,20 +133,20 @@ def _together(found: Ties, middle: I64, like: I64, fit: Fit, free: Bool, resolut
 
 
 def _onto(found: Ties, middle: I64, like: I64) -> Ties:
-    """Ties with times counted as those of the ranks whose clocks are shared."""
+    """Return ties with times counted as those of the ranks whose clocks are shared."""
     step = (middle - middle[like]).astype(float)
     return Ties(found.meeting, like[found.hub], like[found.other], found.hub_ns + step[found.hub], found.other_ns + step[found.other])
 
 
 def _spread(found: Ties, middle: I64, like: I64, clock: Affine) -> tuple[Affine, F64]:
-    """The clocks of all ranks, and what ties differ by on them."""
+    """Estimate the clocks of all ranks, and what ties differ by on them."""
     own = _onto(found, middle, like)
     ends = [ns + clock.shift_ns[rank] + clock.drift[rank] * ns for rank, ns in ((own.hub, own.hub_ns), (own.other, own.other_ns))]
     return Affine(clock.shift_ns[like], clock.drift[like]), ends[1] - ends[0]
 
 
 def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
-    """Median difference of the ends of each rank from the common end: the mean of the meeting, without what the fit took out."""
+    """Return the median difference of the ends of each rank from the common end: the mean of the meeting, without what the fit took out."""
     kept = weight > 0
     hub, other, off = found.hub[kept], found.other[kept], residual[kept]
     meeting, of, size = np.unique(found.meeting[kept], return_inverse=True, return_counts=True)
@@ -158,7 +159,7 @@ def _residuals(found: Ties, residual: F64, weight: F64, count: int) -> I64:
 
 
 def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
-    """Of each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart."""
+    """Find for each rank the lowest position that device work or a common host ties it to: what host rows cannot move apart."""
     first: dict[str, int] = {}
     host = np.array([first.setdefault(r.host, k) if r.host else k for k, r in enumerate(ranks)], np.int64)
     here = np.arange(len(ranks))
@@ -166,7 +167,7 @@ def _bodies(ranks: Sequence[RankComms], root: I64) -> I64:
 
 
 def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
-    """Of each rank the lowest that device work or host rows tie it to."""
+    """Find for each rank the lowest that device work or host rows tie it to."""
     on_host = column(ranks, "on_host")
     pairs = [np.stack([np.arange(len(ranks)), root])]
     for at in blocks(ranks, meetings):
@@ -176,11 +177,11 @@ def _tied(ranks: Sequence[RankComms], meetings: Meetings, root: I64) -> I64:
     return components(len(ranks), a, b)
 
 
-def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> tuple[I64, I64, int]:
+def _moved(ranks: Sequence[RankComms], meetings: Meetings, times: tuple[I64, I64], body: I64, room: Room) -> Shifts:
     """Return ``shifts`` that repair what cannot be between bodies that only host rows tie; zeros where everything can be."""
     none = np.zeros(len(ranks), np.int64)
     wrong = room.on_host & (room.ns < -_HOST_NS) & (body[room.begun] != body[room.ended])
-    return shifts(ranks, meetings, *times, body, room) if wrong.any() else (none, none, 0)
+    return shifts(ranks, meetings, *times, body, room) if wrong.any() else Shifts(none, none, 0)
 
 
 def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
@@ -191,18 +192,18 @@ def _unknown(ranks: Sequence[RankComms], tied: I64, known: Bool) -> list[str]:
     return [f"nothing ties the clocks of ranks {named(lost)} to that of rank {run}: their times and those of the others do not compare"]
 
 
-def _shifted(ranks: Sequence[RankComms], body: I64, shift_ns: I64, uncertainty_ns: I64, slack_ns: int) -> list[str]:
-    some = [k for k in np.flatnonzero(shift_ns).tolist() if body[k] == k]
-    if not some and not slack_ns:
+def _shifted(ranks: Sequence[RankComms], body: I64, moved: Shifts) -> list[str]:
+    some = [k for k in np.flatnonzero(moved.shift_ns).tolist() if body[k] == k]
+    if not some and not moved.slack_ns:
         return []
-    told = [f"rank {ranks[k].rank} {shift_ns[k] / 1e6:+.3f} ms (within {uncertainty_ns[k] / 1e6:.3f} ms)" for k in some[:4]]
+    told = [f"rank {ranks[k].rank} {moved.shift_ns[k] / 1e6:+.3f} ms (within {moved.uncertainty_ns[k] / 1e6:.3f} ms)" for k in some[:4]]
     text = "clocks are shifted so that no receive or collective on the host ends before it can: " + ", ".join(told)
     text += f", ... ({len(some)} in all)" if len(some) > 4 else ""
-    return [text + (f"; no shifts mend all, {slack_ns / 1e6:.3f} ms are missing" if slack_ns else "")]
+    return [text + (f"; no shifts mend all, {moved.slack_ns / 1e6:.3f} ms are missing" if moved.slack_ns else "")]
 
 
 def _impossible(ranks: Sequence[RankComms], room: Room, shift_ns: I64, tolerance_ns: int) -> list[str]:
-    """Shifted rooms are exact for the two ranks that bounded them, and those are what is counted."""
+    """Warn of meetings that are impossible: shifted rooms are exact for the two ranks that bounded them, and those are what is counted."""
     left = np.where(room.ns < OPEN // 2, room.ns + shift_ns[room.ended] - shift_ns[room.begun], 0)
     wrong = left < np.where(room.on_host, -max(tolerance_ns, _HOST_NS), -tolerance_ns)
     left[~wrong] = 0

@@ -18,7 +18,8 @@ _BLOCK: Final = 1 << 20  # members of meetings that are looked at together, to b
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry a member; ``op`` as in ``column``."""
+    """Some meetings in a row. ``first``: where each begins in the other columns, which have one entry per member; ``op`` as in
+    ``column``."""
 
     meetings: slice
     entries: slice  # of all members of meetings
@@ -28,7 +29,7 @@ class Members:
     op: I64
 
     def spread(self, value: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """A value a meeting -> a value a member."""
+        """Repeat a value of each meeting for each of its members."""
         return np.repeat(value, self.count)
 
 
@@ -79,8 +80,7 @@ def sorted_by(group: I32 | I64, value: I64, groups: int) -> I64:
         both.sort()
         both &= (1 << bits) - 1
         return both
-    out: I64 = value[np.lexsort((value, group))]
-    return out
+    return np.asarray(value[np.lexsort((value, group))])
 
 
 def quantiles(group: I32 | I64, value: I64, groups: int) -> I64:

@@ -1,4 +1,4 @@
-"""The communication of one rank, from its graph, for whoever looks at several."""
+"""The communication of one rank, from its graph, for whoever analyses several."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.ranks import summary
 from graphlink.ranks.clock_ties import F64
 from graphlink.ranks.columns import added, blocks, column, offsets, quantiles
-from graphlink.ranks.records import Clocks, GroupKey, Meetings, RankComms
+from graphlink.ranks.records import AlignedClocks, GroupKey, Meetings, RankComms
 from graphlink.ranks.stragglers import RankTotals, stragglers
 from graphlink.ranks.summary import Collectives, Group, RankWait, SetApart, Straggler, group_name
-from graphlink.ranks.times import SHARDS, WORDS, Apart, Times, apart, bus_factors, times
+from graphlink.ranks.times import SHARDS, WORDS, Apart, MeetingTimes, apart, bus_factors, times
 from graphlink.tables import take
 
 _MESSAGE: Final = "SEND"
@@ -29,7 +29,7 @@ class Figures:
     ``groups`` as in ``Meetings``. ``set_apart``: the first ``summary.LISTED`` of them.
     """
 
-    times: Times
+    times: MeetingTimes
     apart: U8
     groups: list[Group]
     waits: list[RankWait]
@@ -38,7 +38,7 @@ class Figures:
     suspect: Straggler | None
 
 
-def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, ids: Mapping[GroupKey, int]) -> Figures:
+def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, ids: Mapping[GroupKey, int]) -> Figures:
     """Measure all meetings; ``clocks`` and ``meetings`` are of ``ranks``, ``ids`` those of ``comm_group.json``.
 
     n log n in meetings, linear in their members.
@@ -75,8 +75,8 @@ def figures(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, ids:
     )
 
 
-def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool) -> list[list[Collectives]]:
-    """Sum the meetings of each group by function; ``counted``: those that are not set apart."""
+def collectives_of(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool) -> list[list[Collectives]]:
+    """Sum the meetings of each group by function; ``counted``: those that are not excluded."""
     types = meetings.group.astype(np.int64) * 16 + meetings.type + 1  # types of Chakra are 0 to 9, of messages -1
     there = np.bincount(types, minlength=1) > 0
     keys, key = np.flatnonzero(there), (np.cumsum(there) - 1)[types]
@@ -124,11 +124,10 @@ def _on_host(ranks: Sequence[RankComms], meetings: Meetings) -> Bool:
     """Return which groups communicate on the host, as the first op of each says."""
     _, first = np.unique(meetings.group, return_index=True)
     entry = meetings.first[first]
-    out: Bool = column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]]
-    return out
+    return np.asarray(column(ranks, "on_host")[offsets(ranks)[meetings.rank[entry]] + meetings.op[entry]])
 
 
-def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: Times, counted: Bool, tolerance_ns: int) -> RankTotals:
+def rank_totals(ranks: Sequence[RankComms], meetings: Meetings, found: MeetingTimes, counted: Bool, tolerance_ns: int) -> RankTotals:
     """Sum the ``counted`` meetings by group and rank, and by rank alone as if of one more group. Members are taken in blocks.
 
     A rank is late where it came last by more than ``tolerance_ns``.
@@ -181,7 +180,7 @@ def _waits(totals: RankTotals, numbers: Sequence[int]) -> list[RankWait]:
     ]
 
 
-def _set_apart(meetings: Meetings, found: Times, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]) -> list[SetApart]:
+def _set_apart(meetings: Meetings, found: MeetingTimes, why: U8, numbers: Sequence[int], ids: Mapping[GroupKey, int]) -> list[SetApart]:
     out = []
     for m in np.flatnonzero(why != Apart.NO)[: summary.LISTED].tolist():
         late, code = int(found.late[m]), int(meetings.type[m])

@@ -80,12 +80,13 @@ def common(by_rank: Mapping[int, Sequence[GroupKey]], calls: Calls | None = None
 
 
 def _is_number(name: str) -> bool:
-    """Whether a name is one that PyTorch counts process groups by, since mid 2024; addresses are far longer."""
+    """Tell whether a name is one that PyTorch counts process groups by, since mid 2024; addresses are far longer."""
     return name.isdecimal() and len(name) <= _DIGITS
 
 
 def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
-    """For each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and others have more in common."""
+    """Choose for each of ``shorter`` a place in ``longer``: ascending, unless pairs of that order are unlike and others have more in
+    common."""
     if len(longer) == len(shorter) and all(_likeness(*pair) >= _ALIKE for pair in zip(shorter, longer, strict=True)):
         return list(range(len(longer)))
     likeness = [[_likeness(one, other) for other in longer] for one in shorter]
@@ -98,7 +99,7 @@ def _most_alike(longer: Sequence[I64], shorter: Sequence[I64]) -> list[int]:
 
 
 def _greedy(likeness: Sequence[Sequence[float]]) -> list[int]:
-    """The pair that is most alike, then the most alike of what is left, and so on; of equals the first."""
+    """Match the pair that is most alike, then the most alike of what is left, and so on; of equals the first."""
     pairs = sorted((-value, k, place) for k, row in enumerate(likeness) for place, value in enumerate(row))
     found: dict[int, int] = {}
     for _, k, place in pairs:
@@ -108,7 +109,7 @@ def _greedy(likeness: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
-    """For each row a column, ascending, so that the sum is greatest; the first of equals. ``spare``: columns that stay free."""
+    """Choose for each row a column, ascending, so that the sum is greatest; the first of equals. ``spare``: columns that stay free."""
     best: list[tuple[float, list[int]]] = [(0.0, [])] * (spare + 1)  # by how many places were passed over
     for k, row in enumerate(likeness):
         options = [(total + row[k + skipped], [*places, k + skipped]) for skipped, (total, places) in enumerate(best)]
@@ -120,6 +121,6 @@ def _ascending(likeness: Sequence[Sequence[float]], spare: int) -> list[int]:
 
 
 def _likeness(one: I64, other: I64) -> float:
-    """Share of calls that both have, 0 to 1, whatever their order: late starts and lost calls cost little."""
+    """Return the share of calls that both have, 0 to 1, whatever their order: late starts and lost calls cost little."""
     both = Counter(one.tolist()) & Counter(other.tolist())
     return both.total() / max(len(one), len(other), 1)

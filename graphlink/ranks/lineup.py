@@ -11,10 +11,10 @@ import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind
-from graphlink.ranks.aligned import Clash, Lines, Ops, Pairs, clash
+from graphlink.ranks.aligned import DIFFERS, Clash, Lines, Ops, Pairs, clash
 from graphlink.ranks.byorder import by_order
 from graphlink.ranks.bytime import FEW, FEWEST, NEAR_NS, as_they_stand, by_clock, by_time, clock
-from graphlink.ranks.records import Conflict, GroupKey, Unmatched
+from graphlink.ranks.summary import Unmatched
 
 WHERE: Final = ("before", "between", "after", "everywhere")
 
@@ -33,13 +33,12 @@ class Lineup:
     clashes: tuple[Clash, ...]
 
     def met(self) -> Bool:
-        """Places at which all members have the same op."""
-        met: Bool = (self.at >= 0).all(axis=0) & (self.clash == NOWHERE)
-        return met
+        """Mark the places at which all members have the same op."""
+        return np.asarray((self.at >= 0).all(axis=0) & (self.clash == NOWHERE))
 
 
 def usable(seq: I64) -> bool:
-    """Sequence numbers that tell ops apart: recorded of all, ascending."""
+    """Tell whether sequence numbers tell ops apart: recorded of all, ascending."""
     return bool((seq >= 0).all() and (np.diff(seq) > 0).all())
 
 
@@ -58,7 +57,8 @@ def line_up(ops: Sequence[Ops], lines: Lines, *, in_step: bool) -> Lineup:
 
 
 def _by_sequence(ops: Sequence[Ops], seqs: Sequence[I64]) -> Lineup | None:
-    """None where the numbers cannot mean the same on all members: old PyTorch counts collectives and messages of a rank together."""
+    """Match by sequence numbers; None where the numbers cannot mean the same on all members: old PyTorch counts collectives and messages of
+    a rank together."""
     every = seqs[0] if all(np.array_equal(seqs[0], seq) for seq in seqs[1:]) else np.unique(np.concatenate(seqs))
     at = np.full((len(ops), len(every)), NOWHERE, np.int32)
     token = np.zeros(len(every), np.int64)  # of the first member that has the op
@@ -179,8 +179,10 @@ def _whole(ops: Ops) -> Pairs:
     return np.arange(len(ops)), ()
 
 
-def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool) -> tuple[list[Unmatched], list[Conflict]]:
-    """Name everything that does not stand at a place of ``met``: ops that others lack, and ops that are something else there.
+def leftovers(
+    group: str, members: Sequence[Ops], lineup: Lineup, met: Bool, lacked: dict[int, list[I32]]
+) -> tuple[list[Unmatched], list[str]]:
+    """Name everything that does not stand at a place of ``met``: ops that others lack (into ``lacked`` by rank), and what differs there.
 
     Linear in ops, and in members for each run of ops that somebody lacks.
     """
@@ -188,7 +190,7 @@ def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool
         return [], []
     taken = [np.zeros(len(member), np.bool_) for member in members]
     conflicts = _conflicts(group, members, lineup, taken)
-    known: dict[bytes, tuple[int, ...]] = {}  # the same run of places is asked for by every member that has it
+    known: dict[bytes, list[int]] = {}  # the same run of places is asked for by every member that has it
     unmatched: list[Unmatched] = []
     for k, member in enumerate(members):
         mine = lineup.at[k]
@@ -215,9 +217,9 @@ def leftovers(group: GroupKey, members: Sequence[Ops], lineup: Lineup, met: Bool
                     first_told=_named(member, first),
                     last_told=_named(member, last),
                     lacking=known[places],
-                    ops=member.rows[run],
                 )
             )
+            lacked[member.comms.rank].append(member.rows[run])
     return unmatched, conflicts
 
 
@@ -232,7 +234,7 @@ def _named(member: Ops, k: int) -> str:
 
 
 def _where(count: int, matched: I32) -> I64:
-    """Return of each op its place against what met, as an index of ``WHERE``."""
+    """Return for each op its place against what met, as an index of ``WHERE``."""
     if not len(matched):
         return np.full(count, 3)
     k = np.arange(count)
@@ -245,40 +247,28 @@ def _runs(ops: I64, where: I64) -> list[I64]:
     return np.split(ops, np.flatnonzero((np.diff(ops) > 1) | (np.diff(where[ops]) != 0)) + 1)
 
 
-def _lacking(members: Sequence[Ops], lineup: Lineup, places: I64) -> tuple[int, ...]:
+def _lacking(members: Sequence[Ops], lineup: Lineup, places: I64) -> list[int]:
     """Return the ranks that lack the ops at some places."""
     here = places[places != NOWHERE]
     lacks = np.any(lineup.at[:, here] < 0, axis=1)
     if len(here) < len(places) and lineup.reference is not None:
         lacks[lineup.reference] = True
-    return tuple(members[k].comms.rank for k in np.flatnonzero(lacks).tolist())
+    return [members[k].comms.rank for k in np.flatnonzero(lacks).tolist()]
 
 
-def _conflicts(group: GroupKey, members: Sequence[Ops], lineup: Lineup, taken: list[Bool]) -> list[Conflict]:
-    """Mark in ``taken`` what a conflict leaves without a meeting, each op once."""
+def _conflicts(group: str, members: Sequence[Ops], lineup: Lineup, taken: list[Bool]) -> list[str]:
+    """Name the conflicts, and mark in ``taken`` what they leave without a meeting."""
     out = []
     for k, found in enumerate(lineup.clashes):
-        count = 0
         places = np.flatnonzero(lineup.clash == k)
         marked = [*zip(found.members, (found.left, found.right), strict=True), *enumerate(lineup.at[:, places])]
         for m, ops in marked:
-            fresh = ops[ops >= 0]
-            fresh = fresh[~taken[m][fresh]]
-            taken[m][fresh] = True
-            count += len(fresh)
+            taken[m][ops[ops >= 0]] = True
         one, other = (members[m] for m in found.members)
         index, other_index = int(found.left[0]), int(found.right[0])
+        how = "differs" if found.why == DIFFERS else "comes in another order"
         out.append(
-            Conflict(
-                group=group,
-                index=index,
-                rank=one.comms.rank,
-                told=_named(one, index),
-                other_index=other_index,
-                other_rank=other.comms.rank,
-                other_told=_named(other, other_index),
-                why=found.why,
-                count=count,
-            )
+            f"number {index} of {group} {how}: rank {one.comms.rank} has {_named(one, index)}, "
+            f"rank {other.comms.rank} has {_named(other, other_index)} (its number {other_index})"
         )
     return out

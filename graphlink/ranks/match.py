@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I32, I64, NOWHERE, CommKind
 from graphlink.ranks.aligned import Lines, Ops
-from graphlink.ranks.group_ids import common
+from graphlink.ranks.group_ids import GroupIds, assign, common
 from graphlink.ranks.lineup import leftovers, line_up, usable
-from graphlink.ranks.records import Conflict, GroupKey, Matching, Meetings, RankComms, Unmatched
+from graphlink.ranks.records import GroupKey, Meetings, RankComms
+from graphlink.ranks.summary import Unmatched, group_name
 
 TYPES = 16  # more than there are, so that size and type make one number
 _Labels = Sequence[Mapping[GroupKey, GroupKey]]
@@ -28,7 +29,7 @@ _Channel = tuple[int, int, int]  # source, target, tag
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
+class _CallSeries:
     """All collectives of a group, or all messages of a channel: what one rank sends another in one group with one tag.
 
     ``members``: the recorded ranks of the group, or both ends of the channel, by rank. ``in_step``: sequence numbers mean the same on all.
@@ -41,21 +42,45 @@ class _Calls:
     in_step: bool = True
 
 
-_Met = tuple[_Calls, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
+
+    ``lacked``: of each rank (by number) its ops that others lack, as ``unmatched`` names. ``conflicts``, in words: collectives that differ
+    over ranks or stand in another order, which NCCL would hang in, or a recording that cannot be right. ``alone``: ops by reason that
+    need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``ids``: of each rank its communicators,
+    numbered; ``group_ids``: those of all ranks, by the key that they share.
+    """
+
+    meetings: Meetings
+    unmatched: tuple[Unmatched, ...]
+    lacked: dict[int, list[I32]]
+    conflicts: tuple[str, ...]
+    alone: dict[str, int]
+    by_sequence: int  # meetings found by sequence number; the others by function, size and order
+    ids: dict[int, GroupIds]
+    group_ids: dict[GroupKey, int]
 
 
-def match(ranks: Sequence[RankComms]) -> Matching:
-    """Match a run from what each of its ranks recorded, one entry a rank.
+_Met = tuple[_CallSeries, I32]  # the calls of a group or channel, and the ops that meet: (members, meetings)
+
+
+def match(ranks: Sequence[RankComms], named: Mapping[int, Sequence[GroupKey]]) -> Matching:
+    """Match a run from what each of its ranks recorded, one entry a rank; ``named``: the communicators that graphs name, which get numbers.
 
     n log n in ops; where members of a group differ, the ops of those are aligned (``bytime``, ``byorder``). Nothing is raised.
     """
     labels, lines = _labels(ranks), Lines()
+    shared = {one.rank: label for one, label in zip(ranks, labels, strict=True)}
+    ids = assign(named, shared)
+    group_ids = {shared[rank][key]: number for rank, of_rank in ids.items() for key, number in of_rank.items()}
     alone: Counter[str] = Counter()
     collectives = list(_collectives(ranks, labels, alone))
     collectives.sort(key=lambda one: -max(len(rows) for _, rows in one.members))  # many ops tell the clocks for few
     met: list[_Met] = []
     unmatched: list[Unmatched] = []
-    conflicts: list[Conflict] = []
+    lacked: dict[int, list[I32]] = defaultdict(list)
+    conflicts: list[str] = []
     by_sequence = 0
     for calls in (*collectives, *_channels(ranks, labels, alone)):
         members = _ops(ranks, calls)
@@ -63,21 +88,23 @@ def match(ranks: Sequence[RankComms]) -> Matching:
         here = lineup.met()
         met.append((calls, np.stack([one.rows[at[here]] for one, at in zip(members, lineup.at, strict=True)])))
         by_sequence += int(np.count_nonzero(here)) if lineup.reference is None else 0
-        lacking, differing = leftovers(calls.group, members, lineup, here)
+        lacking, differing = leftovers(group_name(calls.group, group_ids), members, lineup, here, lacked)
         unmatched += lacking
         conflicts += differing
     return Matching(
         meetings=_meetings(ranks, [one for one in met if one[1].size]),
         unmatched=tuple(unmatched),
+        lacked=lacked,
         conflicts=tuple(conflicts),
         alone={why: count for why, count in alone.items() if count},
         by_sequence=by_sequence,
-        shared={one.rank: label for one, label in zip(ranks, labels, strict=True)},
+        ids=ids,
+        group_ids=group_ids,
     )
 
 
 def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
-    """Return of each rank its groups, as all ranks know them."""
+    """Return for each rank its groups, as all ranks know them."""
     at = {one.rank: one for one in ranks}
     used: dict[int, list[GroupKey]] = {}
     for one in ranks:
@@ -94,7 +121,7 @@ def _labels(ranks: Sequence[RankComms]) -> list[dict[GroupKey, GroupKey]]:
     return [{own: shared if users[shared] > 1 else own for own, shared in found[one.rank].items()} for one in ranks]
 
 
-def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_Calls]:
+def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_CallSeries]:
     """Yield each group that has several recorded members; what needs nobody else is counted in ``alone``."""
     own: dict[GroupKey, dict[int, I32]] = defaultdict(dict)
     position = {one.rank: k for k, one in enumerate(ranks)}
@@ -111,10 +138,10 @@ def _collectives(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str
             alone[why] += sum(len(of_rank[r]) for r in here if r in of_rank)
         elif any(r in of_rank for r in here):
             members = [(position[r], of_rank.get(r, nothing)) for r in here]
-            yield _Calls(group, CommKind.COLLECTIVE, members, complete=len(here) == len(group[0]))
+            yield _CallSeries(group, CommKind.COLLECTIVE, members, complete=len(here) == len(group[0]))
 
 
-def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_Calls]:
+def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) -> Iterator[_CallSeries]:
     """Yield every channel whose two ranks were recorded; messages to or from others are counted in ``alone``.
 
     Where the ends of a channel name different groups, source, target and tag decide. n log n in messages.
@@ -140,7 +167,7 @@ def _channels(ranks: Sequence[RankComms], labels: _Labels, alone: Counter[str]) 
         in_step = _in_step(ranks, of_channel)
         for members in of_channel:
             by_rank = sorted(members, key=lambda one: ranks[one[0]].rank)
-            yield _Calls(group, CommKind.SEND, by_rank, in_step=in_step)
+            yield _CallSeries(group, CommKind.SEND, by_rank, in_step=in_step)
 
 
 def _alike(columns: Sequence[NDArray[np.integer[Any]]]) -> list[I64]:
@@ -172,7 +199,7 @@ def _join_halves(found: Mapping[GroupKey, dict[_Channel, list[I32]]]) -> None:
 
 
 def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) -> bool:
-    """Whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
+    """Tell whether both ends count alike: nearly all numbers in the range that both have are on both sides, with one size.
 
     Ends without a common range count against it: they were hardly ever recorded one after the other.
 
@@ -193,7 +220,7 @@ def _in_step(ranks: Sequence[RankComms], channels: Sequence[Sequence[_Rows]]) ->
     return shared > 0 and 10 * shared >= 9 * expected
 
 
-def _ops(ranks: Sequence[RankComms], calls: _Calls) -> list[Ops]:
+def _ops(ranks: Sequence[RankComms], calls: _CallSeries) -> list[Ops]:
     """Return the ops of each member; sizes are not compared of types that may differ in size in this group."""
     free = {int(CollectiveType.ALL_TO_ALL)}
     for position, rows in calls.members:
@@ -230,7 +257,7 @@ def _meetings(ranks: Sequence[RankComms], met: Sequence[_Met]) -> Meetings:
             of_op[position][rows] = mine
 
     def spread(values: Sequence[int | bool], dtype: type[np.generic]) -> NDArray[Any]:
-        """A value a group or channel -> a value a meeting."""
+        """Repeat a value of each group or channel for each of its meetings."""
         return np.repeat(np.array(values, dtype), counts)[order]
 
     return Meetings(

@@ -1,11 +1,11 @@
-"""What crosses the parts that look at several ranks at once. Nothing here knows graphs: communication rows only.
+"""The records that the parts for several ranks exchange. Nothing here knows graphs: communication rows only.
 
 Glossary
   op        one communication of one rank: a kernel, or a host-side (gloo) row. Position in that rank's ``RankComms``.
   group     a communicator, the same on all ranks: members in ring order and a name.
   meeting   one collective or message as all its ranks see it: an op of each member.
 
-Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``Clocks`` says how to bring them onto the run's.
+Times are int64 ns. ``RankComms`` has them on the rank's own clock; ``AlignedClocks`` says how to bring them onto the run's.
 """
 
 from __future__ import annotations
@@ -59,57 +59,6 @@ class Meetings:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmatched:
-    """Ops of a rank in a row, of one group, that other ranks lack.
-
-    ``where``: ``before`` what all have, ``after`` it, ``between`` (dropped there), or ``everywhere`` (nothing of the group meets).
-    ``first`` and ``last`` are positions among the rank's ops of that group (collectives, or messages with that peer, direction and tag).
-    """
-
-    rank: int
-    group: GroupKey
-    where: str
-    count: int
-    first: int
-    last: int
-    first_told: str  # "ALL_REDUCE of 1,024 bytes"
-    last_told: str
-    lacking: tuple[int, ...]  # the ranks that lack them
-    ops: I32
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A collective that differs over ranks, or stands in another order: what NCCL would hang in, or a recording that cannot be right."""
-
-    group: GroupKey
-    index: int  # which collective of the group, from 0, on ``rank``
-    rank: int
-    told: str  # what it is there
-    other_index: int
-    other_rank: int
-    other_told: str
-    why: str  # "differs" or "other order"
-    count: int  # ops of all ranks that it leaves without a meeting, those of earlier conflicts not counted again
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Meetings, and what is none: every op with ``NOWHERE`` is in one of ``unmatched`` or of ``conflicts`` or alone by right (``alone``).
-
-    ``alone``: ops by reason that need nobody else among the recorded ranks ("group of one", "no other member recorded"). ``shared``: of
-    each rank (by number) its groups as all ranks know them.
-    """
-
-    meetings: Meetings
-    unmatched: tuple[Unmatched, ...]
-    conflicts: tuple[Conflict, ...]
-    alone: dict[str, int]
-    by_sequence: int  # meetings found by sequence number; the others by function, size and order
-    shared: dict[int, dict[GroupKey, GroupKey]]
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """Another clock by one's own: other = own + offset + drift * (own - from)."""
 
@@ -119,27 +68,28 @@ class Line:
 
     def of(self, own_ns: I64) -> I64:
         """Map times, rounded to ns. What does not come later stays so."""
-        other_ns: I64 = own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64)
-        return other_ns
+        return np.asarray(own_ns + self.offset_ns + np.rint(self.drift * (own_ns - self.from_ns)).astype(np.int64))
 
     def at(self, own_ns: int) -> int:
+        """Map one time, rounded to ns."""
         return own_ns + self.offset_ns + round(self.drift * (own_ns - self.from_ns))
 
     def then(self, further: Line) -> Line:
         """Map this one's own clock to the further one's other."""
         at = self.from_ns
-        if further.drift:  # a drift is only known well near where it was told
+        if further.drift:  # a drift is only known well near where it was measured
             other = further.from_ns - self.offset_ns
             at = other - round(self.drift * (other - self.from_ns) / (1 + self.drift))
         return Line(further.at(self.at(at)) - at, (1 + self.drift) * (1 + further.drift) - 1, at)
 
     def back(self) -> Line:
+        """Return the inverse line."""
         there = self.at(self.from_ns)
         return Line(self.from_ns - there, 1 / (1 + self.drift) - 1, there)
 
 
 @dataclass(frozen=True, slots=True)
-class Clock(Line):
+class AlignedClock(Line):
     """A rank's clock: the run's by its own.
 
     ``residual_ns``: median of what matched ends still differ by; 0 where nothing was fitted. ``shares``: the rank whose clock it was taken
@@ -153,9 +103,9 @@ class Clock(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
-    """One ``Clock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two ranks."""
+class AlignedClocks:
+    """One ``AlignedClock`` a rank, in their order. ``residual_ns``: the tolerance of whatever compares times of two ranks."""
 
-    clocks: tuple[Clock, ...]
+    clocks: tuple[AlignedClock, ...]
     residual_ns: int
     warnings: tuple[str, ...]

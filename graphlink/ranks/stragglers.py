@@ -83,7 +83,7 @@ def stragglers(totals: RankTotals, waited_ns: I64, numbers: Sequence[int]) -> tu
 
 
 def _tail(late: I64, usual: F64, count: I64) -> F64:
-    """The chance of ``late`` or more of ``count``, each with the chance ``usual``; 1 for what is no more than usual.
+    """Return the chance of ``late`` or more of ``count``, each with the chance ``usual``; 1 for what is no more than usual.
 
     Of meetings with different numbers of members ``usual`` is the mean, with which chance is never less (Hoeffding 1956). Above the mean
     each term is smaller than the one before, and terms are added until they no longer count: O(sqrt(count)) steps.

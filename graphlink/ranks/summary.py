@@ -1,4 +1,4 @@
-"""What ``summary.json`` says of all ranks together (key ``run``), and the table printed of it."""
+"""All ranks together in ``summary.json`` (key ``run``), and the table printed of it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class RunReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """A Chakra graph of the same rank that lay beside the recordings. ``same_collectives``: equal type and bytes, in any order."""
+    """A Chakra graph of the same rank that lay next to the recordings. ``same_collectives``: equal type and bytes, in any order."""
 
     file: str
     rank: int
@@ -226,7 +226,7 @@ def _matched(matched: Matched) -> str:
 
 
 def _unmatched(listed: list[Unmatched]) -> list[str]:
-    """A line for each set of ranks that lack something in one place, those that lack most first."""
+    """Return a line for each set of ranks that lack something in one place, those that lack most first."""
     found: dict[tuple[tuple[int, ...], str], list[Unmatched]] = {}
     for left in listed:
         found.setdefault((tuple(left.lacking), left.where), []).append(left)
@@ -243,7 +243,7 @@ def _unmatched(listed: list[Unmatched]) -> list[str]:
 
 
 def _lacked(lefts: list[Unmatched]) -> int:
-    """Of each group as many as the rank that has most of them."""
+    """Count for each group as many as the rank that has most of them."""
     most: dict[str, Counter[int]] = {}
     for left in lefts:
         most.setdefault(left.group, Counter())[left.rank] += left.count

@@ -31,7 +31,7 @@ from graphlink.model import I32, I64, NOWHERE, U8, Bool, CommKind
 from graphlink.ranks.clock_ties import F64
 from graphlink.ranks.clocks import on_run
 from graphlink.ranks.columns import Members, blocks, column, quantiles
-from graphlink.ranks.records import Clocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClocks, Meetings, RankComms
 
 SHARDS: Final = (CollectiveType.ALL_GATHER, CollectiveType.GATHER, CollectiveType.SCATTER)  # ``bytes`` is a rank's part
 _PARTLY: Final = (
@@ -43,8 +43,8 @@ _FEWEST_LATER: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """One entry a meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
+class MeetingTimes:
+    """One entry per meeting, but ``wait_ns`` and ``transfer_part_ns``, which have one a member, as ``Meetings.rank``.
 
     ``late``: position of the rank that came last, ``NOWHERE`` where clocks are unknown; ``lateness_ns``: by how much after the one before
     it. ``bytes``: the whole buffer, as nccl-tests count it. ``waited_ns``: of all members. ``timed``: its ranks' clocks are known.
@@ -63,17 +63,17 @@ class Times:
     transfer_part_ns: I64
 
 
-def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks) -> Times:
+def times(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks) -> MeetingTimes:
     """Time all meetings on the run's clock. Linear in members, about a million at a time."""
     own = {name: column(ranks, name) for name in ("on_host", "kind", "bytes")}
     own |= {name: on_run(ranks, clocks.clocks, name) for name in ("start_ns", "end_ns")}
     known = np.array([c.known for c in clocks.clocks], np.bool_)
     parts = [_block(own, meetings, known, at) for at in blocks(ranks, meetings)]
-    return Times(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return MeetingTimes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Members) -> tuple[NDArray[Any], ...]:
-    """Return the columns of ``Times`` of the meetings ``at``; ``own``: columns of all ops."""
+    """Return the columns of ``MeetingTimes`` of the meetings ``at``; ``own``: columns of all ops."""
     start, end = own["start_ns"][at.op], own["end_ns"][at.op]
     duration = end - start
     first, last = np.minimum.reduceat(start, at.first), np.maximum.reduceat(start, at.first)
@@ -107,7 +107,7 @@ def _block(own: dict[str, NDArray[Any]], meetings: Meetings, known: Bool, at: Me
 
 
 def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, last: I64, end: I64, shortest: I64) -> I64:
-    """Of meetings whose clocks are known; may be below 1."""
+    """Return the transfer time of meetings whose clocks are known; may be below 1."""
     since = end - at.spread(last)
     out = np.minimum(np.add.reduceat(since, at.first) // at.count, shortest)
     never = np.iinfo(np.int64).max
@@ -123,7 +123,7 @@ def _transfer(own: dict[str, NDArray[Any]], meetings: Meetings, at: Members, las
 
 
 def bus_factors(meetings: Meetings) -> F64:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md), for the whole group."""
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests has it (doc/PERFORMANCE.md), for the whole group."""
     n = np.array([len(members) for members, _ in meetings.groups], np.float64)[meetings.group]
     collective = meetings.kind == CommKind.COLLECTIVE
     part = (n - 1) / np.maximum(n, 1)
@@ -149,12 +149,12 @@ WORDS: Final = {
 }
 
 
-def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found: Times) -> U8:
+def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: AlignedClocks, found: MeetingTimes) -> U8:
     """Judge which meetings to exclude from sums: an ``Apart`` a meeting.
 
     A meeting is first where it is the first of a member's recording. Its skew comes from recordings that began apart where at least half
     of it lies before the recording of the late rank began; else it counts as first where it exceeds 3 x the median of the group's later
-    ones (3 of them at least). What is below the clocks' tolerance is not set apart. n log n in meetings.
+    ones (3 of them at least). What is below the clocks' tolerance is not excluded. n log n in meetings.
     """
     out = np.zeros(len(meetings.kind), np.uint8)
     out[~found.timed & ~meetings.complete] = Apart.UNTIMED
@@ -172,8 +172,8 @@ def apart(ranks: Sequence[RankComms], meetings: Meetings, clocks: Clocks, found:
     return out
 
 
-def _first(meetings: Meetings, found: Times) -> tuple[Bool, Bool]:
-    """Is it the first of any member's recording, and of the late rank's?"""
+def _first(meetings: Meetings, found: MeetingTimes) -> tuple[Bool, Bool]:
+    """Tell whether it is the first of any member's recording, and of the late rank's."""
     first, of_late = np.zeros(len(meetings.kind), np.bool_), np.zeros(len(meetings.kind), np.bool_)
     for rank, of_op in enumerate(meetings.of_op):
         met = of_op != NOWHERE
@@ -184,8 +184,8 @@ def _first(meetings: Meetings, found: Times) -> tuple[Bool, Bool]:
     return first, of_late
 
 
-def _overhead(ranks: Sequence[RankComms], clocks: Clocks, found: Times, wide: Bool) -> Bool:
-    """Did the profiler work on the late rank for at least half of the time between the first and the last start?"""
+def _overhead(ranks: Sequence[RankComms], clocks: AlignedClocks, found: MeetingTimes, wide: Bool) -> Bool:
+    """Tell whether the profiler worked on the late rank for at least half of the time between the first and the last start."""
     out = np.zeros(len(wide), np.bool_)
     order = np.flatnonzero(wide)
     order = order[np.argsort(found.late[order], kind="stable")]
@@ -201,7 +201,7 @@ def _overhead(ranks: Sequence[RankComms], clocks: Clocks, found: Times, wide: Bo
 
 
 def _covered(start: I64, end: I64, until: I64) -> I64:
-    """How much of the time before ``until`` rows, sorted by start, cover; where they overlap it counts once."""
+    """Measure how much of the time before ``until`` rows, sorted by start, cover; where they overlap it counts once."""
     end = np.maximum.accumulate(end)
     fresh = np.maximum(start, np.append(start[0], end[:-1]))
     before = np.cumsum(np.maximum(end - fresh, 0))

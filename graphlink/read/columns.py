@@ -1,4 +1,4 @@
-"""From decoded values to numpy columns: numbers that may be text, names, shapes, times.
+"""Convert decoded values to numpy columns: numbers that may be text, names, shapes, times.
 
 Recorders write numbers as numbers, as text (``"25738"``), in hexadecimal (``"0x0"``) and with a word before them (``"stream 7"``).
 """
@@ -36,6 +36,7 @@ def to_int(value: object, default: int = MISSING) -> int:
 
 
 def to_int_or_none(value: object) -> int | None:
+    """Return an integer as ``to_int`` does; None where it is none."""
     number = to_int(value)
     return None if number == MISSING else number
 
@@ -82,6 +83,7 @@ class Strings(dict[str, int]):
         return number
 
     def column(self, texts: Sequence[str]) -> I32:
+        """Number the texts: one code each."""
         return np.fromiter(map(self.__getitem__, texts), np.int32, len(texts))
 
 
@@ -97,6 +99,7 @@ class ByteTexts(dict[bytes, int]):
         return number
 
     def column(self, texts: Sequence[msgspec.Raw | bytes]) -> I32:
+        """Number the texts: one code each."""
         return np.fromiter(map(self.__getitem__, map(bytes, texts)), np.int32, len(texts))
 
 

@@ -60,7 +60,7 @@ _LIBRARY: Final = re.compile("|".join(f"(?:{kernels})" for name, kernels in LIBR
 _COLLECTIVE: Final = re.compile(r"(?<![a-z])(all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all)")
 # of the threads of one device: cub and everybody's softmax
 _LOCAL: Final = re.compile(r"(?<![a-z])(warp|wave|block|cluster|cta|grid|thread|lane|quad|sub_?group|tile)_?all_?reduce")
-# together with the name of a collective: computation beside it, or only its preparation
+# together with the name of a collective: computation in parallel with it, or only its preparation
 _BESIDE: Final = re.compile(
     r"gemm|matmul|linear|attention|softmax|copy_(in|out)|flatten|(?<![a-z])(mm|attn|conv\d?d?|(un)?pack|permute)(?![a-z])"
 )
@@ -123,7 +123,7 @@ def _demangled(name: str) -> str:
 
 
 def kernel_meaning(name: str) -> Meaning:
-    """Tell a kernel by its name; a collective among its template arguments or parameters alone leaves doubt."""
+    """Classify a kernel by its name; a collective among its template arguments or parameters alone leaves doubt."""
     path = kernel_path(name)
     if _BACKEND.search(path):
         return Meaning.BACKEND
@@ -143,7 +143,7 @@ def kernel_meaning(name: str) -> Meaning:
 
 
 def op_meaning(name: str) -> Meaning:
-    """Tell a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
+    """Classify a kernel by the op that launched it directly: only an op of a library (``vllm::all_reduce``) is a call of it."""
     library, _, op = name.partition("::")
     plain = _plain(name)
     if not (_CALL.match(name) or (op and "::" not in op and library not in _OTHER_OPS and _names_collective(plain))):
@@ -152,7 +152,7 @@ def op_meaning(name: str) -> Meaning:
 
 
 def range_meaning(name: str) -> Meaning:
-    """Tell a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
+    """Classify a kernel by a range around it: one of a process group (``nccl:all_reduce``) is its call, in others anything may run."""
     if _RANGE.match(name):
         return Meaning.COMMUNICATION
     return Meaning.DOUBTFUL if _names_collective(_plain(name)) else Meaning.NOTHING

@@ -47,12 +47,13 @@ def rank_list(value: object) -> tuple[int, ...]:
 
 
 def rank_or_none(value: object) -> int | None:
+    """Return a rank; None where it cannot be one."""
     rank = to_int_or_none(value)
     return rank if rank is not None and 0 <= rank < MAX_RANKS else None
 
 
 def count_or_none(value: object) -> int | None:
-    """Of ranks."""
+    """Return a count of ranks; None where it cannot be one."""
     count = to_int_or_none(value)
     return count if count is not None and 0 < count <= MAX_RANKS else None
 
@@ -143,10 +144,12 @@ def tensors_in(value: object) -> list[list[Any]]:
 
 
 def elements(tensors: Sequence[Sequence[int]]) -> int | None:
+    """Count the elements of all tensors; None without any."""
     return to_int_or_none(sum(tensor[3] for tensor in tensors)) if tensors else None
 
 
 def element_bytes(tensors: Sequence[Sequence[int]]) -> int | None:
+    """Return the bytes of an element of the first tensor; None without any."""
     return tensors[0][4] if tensors else None
 
 

@@ -85,7 +85,7 @@ def _of(rows: _Columns, which: Bool, *names: str) -> _Columns:
 
 
 def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64) -> Bool:
-    """Rows of names of which one encloses another row of its thread, but for those that launched something."""
+    """Mark the rows of names of which one encloses another row of its thread, but for those that launched something."""
     known = [tables["host"], tables["call"]]
     start, end, tid = (
         np.concatenate([rows[column][calls], *(table.seen(column) for table in known)]) for column in ("start_ns", "end_ns", "tid")
@@ -98,7 +98,7 @@ def _ranges(rows: _Columns, calls: Bool, tables: dict[str, Parts], launched: I64
 
 
 def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
-    """When the last of the ``host`` rows ended that a thread had begun by each start; the least number where it had begun none."""
+    """Return when the last of the ``host`` rows ended that a thread had begun by each start; the least number where it had begun none."""
     began, ended, threads = host.seen("start_ns"), host.seen("end_ns"), host.seen("tid")
     order = np.lexsort((began, threads))
     out = np.full(len(start), np.iinfo(np.int64).min)
@@ -111,7 +111,7 @@ def _around_ends(start: I64, tid: I64, host: Parts) -> I64:
 
 
 def _add_host(table: Parts, rows: _Columns, which: Bool) -> None:
-    """Ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's runtime writes runs on."""
+    """Add ranges, no longer than the op they began in: where a profiler stops, open ops end, and what a device's runtime writes runs on."""
     count = int(np.count_nonzero(which))
     start, end, tid = rows["start_ns"][which], rows["end_ns"][which], rows["tid"][which]
     around = _around_ends(start, tid, table)
@@ -145,7 +145,7 @@ def _add_work(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I6
 
 
 def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I64, kind: SyncKind | None) -> None:
-    """Waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the stream it names."""
+    """Add waits of calls for a stream (``kind`` STREAM), else of a stream for the record of the same number on the stream it names."""
     count = int(np.count_nonzero(which))
     record = np.zeros(count, np.int64) if kind is not None else _recorded(rows, which, device, stream)
     awaited = np.where(rows["awaited"][which] == MISSING, 0, rows["awaited"][which])
@@ -166,7 +166,7 @@ def _add_waits(table: Parts, rows: _Columns, which: Bool, device: I64, stream: I
 
 
 def _recorded(rows: _Columns, waits: Bool, device: I64, stream: I64) -> I64:
-    """The correlation of the record that each wait names by device, stream and number; 0 where none has a call."""
+    """Return the correlation of the record that each wait names by device, stream and number; 0 where none has a call."""
     records = np.flatnonzero((rows["number"] != MISSING) & (rows["awaited"] == MISSING) & (rows["correlation"] > 0))
     place = zip(device[records].tolist(), stream[records].tolist(), rows["number"][records].tolist(), strict=True)
     call = dict(zip(place, rows["correlation"][records].tolist(), strict=True))

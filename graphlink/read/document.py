@@ -38,7 +38,7 @@ def load(path: Path, kind: type[T], what: str, todo: str | None = None) -> T:
 
 
 def _beyond(document: Any) -> bool:
-    """Whether any integer in it is."""
+    """Tell whether an integer in ``document`` is beyond 2**62."""
     left = [document]
     while left:
         value = left.pop()

@@ -1,6 +1,6 @@
-"""What the head of a recording says of it: kind, rank, world, process and time, from a bounded part of the file.
+"""The header of a recording: kind, rank, world, process and time, from a bounded part of the file.
 
-Which file belongs to which rank has to be known before any is read whole. What the head does not say is None.
+Which file belongs to which rank has to be known before any is read whole. What the header does not record is None.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_OWN_RANK: Final = frozenset({
     "allreduce", "allreduce_coalesced", "all_gather", "_allgather_base", "all_gather_into_tensor_coalesced", "reduce_scatter",
     "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_allv", "barrier",
 })  # fmt: skip
-_READERS: Final = 16  # files at a time: heads are short, what costs is opening files on a network
+_READERS: Final = 16  # files at a time: headers are short, what costs is opening files on a network
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
 
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 class Head:
     """``kind``: "kineto", "et" or None. ``group_count`` counts the process groups of the run, not of the rank. ``start_ns``: of the first
     host row of a Kineto trace, since the epoch or since Kineto's base date where that is only said at the end; of an ET its local time,
-    which has no zone. ``job``: its id, "" where none is told.
+    which has no zone. ``job``: its id, "" where none is recorded.
     """
 
     path: Path
@@ -66,12 +66,12 @@ _Row = dict[str, Any]
 
 
 def read_heads(paths: Sequence[Path]) -> list[Head]:
-    """Read the head of each file. Raises InputError as ``read_head`` does."""
+    """Read the header of each file. Raises InputError as ``read_head`` does."""
     return at_once(read_head, paths)
 
 
 def read_head(path: Path) -> Head:
-    """Read the head of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
+    """Read the header of the file at ``path``, plain, gzip or zstd. At most ``HEAD_BYTES`` and some rows are unpacked.
 
     Raises:
         InputError: the file cannot be opened, or its packing is damaged that early. Text that is no trace is none.
@@ -82,7 +82,7 @@ def read_head(path: Path) -> Head:
     kind = ET.name if _ET.match(text) else KINETO.name if any(mark in text for mark in _KINETO) and not is_jax(text) else None
     try:
         array = ArrayReader(Source(path, io.BytesIO(text), packed), ("traceEvents", "nodes"), len(text) + 1)
-    except InputError:  # no trace, or a head longer than HEAD_BYTES: whoever reads the file says so
+    except InputError:  # no trace, or a header longer than HEAD_BYTES: whoever reads the file says so
         return Head(path, kind)
     around = {key: loose(raw) for key, raw in array.around.items()}
     return _et(path, kind, array, around) if array.key == "nodes" else _kineto(path, kind, array, around)
@@ -106,7 +106,7 @@ def deep_rank(path: Path) -> int | None:
 
 
 def _beginning(source: Source) -> bytes:
-    """The text up to the list of events or nodes, and ``ROW_BYTES`` of it."""
+    """Return the text up to the list of events or nodes, and ``ROW_BYTES`` of it."""
     parts: list[bytes] = []
     size, before = 0, b""
     while size < HEAD_BYTES and (part := source.read(_CHUNK)):
@@ -185,7 +185,7 @@ def _inputs(node: _Row) -> list[Any]:
 
 
 def _own_rank(values: list[Any]) -> int | None:
-    """Of the inputs of ``record_param_comms``, in layouts that have start, stride and size of the group."""
+    """Find the own rank from the inputs of ``record_param_comms``, in layouts that have start, stride and size of the group."""
     comm = collective(RecordedOp(values, [], ""), {})
     if comm is None or comm.name not in _OF_OWN_RANK or comm.ranks is None:
         return None

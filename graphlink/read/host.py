@@ -1,4 +1,4 @@
-"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are told by their keys, never by the schema string.
+"""A PyTorch execution trace (ET) -> ``model.HostTrace``. Layouts are recognised by their keys, never by the schema string.
 
 Flat layout (1.0.1): everything on the node. Attrs layout (from 1.0.2): ``inputs`` and ``outputs`` are objects, the parent is
 ``ctrl_deps``, the rest is in ``attrs``. A merged file (ET+) has device nodes among them, which are set aside.
@@ -72,7 +72,7 @@ class _Node(msgspec.Struct, gc=False):
 
 
 def read_host(path: str | Path, keep_json: bool = False, *, block_bytes: int = BLOCK_BYTES) -> HostTrace:
-    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry a node, sorted by ``rf_id`` then ``id``.
+    """Read the ET at ``path`` (plain, gzip or zstd): numpy columns with one entry per node, sorted by ``rf_id`` then ``id``.
 
     ``keep_json`` keeps each node's text in ``nodes_json`` (slower, as big as the file).
 

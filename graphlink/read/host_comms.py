@@ -92,12 +92,12 @@ def _parse(values: list[Any]) -> tuple[list[list[Any]], list[Any]]:
 
 
 def _head(seq: object) -> object:
-    """The sequence number; newer PyTorch records it as (number, is P2P)."""
+    """Return the sequence number; newer PyTorch records it as (number, is P2P)."""
     return seq[0] if isinstance(seq, list) and seq else seq
 
 
 def _group(group: object) -> tuple[str | None, str | None]:
-    """Name and description: from a pair of texts, or from a pointer (0 on ``wait``)."""
+    """Return name and description: from a pair of texts, or from a pointer (0 on ``wait``)."""
     name, description, *_ = [*group, None, None] if isinstance(group, list) else (group or None, None)
     return text_or_none(name), text_or_none(description)
 

@@ -1,4 +1,4 @@
-"""What a file is, by content: for wrong-flag errors and for folders whose files have to be told apart."""
+"""The kind of a file, by content: for wrong-flag errors and for folders whose files have to be distinguished."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _VERSION = re.compile(rb"[0-9][0-9A-Za-z.+-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """``todo`` says how to give such a file to graphlink, or what to do with it first."""
 
     name: str
@@ -17,28 +17,30 @@ class Kind:
     todo: str
 
 
-KINETO = Kind("kineto", "a Kineto trace", "give it with --kineto")
-ET = Kind("et", "a PyTorch execution trace (ET)", "give it with --et")
-NSYS = Kind("nsys", "an sqlite database (nsys export)", "give it with --nsys")
-CHAKRA = Kind("chakra", "a Chakra graph (.et)", "--et takes PyTorch's execution trace, which is JSON; graphlink show prints graphs")
-NCCL = Kind("nccl", "a side file of NCCL or the Flight Recorder", "give it with --nccl")
-ZIP = Kind("zip", "a zip archive", "unpack it and give the files in it")
-TAR = Kind("tar", "a tar archive", "unpack it and give the files in it")
-PACKED = Kind("packed", "compressed in a way that is not read", "unpack it, or pack it as .gz or .zst")
+KINETO = FileKind("kineto", "a Kineto trace", "give it with --kineto")
+ET = FileKind("et", "a PyTorch execution trace (ET)", "give it with --et")
+NSYS = FileKind("nsys", "an sqlite database (nsys export)", "give it with --nsys")
+CHAKRA = FileKind("chakra", "a Chakra graph (.et)", "--et takes PyTorch's execution trace, which is JSON; graphlink show prints graphs")
+NCCL = FileKind("nccl", "a side file of NCCL or the Flight Recorder", "give it with --nccl")
+ZIP = FileKind("zip", "a zip archive", "unpack it and give the files in it")
+TAR = FileKind("tar", "a tar archive", "unpack it and give the files in it")
+PACKED = FileKind("packed", "compressed in a way that is not read", "unpack it, or pack it as .gz or .zst")
 _TORCH = "record with torch.profiler and export_chrome_trace (docs/inputs.md)"
-NSYS_REPORT = Kind(
+NSYS_REPORT = FileKind(
     "nsys-report", "a report of nsys, not an export of one", "nsys export --type sqlite REPORT, then give the .sqlite with --nsys"
 )
-NCU_REPORT = Kind("ncu-report", "a report of Nsight Compute, which has no times of a run", "record with nsys profile or torch.profiler")
-XPLANE = Kind("xplane", "a profile of TensorFlow or JAX (XPlane)", f"nothing reads it here: of a PyTorch program, {_TORCH}")
-JAX = Kind("jax", "a trace of TensorFlow or JAX, not a Kineto trace", f"nothing reads it here: of a PyTorch program, {_TORCH}")
-PERFETTO = Kind("perfetto", "a binary Perfetto trace", "give the JSON or sqlite file that it was made from")
-PARQUET = Kind("parquet", "a Parquet table", "give the recording that it was made from; of nsys: nsys export --type sqlite REPORT")
-SNAPSHOT = Kind("snapshot", "a memory snapshot of PyTorch, which has no times of ops", _TORCH)
-PICKLE = Kind("pickle", "a Python pickle", "give the recording itself; of pickles only the Flight Recorder's are read, with --nccl")
-MEMORY = Kind("memory", "a memory timeline of PyTorch, which has no ops", _TORCH)
-ROCPROF = Kind("rocprof", "a table (CSV) of rocprof", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer")
-ROCPD = Kind("rocpd", "a database of rocprofv3 (rocpd), not an nsys export", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer")
+NCU_REPORT = FileKind("ncu-report", "a report of Nsight Compute, which has no times of a run", "record with nsys profile or torch.profiler")
+XPLANE = FileKind("xplane", "a profile of TensorFlow or JAX (XPlane)", f"nothing reads it here: of a PyTorch program, {_TORCH}")
+JAX = FileKind("jax", "a trace of TensorFlow or JAX, not a Kineto trace", f"nothing reads it here: of a PyTorch program, {_TORCH}")
+PERFETTO = FileKind("perfetto", "a binary Perfetto trace", "give the JSON or sqlite file that it was made from")
+PARQUET = FileKind("parquet", "a Parquet table", "give the recording that it was made from; of nsys: nsys export --type sqlite REPORT")
+SNAPSHOT = FileKind("snapshot", "a memory snapshot of PyTorch, which has no times of ops", _TORCH)
+PICKLE = FileKind("pickle", "a Python pickle", "give the recording itself; of pickles only the Flight Recorder's are read, with --nccl")
+MEMORY = FileKind("memory", "a memory timeline of PyTorch, which has no ops", _TORCH)
+ROCPROF = FileKind("rocprof", "a table (CSV) of rocprof", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer")
+ROCPD = FileKind(
+    "rocpd", "a database of rocprofv3 (rocpd), not an nsys export", f"nothing reads it here: {_TORCH}, which uses ROCm's tracer"
+)
 
 _NAMED = (
     (re.compile(r"\.(?:nsys-rep|qdrep|qdstrm)$", re.IGNORECASE), NSYS_REPORT),
@@ -47,7 +49,7 @@ _NAMED = (
     (re.compile(r"\.(?:perfetto-trace|pftrace|perfetto)$", re.IGNORECASE), PERFETTO),
     (re.compile(r"\.(?:parquet|pqtdir)$", re.IGNORECASE), PARQUET),
 )
-ALL = {kind.name: kind for kind in list(vars().values()) if isinstance(kind, Kind)}
+ALL = {kind.name: kind for kind in list(vars().values()) if isinstance(kind, FileKind)}
 _SNAPSHOT_MARKS = (b"device_traces", b"segments")
 _CSV_MARKS = (b'"Kernel_Name"', b"KernelName", b"Kernel_Name", b'"Correlation_Id"', b"Correlation_Id")
 _JAX = re.compile(rb'"/(?:host|device):')
@@ -66,7 +68,7 @@ _MAGIC = (
 )
 
 
-def binary_kind(head: bytes) -> Kind | None:
+def binary_kind(head: bytes) -> FileKind | None:
     """Return the kind of a file that is no JSON, from its first few hundred unpacked bytes; None if unknown."""
     for magic, kind in _MAGIC:
         if head.startswith(magic):
@@ -82,7 +84,7 @@ def binary_kind(head: bytes) -> Kind | None:
     return None
 
 
-def kind_by_name(name: str) -> Kind | None:
+def kind_by_name(name: str) -> FileKind | None:
     """Return the kind of a file by its ending, where files of it have no mark of their own; None for others."""
     return next((kind for ending, kind in _NAMED if ending.search(name)), None)
 
@@ -93,9 +95,10 @@ def is_jax(head: bytes) -> bool:
 
 
 def _is_chakra(head: bytes) -> bool:
-    """A varint length and a GlobalMetadata: its version (field 1, text) or an attribute (field 2, whose field 1 is a name).
+    """Tell whether it is Chakra: a varint length and a GlobalMetadata: its version (field 1, text) or an attribute (field 2, whose field 1
+    is a name).
 
-    Has to be told from JSON too, since a length of 123 reads as ``{``.
+    Has to be distinguished from JSON too, since a length of 123 reads as ``{``.
     """
     at = 0
     while at < min(len(head), 5) and head[at] & 0x80:

@@ -1,6 +1,6 @@
 """Kineto's JSON trace of one rank -> ``model.Trace``. Format: github.com/pytorch/kineto, ``output_json.cpp``.
 
-Time: one pass over the text, a few steps a row, then a sort of each table. Memory: the columns and a few blocks of text.
+Time: one pass over the text, a few steps per row, then a sort of each table. Memory: the columns and a few blocks of text.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_kineto(path: str | Path, *, block_bytes: int = BLOCK_BYTES) -> Trace:
 
 
 class _KinetoRows:
-    """What has been read so far. Times are ns without the base, which may follow the events."""
+    """The rows that have been read so far. Times are ns without the base, which may follow the events."""
 
     def __init__(self, path: str):
         self.path = path
@@ -131,7 +131,7 @@ class _KinetoRows:
             raise InputError("is a list that holds no events of a trace (a memory timeline?)", path=self.path, todo=kinds.MEMORY.todo)
 
     def _judge(self, index: int, text: bytes) -> None:
-        """Of a row that is no Event. One that should have a time and has none is an error, others are left out."""
+        """Judge a row that is no Event. One that should have a time and has none is an error, others are left out."""
         try:
             row = json.loads(text.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
@@ -157,7 +157,7 @@ class _KinetoRows:
             )
 
     def _others(self, category: str | None, rows: list[Event]) -> list[Event]:
-        """Takes up spans that may be of a device, and how processes are called; the other rows are returned."""
+        """Collect spans that may be of a device, and names of processes; return the other rows."""
         self._label([row for row in rows if row.ph == "M"])
         if category in NO_NODES and category != FRAME:
             return rows
@@ -199,7 +199,7 @@ class _KinetoRows:
                 self.process_names[pid] = str(row.args.label or "")
 
     def _times(self, rows: list[Event], block: Block[Event]) -> tuple[I64, I64]:
-        """Start and end of ``rows``, ns without base."""
+        """Return the start and end of ``rows``, ns without base."""
         us = np.array([row.ts for row in rows], np.float64)
         spans = np.array([row.dur for row in rows], np.float64)
         spans[np.isnan(spans)] = 0.0  # null
@@ -218,14 +218,14 @@ class _KinetoRows:
         return start, start + length
 
     def _on_threads(self, rows: list[Event], what: str) -> tuple[list[Event], I64]:
-        """Rows with a thread number, which are counted for their process; the others are counted."""
+        """Return rows with a thread number, counted for their process; the others are only counted."""
         rows, tid = self._with_number(rows, ints([row.tid for row in rows]), what)
         with suppress(TypeError):  # a list or an object in the place of the number
             self.pids.update([row.pid for row in rows])
         return rows, tid
 
     def _with_number(self, rows: list[Event], numbers: I64, what: str) -> tuple[list[Event], I64]:
-        """Rows whose number is there; the others are counted."""
+        """Return rows whose number is there; count the others."""
         there = numbers != MISSING
         if there.all():
             return rows, numbers
@@ -411,7 +411,8 @@ class _KinetoRows:
 
 
 def _host_name(around: dict[str, Any], pid: int | None) -> str:
-    """As recorded, else from the file name that PyTorch gives by default, ``<host>_<pid>.<ns>.pt.trace.json``, if the pid is this one."""
+    """Return the host name as recorded, else from the file name that PyTorch gives by default, ``<host>_<pid>.<ns>.pt.trace.json``, if the
+    pid is this one."""
     recorded, file = around.get("host_name"), around.get("traceName")
     if isinstance(recorded, str) and recorded:
         return recorded
@@ -420,10 +421,10 @@ def _host_name(around: dict[str, Any], pid: int | None) -> str:
 
 
 def _words(value: object) -> object:
-    """The first word, as of "2284544 bytes"."""
+    """Return the first word, as of "2284544 bytes"."""
     return value.split()[0] if isinstance(value, str) and value.strip() else value
 
 
 def _is_time(value: object) -> bool:
-    """Whether it is a number that a float64 can hold."""
+    """Tell whether it is a number that a float64 can hold."""
     return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)

@@ -1,4 +1,4 @@
-"""From gathered columns to the sorted tables of ``model.Trace``. O(n log n); each column is copied once."""
+"""Convert gathered columns to the sorted tables of ``model.Trace``. O(n log n); each column is copied once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refuse_span(path: str, tables: Sequence[HostRows | CallRows | DeviceRows | S
 
 
 def host_rows(parts: Parts, strings: Sequence[str], *, old: bool) -> HostRows:
-    """Return host rows in order, with ranges told from ops. ``old``: rows of category ``Operator`` are among them."""
+    """Return host rows in order, with ranges distinguished from ops. ``old``: rows of category ``Operator`` are among them."""
     rows = parts.table(HostRows, np.lexsort((parts.seen("order"), -parts.seen("end_ns"), parts.seen("start_ns"))), apart=None)
     own = fits(RANGE, strings)[rows.name]
     mixed = not rows.annotation.any() and (old or own.any())

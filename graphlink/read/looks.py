@@ -1,4 +1,4 @@
-"""Telling the files of a folder apart."""
+"""Recognise the kinds of the files of a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD_BYTES = 1 << 20
 
 
 def looks_like(path: str | Path) -> str | None:
-    """Tell a file by content: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of ``kinds``; else None.
+    """Identify a file by content: "kineto", "et", "nsys", "chakra", "zip", "tar", "packed", "nccl", or another of ``kinds``; else None.
 
     Reads no more than the text before the list of events. A file that cannot be opened is an InputError.
     """

@@ -1,4 +1,4 @@
-"""Which side file of NCCL or c10d a file is, by the beginning of its content."""
+"""Identify side files of NCCL or c10d by the beginning of their content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _COMM_HASH: Final = re.compile(rb'"comm_hash"\s*:')
 
 
 def kind_of(head: bytes) -> DumpKind | str | None:
-    """Of the first ``HEAD_BYTES`` of a file, unpacked: its kind, what else it is in words, or None for a file that is none of NCCL's."""
+    """Identify a file by its first ``HEAD_BYTES``, unpacked: return its kind, what else it is in words, or None for a file that is none of
+    NCCL's."""
     if PICKLE.match(head):
         return DumpKind.FLIGHT_RECORDER if b"pg_config" in head or b"profiling_name" in head else None
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -46,7 +47,7 @@ def kind_of(head: bytes) -> DumpKind | str | None:
 
 
 def read_kind(path: Path) -> DumpKind | str | None:
-    """``kind_of`` the file at ``path``. InputError: it cannot be opened or unpacked."""
+    """Return ``kind_of`` the file at ``path``; raise InputError where it cannot be opened or unpacked."""
     with open_source(path) as source:
         return kind_of(source.read(HEAD_BYTES))
 

@@ -37,7 +37,7 @@ def unnamed_ranges(name: I32, strings: Sequence[str], shapes: I32, numbered: Boo
 
 
 def fits(form: re.Pattern[str], strings: Sequence[str]) -> Bool:
-    """Tell of each text whether the whole of it is of a form."""
+    """Mark the texts that match a form as a whole."""
     return np.fromiter((form.fullmatch(text) is not None for text in strings), np.bool_, len(strings))
 
 

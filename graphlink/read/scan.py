@@ -1,4 +1,4 @@
-"""Where the elements of a JSON array end, without decoding it.
+"""Find where the elements of a JSON array end, without decoding it.
 
 ``guess_cut`` is quick and may be wrong; ``scan`` is exact for valid JSON. Both take a buffer that starts with the array's ``[``.
 """
@@ -76,7 +76,7 @@ def scan(buffer: bytes, *, first_cut: bool = False) -> tuple[int | None, int | N
 
 
 def _real_quotes(text: NDArray[np.uint8], first: int, part: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Positions in ``part`` of quotes that no backslash escapes (an odd run of backslashes before a quote escapes it)."""
+    """Return the positions in ``part`` of quotes that no backslash escapes (an odd run of backslashes before a quote escapes it)."""
     quotes = np.flatnonzero(part == _QUOTE)
     doubtful = np.flatnonzero(text[first + quotes - 1] == _BACKSLASH)
     escaped = []

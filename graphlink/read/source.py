@@ -1,6 +1,6 @@
 """A user's file as a stream of plain bytes, whatever it is packed with.
 
-Packing is told by the first bytes, never by the name. Everything that can be wrong with the file itself (missing, a folder, no
+Packing is recognised by the first bytes, never by the name. Everything that can be wrong with the file itself (missing, a folder, no
 permission, cut or damaged packing) is an ``InputError`` that names the place in the unpacked text.
 """
 
@@ -73,6 +73,7 @@ class Source:
         return data
 
     def where(self, offset: int) -> str:
+        """Describe a position in the text."""
         return f"byte {offset} of the decompressed text" if self.packed else f"byte {offset}"
 
 
@@ -97,6 +98,7 @@ def open_source(path: str | Path) -> Iterator[Source]:
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:
+    """Return the error of a file that cannot be read, with what to do."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
     what, todo = _UNREADABLE.get(type(error), (f"cannot be read ({reason})", "check the file"))
     return InputError(what, path=path, todo=todo)

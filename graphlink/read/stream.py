@@ -130,7 +130,7 @@ class ArrayReader:
             self._at += cut
 
     def _read(self, size: int) -> bytes:
-        """As ``Source.read``, after what was read before it was its turn."""
+        """Read as ``Source.read`` does, after what was read before it was its turn."""
         if not self._pushed_back:
             return self._source.read(size)
         text, self._pushed_back = self._pushed_back[:size], self._pushed_back[size:]
@@ -148,7 +148,7 @@ class ArrayReader:
             raise self._too_deep(first) from None
 
     def _sure_block(self, text: bytes, decoder: _RowDecoder[T], first: int, *, may_be_empty: bool) -> Block[T]:
-        """A block whose ends the scan found: what is malformed in it is malformed in the file."""
+        """Read a block whose ends the scan found: what is malformed in it is malformed in the file."""
         try:
             block = decoder.block(text, first)
         except msgspec.DecodeError as error:
@@ -244,7 +244,7 @@ class ArrayReader:
             raise self._too_deep(0) from None
 
     def _may_grow(self, buffer: bytes, first: int, *, at_end: bool) -> None:
-        """Whether more text can help: raises if an element is too big, the file ends here, or the text is wrong already."""
+        """Tell whether more text can help: raises if an element is too big, the file ends here, or the text is wrong already."""
         try:
             msgspec.json.decode(buffer, type=list[msgspec.Raw])
         except RecursionError:

@@ -16,7 +16,7 @@ from graphlink.records import Short
 from graphlink.replay.coupled import play_coupled
 from graphlink.replay.ideal import error_pct
 from graphlink.replay.lateness import stuck
-from graphlink.replay.meetings import RECEIVE, Meetings, meetings
+from graphlink.replay.meetings import RECEIVE, Rendezvous, meetings
 from graphlink.replay.path import ReplayPath, critical_path, families, spent_ns
 from graphlink.replay.played import MEETING, MESSAGE, Played, held_word
 from graphlink.replay.workload import Work, Workload, has_times, workload
@@ -35,7 +35,7 @@ _HOPS: Final = {MEETING: "collective", MESSAGE: "message"}
 
 
 class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """The path, first node first: columns with one entry a node. Times are those of the replay on the run's clock, from ``origin_ns``.
+    """The path, first node first: columns with one entry per node. Times are those of the replay on the run's clock, from ``origin_ns``.
 
     A node stands on the path from ``start_ns`` to ``end_ns``, and begins where the one before it ends. ``held_by`` is the kind of the
     dependency on that one; where that one is of ``other_rank``, ``collective`` or ``message``. ``name`` and ``share`` are positions in
@@ -54,7 +54,7 @@ class AcrossNodes(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the path changes ranks: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of ``other_rank``.
+    """A change of ranks on the path: ``rank`` waited ``waited_ns`` at node ``id`` for node ``other_id`` of ``other_rank``.
 
     ``what`` names the collective or message. Before it came to that, the path spent ``stretch_ns`` on ``other_rank``, most of it
     (``most_ns``) in nodes named ``most``.
@@ -73,7 +73,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the path runs on a rank."""
+    """The part of the path that runs on a rank."""
 
     rank: int
     nodes: int
@@ -162,7 +162,7 @@ def encode(found: CriticalAcross) -> bytes:
 
 
 def _share_ns(path: ReplayPath, share: I64, which: Bool) -> dict[str, int]:
-    """Return what the nodes ``which`` of the path are spent on; start delays are idle."""
+    """Sum the time of the nodes ``which`` of the path by share; start delays are idle."""
     return dict(zip(SHARES, spent_ns(path, share, len(SHARES), Share.IDLE, which), strict=True))
 
 
@@ -197,8 +197,8 @@ def _nodes(work: Workload, path: ReplayPath, share: I64, name: I64, begin_ns: in
     )
 
 
-def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
-    """Yield one entry a change of rank along the path."""
+def _hops(work: Workload, met: Rendezvous, played: Played, path: ReplayPath, name: I64, names: Sequence[str]) -> Iterator[Hop]:
+    """Yield one entry per change of rank along the path."""
     member = work.member[path.node]
     at = np.flatnonzero(np.diff(member)) + 1
     for low, here in zip([0, *at.tolist()], at.tolist(), strict=False):
@@ -221,7 +221,7 @@ def _hops(work: Workload, met: Meetings, played: Played, path: ReplayPath, name:
         )
 
 
-def _what(work: Workload, met: Meetings, node: int) -> str:
+def _what(work: Workload, met: Rendezvous, node: int) -> str:
     file, position = work.file_of(node), int(work.position[node])
     if met.code[node] == RECEIVE:
         return f"a message of tag {int(file.comm_tag[position])}, {int(file.comm_size[position]):,} bytes"

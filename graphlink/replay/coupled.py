@@ -14,7 +14,7 @@ import numpy as np
 
 from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE, EdgeKind
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings, messages, recorded_ns, shortest_ns
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous, messages, recorded_ns, shortest_ns
 from graphlink.replay.played import NOT_RUN, Played, binding
 from graphlink.replay.workload import Workload
 from graphlink.tables import spread
@@ -22,7 +22,7 @@ from graphlink.tables import spread
 COUPLED: Final = "coupled"
 
 
-def play_coupled(work: Workload, meetings: Meetings) -> Played:
+def play_coupled(work: Workload, meetings: Rendezvous) -> Played:
     """Replay all ranks; each begins at its ``meetings.begin_ns``. Nodes in and after a cycle, of one rank or over several, do not run.
 
     Linear in nodes, n log n in edges (one sort).
@@ -30,11 +30,11 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     took, sent = shortest_ns(meetings, work.cost_ns - work.fixed_ns), _sent(work, meetings)
     end = _ends(work, meetings, took, sent)
     ran = end != NOT_RUN
-    held, kind, ended, lag_ns = binding(work, end, work.lag_ns)
-    start = np.maximum(ended, meetings.begin_ns[work.member])
+    bound = binding(work, end, work.lag_ns)
+    start = np.maximum(bound.ended_ns, meetings.begin_ns[work.member])
     if not ran.all():
         start[work.target[~ran[work.source]]] = NOT_RUN
-    arrival = np.maximum(ended + lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
+    arrival = np.maximum(bound.ended_ns + bound.lag_ns, meetings.begin_ns[work.member]) + work.fixed_ns
     begin, joined = start.copy(), np.full(len(work), NOWHERE, np.int32)
 
     receive, by = sent.receive[ran[sent.receive]], sent.by[ran[sent.receive]]
@@ -47,13 +47,13 @@ def play_coupled(work: Workload, meetings: Meetings) -> Played:
     order = np.lexsort((arrival[member], meeting))
     last = spread(len(took), meeting[order], member[order])  # of equal keys the last one stays
     joined[member] = np.where(arrival[member] < begin[member], last[meeting], NOWHERE)
-    return Played(start, begin, end, held, kind, joined, meetings.begin_ns)
+    return Played(start, begin, end, bound.dependency, bound.kind, joined, meetings.begin_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One entry a message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the end
-    of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
+    """One entry per message: ``receive`` ends ``transfer_ns`` after it was ready and ``by`` had begun, which is ``before_ns`` before the
+    end of that. ``by`` is the send, or the host node in which the message left; ``send`` takes ``sent_ns``.
     """
 
     send: I64
@@ -64,7 +64,7 @@ class _Sent:
     transfer_ns: I64
 
 
-def _sent(work: Workload, meetings: Meetings) -> _Sent:
+def _sent(work: Workload, meetings: Rendezvous) -> _Sent:
     m = messages(work, meetings)
     own = work.cost_ns - work.fixed_ns
     free = own[m.send] == 0  # gloo: the row of a send ends when somebody waits for it, so the receive shows the transfer
@@ -103,7 +103,7 @@ def _source(work: Workload, node: int, kind: EdgeKind) -> int | None:
     return int(sources[-1]) if len(sources) else None
 
 
-def _ends(work: Workload, meetings: Meetings, took_ns: I64, sent: _Sent) -> I64:
+def _ends(work: Workload, meetings: Rendezvous, took_ns: I64, sent: _Sent) -> I64:
     """Return when each node ends: Kahn's order over dependencies and messages, where a meeting lets its members go once all are there."""
     n = len(work)
     lags = np.concatenate([work.lags(), -sent.before_ns - work.fixed_ns[sent.receive]])

@@ -20,8 +20,8 @@ IDEAL: Final = "ideal"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Replay(Short):
-    """When each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
+class IdealReplay(Short):
+    """The times at which each node starts and ends if it starts as soon as its last dependency has ended; ns from 0."""
 
     start_ns: I64
     end_ns: I64
@@ -31,16 +31,16 @@ class Replay(Short):
         return int(self.end_ns.max(initial=0))
 
 
-def replay(graph: Graph, cost_ns: I64) -> Replay:
+def replay(graph: Graph, cost_ns: I64) -> IdealReplay:
     """Replay ``graph``: start and end of each node in int64 ns from 0, if it starts as soon as its last dependency has ended.
 
-    ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns a node.
+    ``cost_ns`` has what each node costs (``emit.durations.cost_ns``), one int64 ns per node.
 
     Nodes stand in an order in which every edge runs forward, so one pass over the edges is enough. A node without
     dependencies starts at 0.
     """
     end = longest_path(graph.first, graph.source, cost_ns)
-    return Replay(end - cost_ns, end)
+    return IdealReplay(end - cost_ns, end)
 
 
 def measured_ns(graph: Graph) -> int:
@@ -51,7 +51,7 @@ def measured_ns(graph: Graph) -> int:
 
 
 def longest_path(first: I64, source: I32, cost_ns: I64, lag_ns: I64 | None = None) -> I64:
-    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry an edge) later.
+    """Return when each node ends: ``cost_ns`` after the last of its dependencies, ``lag_ns`` (one entry per edge) later.
 
     Every edge (CSR by target) must run from a lower to a higher node. Linear.
     """
@@ -83,9 +83,11 @@ def play_ideal(work: Workload) -> Played:
     """Replay the longest path through ``work.cost_ns``. Ids may stand in any order; nodes in and after a cycle do not run. Linear."""
     forward = all(np.all(work.source[block.edges] < block.target) for block in blocks(work.first))
     end = longest_path(work.first, work.source, work.cost_ns, work.lag_ns) if forward else _any_order(work)
-    held, kind, ended, _ = binding(work, end, work.lag_ns)
-    start = np.where(end != NOT_RUN, ended, NOT_RUN)
-    return Played(start, start, end, held, kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64))
+    bound = binding(work, end, work.lag_ns)
+    start = np.where(end != NOT_RUN, bound.ended_ns, NOT_RUN)
+    return Played(
+        start, start, end, bound.dependency, bound.kind, np.full(len(work), NOWHERE, np.int32), np.zeros(len(work.ranks), np.int64)
+    )
 
 
 def _any_order(work: Workload) -> I64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Meetings
+from graphlink.replay.meetings import COLLECTIVE, RECEIVE, Rendezvous
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding, held_word
 from graphlink.replay.records import Drift, NodeAt, SlotWaitEntry, StuckEntry
 from graphlink.replay.workload import Slot, Workload
@@ -13,7 +13,7 @@ from graphlink.tables import spread
 
 
 def drifts(work: Workload, played: Played, most: int = 10) -> list[Drift]:
-    """Find where the drift (replayed start less recorded start) changes most from what held a node back to the node, largest first.
+    """Find where the drift (replayed start less recorded start) changes most from what delayed a node to the node, largest first.
 
     Of the nodes that one node holds back only the one with the largest change counts. Drift is counted from the first start of each
     rank, replayed and recorded. n log n; nothing for files without times.
@@ -55,12 +55,12 @@ def _node(work: Workload, node: int) -> NodeAt:
 
 
 def slot_waits(work: Workload, played: Played) -> list[SlotWaitEntry]:
-    """Find the lanes that waited for a slot, longest first: what makes a machine with slots slower than the recording. n log n."""
+    """Find the devices, threads and streams that waited for a slot, longest first: what makes a machine with slots slower than the
+    recording. n log n."""
     at = np.flatnonzero(played.held_kind == SLOT)
     if not len(at):
         return []
-    _, _, ready, _ = binding(work, played.end_ns)
-    waited = played.start_ns[at] - ready[at]
+    waited = played.start_ns[at] - binding(work, played.end_ns).ended_ns[at]
     lane_of, lanes = _lanes(work, np.concatenate([at, played.held_by[at]]))
     mine, behind, slot = lane_of[: len(at)], lane_of[len(at) :], work.slot[at]
     out = []
@@ -96,8 +96,8 @@ def _lane_name(row: I64) -> str:
     return f"thread {number}" if host else f"stream {number} of device {device}"
 
 
-def stuck(work: Workload, played: Played, meetings: Meetings | None = None) -> list[StuckEntry]:
-    """Return one entry a rank that did not finish, with the node at the head of those that never end. Linear."""
+def stuck(work: Workload, played: Played, meetings: Rendezvous | None = None) -> list[StuckEntry]:
+    """Return one entry per rank that did not finish, with the first node of those that never end. Linear."""
     out = []
     for (low, high), rank in zip(work.bounds, work.ranks, strict=True):
         left = low + np.flatnonzero(played.end_ns[low:high] == NOT_RUN)
@@ -136,7 +136,7 @@ def _dependency(work: Workload, played: Played, node: int) -> str:
     return f"node {work.id(before)} ({work.name(before)[:60]}), which waits for it: a cycle"
 
 
-def _partner(work: Workload, played: Played, meetings: Meetings, node: int) -> str:
+def _partner(work: Workload, played: Played, meetings: Rendezvous, node: int) -> str:
     position, file = int(work.position[node]), work.file_of(node)
     if meetings.code[node] == COLLECTIVE:
         meeting = int(meetings.partner[node])

@@ -43,8 +43,8 @@ class RunClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
-    """``code`` and ``partner`` have one entry a node, ``expected``, ``group`` and ``turn`` one a meeting of a collective.
+class Rendezvous:
+    """``code`` and ``partner`` have one entry per node, ``expected``, ``group`` and ``turn`` one a meeting of a collective.
 
     ``partner`` of a collective is its meeting, of a receive its send (``NOWHERE``: there is none, it waits for ever). ``begin_ns``: when
     each rank begins. ``measured_ns``: the recorded time of all ranks, None where they have no clock in common or begin together.
@@ -61,7 +61,7 @@ class Meetings:
     notes: tuple[str, ...]
 
 
-def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Meetings:
+def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: bool = False) -> Rendezvous:
     """Match the communication of ``work``; ``groups`` is ``comm_group.json``: an id it lacks (and none) is all ranks. n log n.
 
     Ranks begin as their recordings did, or with ``together`` all at once as in ASTRA-sim.
@@ -75,7 +75,7 @@ def meetings(work: Workload, groups: Mapping[int, Sequence[int]], *, together: b
     clock = run_clock(work.files)
     if clock.differ and not together:
         notes.append(f"{clock.differ}: all begin together")
-    return Meetings(
+    return Rendezvous(
         code=code,
         partner=partner,
         begin_ns=np.zeros(len(work.ranks), np.int64) if together else clock.begin_ns,
@@ -153,7 +153,7 @@ def _messages(work: Workload, code: U8, partner: I32, notes: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Sends and receives that meet: their nodes, one entry a message, and recorded times (ns) on the clock that the ranks share."""
+    """Sends and receives that meet: their nodes, one entry per message, and recorded times (ns) on the clock that the ranks share."""
 
     send: I64
     receive: I64
@@ -162,7 +162,7 @@ class Messages:
     received_ns: I64  # the receive ended
 
 
-def messages(work: Workload, meetings: Meetings) -> Messages:
+def messages(work: Workload, meetings: Rendezvous) -> Messages:
     """Return the messages of ``meetings``. Linear."""
     receive = np.flatnonzero((meetings.code == RECEIVE) & (meetings.partner != NOWHERE))
     send = meetings.partner[receive].astype(np.int64)
@@ -171,7 +171,7 @@ def messages(work: Workload, meetings: Meetings) -> Messages:
     return Messages(send, receive, sent, both, recorded_ns(work, meetings.clock, "end_ns", receive))
 
 
-def shortest_ns(meetings: Meetings, cost_ns: I64) -> I64:
+def shortest_ns(meetings: Rendezvous, cost_ns: I64) -> I64:
     """Return for each meeting the shortest time of a member: of the one that came last, which waited for nobody."""
     took = np.full(len(meetings.expected), np.iinfo(np.int64).max)
     nodes = np.flatnonzero(meetings.code == COLLECTIVE)

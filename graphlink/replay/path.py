@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.graph.latency import lag_ns
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
-from graphlink.replay.played import MEETING, MESSAGE, Played, binding
+from graphlink.replay.played import MEETING, MESSAGE, Binding, Played, binding
 from graphlink.replay.records import FamilyEntry
 from graphlink.replay.workload import Slot, Work, Workload, delays
 
@@ -20,7 +20,7 @@ _OWN_LAG: Final = (Work.DELAY, Work.HOST, Work.GAP)  # a delay node is one anywa
 class ReplayPath:
     """The chain of nodes that the end hangs on, first node first; times sum up to ``length_ns``.
 
-    ``kind`` of a node says what held it back (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
+    ``kind`` of a node says what delayed it (``Played.held_kind``, or ``MEETING`` / ``MESSAGE`` of what it joined). ``own_ns`` is its
     part of the length, ``fixed_ns`` the start delay in that. A node that others wait for stands before the one on whose rank the path
     goes on, with what it took until that one could begin.
     """
@@ -38,13 +38,13 @@ class ReplayPath:
 def critical_path(work: Workload, played: Played) -> ReplayPath:
     """Walk back from the node that ends last, of several from the last one. Linear in nodes and edges.
 
-    On machines without slots a launch holds a node back with its latency, which runs beside the stream (``graph.critical``).
+    On machines without slots a launch delays a node with its latency, which runs in parallel with the stream (``graph.critical``).
     """
-    dependency, kind, started, lag, fixed_ns = _bound(work, played)
-    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, lag)).tolist()
+    bound, fixed_ns = _bound(work, played)
+    delay = (fixed_ns + np.where(np.isin(work.work, _OWN_LAG), 0, bound.lag_ns)).tolist()
     steps: list[tuple[int, int, int, int]] = []
-    held, held_kind, joined = dependency.tolist(), kind.tolist(), played.joined.tolist()
-    start, begin, end = started.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
+    held, held_kind, joined = bound.dependency.tolist(), bound.kind.tolist(), played.joined.tolist()
+    start, begin, end = bound.ended_ns.tolist(), played.begin_ns.tolist(), played.end_ns.tolist()
     at = int(np.flatnonzero(played.end_ns == played.end_ns.max())[-1]) if played.ran.any() else NOWHERE
     until: int | None = None  # when the node behind it on the path, which waited for this one, had waited enough
     while at != NOWHERE:
@@ -61,20 +61,18 @@ def critical_path(work: Workload, played: Played) -> ReplayPath:
     return ReplayPath(node.astype(np.int32), sort.astype(np.uint8), own_ns, start_delay_ns)
 
 
-def _bound(work: Workload, played: Played) -> tuple[I32, U8, I64, I64, I64]:
-    """Return what held each node back, the kind of its edge, when the node was free to start, the lag of the edge, and the start delay that
-    is left then: what the lag does not explain.
-    """
+def _bound(work: Workload, played: Played) -> tuple[Binding, I64]:
+    """Return what held each node back, ``ended_ns`` when the node was free to start, and the start delay that the lag does not explain."""
     fixed_ns = np.where(work.work == Work.DELAY, 0, work.fixed_ns)
     if not played.has_lags:
-        return played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64), fixed_ns
+        return Binding(played.held_by, played.held_kind, played.start_ns, np.zeros(len(work), np.int64)), fixed_ns
     lags = work.lag_ns
     if lags is None:
         split = delays(work, played.end_ns, played.start_ns)
         fixed_ns = np.maximum(fixed_ns - split.explained_ns, 0)
         lags = lag_ns(work.first, work.kind, split.launch_ns, split.stream_ns, np.zeros_like(fixed_ns))
-    held, kind, ended, lag = binding(work, played.end_ns, lags)
-    return held, kind, np.where(held == NOWHERE, played.start_ns, ended), lag, fixed_ns
+    bound = binding(work, played.end_ns, lags)
+    return bound._replace(ended_ns=np.where(bound.dependency == NOWHERE, played.start_ns, bound.ended_ns)), fixed_ns
 
 
 def families(work: Workload, path: ReplayPath, most: int) -> list[FamilyEntry]:

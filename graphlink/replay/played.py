@@ -1,9 +1,9 @@
-"""The outcome of a machine: when each node ran and what held it back."""
+"""The outcome of a machine: when each node ran and what delayed it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def held_word(kind: int) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Played(Short):
-    """One entry a node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
+    """One entry per node, times in ns from 0; nodes that could not run have ``NOT_RUN`` in both times.
 
     A node starts when ``held_by`` has ended: a dependency (the last of those that ended last), or with ``SLOT`` the node that had its
     slot. Its own time begins at ``begin_ns``: later than its start only for a collective that waits for the others and a receive that
@@ -62,13 +62,20 @@ class Played(Short):
         return mask
 
 
-def binding(work: Workload, end_ns: I64, lag_ns: I64 | None = None) -> tuple[I32, U8, I64, I64]:
-    """Find the last of the dependencies that held a node back longest, of all nodes at once. Linear.
-
-    Returns (dependency, kind, ended_ns, lag_ns) of each node: ``NOWHERE`` without any, the kind of its edge (or ``FREE``), when it ended,
-    and how much later the node may begin.
+class Binding(NamedTuple):
+    """Of each node the dependency that held it back: ``NOWHERE`` without any, the kind of its edge (or ``FREE``), when it ended, and how
+    much later the node may begin.
     """
+
+    dependency: I32
+    kind: U8
+    ended_ns: I64
+    lag_ns: I64
+
+
+def binding(work: Workload, end_ns: I64, lag_ns: I64 | None = None) -> Binding:
+    """Find the last of the dependencies that held a node back longest, of all nodes at once. Linear."""
     edge = held_by(work.first, work.source, end_ns, lag_ns)
     node, kind = np.append(work.source, np.int32(NOWHERE))[edge], np.append(work.kind, np.uint8(FREE))[edge]
     lag = np.zeros(len(edge), np.int64) if lag_ns is None else np.append(lag_ns, 0)[edge]
-    return node, kind, np.append(end_ns, 0)[node], lag
+    return Binding(node, kind, np.append(end_ns, 0)[node], lag)

@@ -1,4 +1,4 @@
-"""What a replay found, as ``graphlink replay --json`` gives it."""
+"""The result of a replay, as ``graphlink replay --json`` writes it."""
 
 from __future__ import annotations
 

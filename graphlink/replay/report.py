@@ -18,7 +18,7 @@ from graphlink.replay.coupled import COUPLED, play_coupled
 from graphlink.replay.folder import load
 from graphlink.replay.ideal import IDEAL, error_pct, play_ideal
 from graphlink.replay.lateness import drifts, slot_waits, stuck
-from graphlink.replay.meetings import Meetings, meetings
+from graphlink.replay.meetings import Rendezvous, meetings
 from graphlink.replay.path import by_work, critical_path, families
 from graphlink.replay.played import SLOT, Played
 from graphlink.replay.records import PathEntry, RankEntry, Report, Run, WhatIf
@@ -70,7 +70,7 @@ def _replay(
     return changed.refused
 
 
-def _run(work: Workload, joined: Meetings | None, played: Played) -> Run:
+def _run(work: Workload, joined: Rendezvous | None, played: Played) -> Run:
     timed = all(map(has_times, work.files))
     measured = joined.measured_ns if timed and joined else measured_ns(work.files[0]) if timed else None
     return Run(
@@ -86,7 +86,7 @@ def _run(work: Workload, joined: Meetings | None, played: Played) -> Run:
     )
 
 
-def _what_if(before: Played, changed: Changed, joined: Meetings | None, after: Played) -> WhatIf:
+def _what_if(before: Played, changed: Changed, joined: Rendezvous | None, after: Played) -> WhatIf:
     return WhatIf(
         ranks=list(_ranks(changed.work, after, joined)),
         before_ns=before.total_ns,
@@ -106,7 +106,7 @@ def _gain_pct(before: Played, after: Played) -> float | None:
 
 
 def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> list[str]:
-    """Return what a what-if of these graphs does not answer."""
+    """Describe what a what-if of these graphs does not answer."""
     out = _timed_by_luck(files.values())
     waits = any(np.isin(f.type, (NodeType.COMM_COLL, NodeType.COMM_RECV)).any() for f in files.values())
     if machine not in JOINED and waits and changes.bytes_per_s is None:
@@ -120,7 +120,7 @@ def cannot(files: Mapping[int, ChakraFile], machine: str, changes: Changes) -> l
 
 
 def _kept(files: Mapping[int, ChakraFile], changes: Changes) -> list[str]:
-    """Say how much time nothing explains in the graph of the rank with most of it: what held it back does not change with it."""
+    """Describe how much time nothing explains in the graph of the rank with most of it: what delayed it does not change with it."""
     changed = {s.work for s in changes.scales if not s.pattern}
     names = [name for name, work in ((DELAY_NAME, Work.DELAY), (GAP_NAME, Work.GAP)) if work not in changed]
     shares = []
@@ -143,14 +143,14 @@ def _folded(files: Iterable[ChakraFile]) -> bool:
 
 
 def _broken(files: Iterable[ChakraFile]) -> list[str]:
-    """Say what the replay leaves out and ASTRA-sim stumbles over."""
+    """Describe what the replay leaves out and ASTRA-sim stumbles over."""
     errors = sum(len(file.faults.node) + len(file.duplicate_ids) for file in files)
     some = f"graphlink check: {errors:,} error{'s' * (errors > 1)} of ids and dependencies"
     return [f"{some}, which are left out here and which ASTRA-sim stumbles over"] if errors else []
 
 
 def _timed_by_luck(files: Iterable[ChakraFile]) -> list[str]:
-    """Say what is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
+    """Describe what is there as often, or in the way, that the timing of the recording decided, as far as names in the graphs show it."""
     graphs = [*files]
     out = []
     for pattern, what in (
@@ -168,14 +168,14 @@ def _timed_by_luck(files: Iterable[ChakraFile]) -> list[str]:
     return out
 
 
-def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Meetings | None, Played]:
+def _played(work: Workload, machine: str, groups: Mapping[int, Sequence[int]], together: bool) -> tuple[Rendezvous | None, Played]:
     if machine in JOINED:
         joined = meetings(work, groups, together=together)
         return joined, play_ranks(work, joined) if machine == RANKS else play_coupled(work, joined)
     return None, play_slots(work) if machine == ASTRA_SIM else play_ideal(work)
 
 
-def _ranks(work: Workload, played: Played, joined: Meetings | None) -> Iterator[RankEntry]:
+def _ranks(work: Workload, played: Played, joined: Rendezvous | None) -> Iterator[RankEntry]:
     for i, (rank, file) in enumerate(zip(work.ranks, work.files, strict=True)):
         begin = int(joined.begin_ns[i]) if joined else 0
         end = int(played.end_ns[work.offset[i] : work.offset[i + 1]].max(initial=begin))

@@ -2,7 +2,7 @@
 
 What ends at one instant ends one by one, in the order in which it was started, and after each whatever is ready and has a free slot starts,
 lowest id first. A node takes at least 1 ns. Over several ranks, collectives and messages may be coupled (``meetings``).
-Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, held against two versions as run
+Source of the rules: ``Workload::issue_dep_free_nodes`` and ``Sys::call_events`` of ASTRA-sim, checked against two versions as run
 (tests/e2e/test_astra_sim.py).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from graphlink.depend.edges import successors
 from graphlink.model import I64, NOWHERE
-from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Meetings, messages, shortest_ns
+from graphlink.replay.meetings import COLLECTIVE, PLAIN, RECEIVE, Rendezvous, messages, shortest_ns
 from graphlink.replay.played import NOT_RUN, SLOT, Played, binding
 from graphlink.replay.workload import Slot, Workload
 
@@ -28,7 +28,7 @@ def play_slots(work: Workload) -> Played:
     return _play(work, None)
 
 
-def play_ranks(work: Workload, meetings: Meetings) -> Played:
+def play_ranks(work: Workload, meetings: Rendezvous) -> Played:
     """Replay all ranks at once: a collective's time begins when its last member has started, a receive ends no sooner than its send.
 
     Each rank begins at its ``meetings.begin_ns``.
@@ -36,22 +36,22 @@ def play_ranks(work: Workload, meetings: Meetings) -> Played:
     return _play(work, meetings)
 
 
-def _play(work: Workload, meetings: Meetings | None) -> Played:
+def _play(work: Workload, meetings: Rendezvous | None) -> Played:
     run = _Run(work, meetings)
     run.simulate()
     start, begin, end = (np.array(c, np.int64) for c in (run.start, run.begin, run.end[: len(work)]))
-    dependency, of_edge, ended, _ = binding(work, end)
+    bound = binding(work, end)
     # a node that started later than its dependencies allowed waited for the one that had the slot before it
     begins = np.zeros(len(work.ranks), np.int64) if meetings is None else meetings.begin_ns
-    ready = np.maximum(ended, begins[work.member])
+    ready = np.maximum(bound.ended_ns, begins[work.member])
     waited = (start != NOT_RUN) & (start > ready)
-    held = np.where(waited, np.array(run.before, np.int64), dependency).astype(np.int32)
-    kind = np.where(waited, SLOT, of_edge).astype(np.uint8)
+    held = np.where(waited, np.array(run.before, np.int64), bound.dependency).astype(np.int32)
+    kind = np.where(waited, SLOT, bound.kind).astype(np.uint8)
     return Played(start, begin, end, held, kind, np.array(run.joined, np.int32), begins, has_lags=False)
 
 
-def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:
-    """Return what each node costs and what each meeting takes, in ns.
+def meeting_costs(work: Workload, meetings: Rendezvous) -> tuple[I64, I64]:
+    """Return the cost of each node and of each meeting, in ns.
 
     A send costs the shorter of its own and its receive's time (the other one waited), a receive what it takes after its send has ended.
     A meeting takes the shortest time of a member, since the one that came last waited for nobody.
@@ -69,7 +69,7 @@ def meeting_costs(work: Workload, meetings: Meetings) -> tuple[I64, I64]:
 class _Run:
     """One simulation; the columns are lists while it runs."""
 
-    def __init__(self, work: Workload, meetings: Meetings | None) -> None:
+    def __init__(self, work: Workload, meetings: Rendezvous | None) -> None:
         n, members = len(work), len(work.ranks)
         self.start, self.begin, self.end = [NOT_RUN] * n, [NOT_RUN] * n, [NOT_RUN] * (n + members)
         self.before, self.joined = [NOWHERE] * n, [NOWHERE] * n

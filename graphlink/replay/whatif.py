@@ -40,13 +40,14 @@ class Scale:
 
     @property
     def what(self) -> str:
-        """``kernel:<regex>``, or ``kernel`` for all."""
+        """Return ``kernel:<regex>``, or ``kernel`` for all."""
         return f"{self.work.name.lower()}{':' + self.pattern.pattern if self.pattern else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is asked. ``remove_sync``: ids, names of calls or ops, ``all``. ``launch_ns`` is added to each launch. None = as recorded."""
+    """The changes that are requested. ``remove_sync``: ids, names of calls or ops, ``all``. ``launch_ns`` is added to each launch. None =
+    as recorded."""
 
     scales: tuple[Scale, ...] = ()
     remove_sync: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Changes:
 
     @property
     def any(self) -> bool:
+        """Tell whether anything is changed."""
         return bool(self.scales or self.remove_sync or self.bytes_per_s is not None or self.launch_ns is not None)
 
 
@@ -81,7 +83,7 @@ def parse_scale(text: str) -> Scale:
 def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]]) -> Changed:
     """Return ``work`` with ``changes`` made, in the order: bandwidth, scales, launches, synchronisation. Linear, names matched once each.
 
-    What a call took to wake up can now go, and launch latency runs beside what else an op waits for: both are as recorded in the
+    What a call took to wake up can now go, and launch latency runs in parallel with what else an op waits for: both are as recorded in the
     recording, so only a what-if tells them from the rest.
 
     Raises:
@@ -119,7 +121,7 @@ def apply(work: Workload, changes: Changes, groups: Mapping[int, Sequence[int]])
 
 
 def _wake_ns(work: Workload, cost: I64) -> I64:
-    """Return what waking up takes in each node, scaled as the node is."""
+    """Return the time of waking up in each node, scaled as the node is."""
     wake = work.column("wake_ns")
     some = np.flatnonzero((wake > 0) & (work.cost_ns > 0))
     out = np.zeros(len(work), np.int64)
@@ -159,7 +161,8 @@ def _times(ns: I64, factor: float) -> I64:
 
 
 def _bandwidth(work: Workload, bytes_per_s: float, groups: Mapping[int, Sequence[int]], cost: I64) -> str:
-    """Communication takes what its bytes take on the wire, but no less than the quickest of its rank was recorded to take."""
+    """Scale communication to a bandwidth: it takes what its bytes take on the wire, but no less than the quickest of its rank was recorded
+    to take."""
     kind = work.column("type")
     nodes = np.flatnonzero(np.isin(kind, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) & (work.slot != Slot.CPU))
     member, own = work.member[nodes], (cost - work.fixed_ns)[nodes]
@@ -260,6 +263,7 @@ def refuse_unfit(of_runs: Sequence[tuple[Sequence[int], Mapping[str, UsageError]
 
 
 def refuse_ambiguous(which: str, ranks: Sequence[int]) -> None:
+    """Refuse the id of a wait that is on several ranks. Raises UsageError."""
     if len(ranks) > 1:
         raise UsageError(f"--remove-sync {which}: a wait of that id is on {told_ranks(ranks)}", todo="choose one with --rank N")
 

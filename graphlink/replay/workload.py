@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphlink.errors import InputError
-from graphlink.graph.chakra import ChakraFile, Deps, Has, NodeType
+from graphlink.graph.chakra import ChakraFile, Deps, NodeType
 from graphlink.graph.latency import Delayed, delayed
 from graphlink.model import I32, I64, U8, Bool
 from graphlink.patterns import UserPattern
@@ -22,7 +22,7 @@ from graphlink.tables import begins, spread
 
 
 class Slot(IntEnum):
-    """Which slot of its rank a node takes in ASTRA-sim."""
+    """The slot of its rank that a node takes in ASTRA-sim."""
 
     CPU = 0
     GPU = 1
@@ -31,7 +31,7 @@ class Slot(IntEnum):
 
 
 class Work(IntEnum):
-    """What a node's time is, as ``--scale`` names it (in lower case)."""
+    """The kind of work that a node's time is, as ``--scale`` names it (in lower case)."""
 
     HOST = 0
     GAP = 1
@@ -79,21 +79,21 @@ class Workload(Short):
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """First node of each rank, and the first that is not its own."""
+        """Return the first node of each rank, and the first that is not its own."""
         return list(pairwise(self.offset.tolist()))
 
     @property
     def node_rank(self) -> I64:
-        """Rank of every node."""
+        """Return the rank of every node."""
         return np.array(self.ranks, np.int64)[self.member]
 
     @property
     def target(self) -> I64:
-        """The node that waits, of every edge."""
+        """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
     def column(self, name: str) -> I64:
-        """Return the integer column ``name`` of ``ChakraFile``, one entry a node."""
+        """Return the integer column ``name`` of ``ChakraFile``, one entry per node."""
         parts = [getattr(f, name)[self.position[a:b]] for f, (a, b) in zip(self.files, self.bounds, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *parts], dtype=np.int64, casting="unsafe")
 
@@ -158,7 +158,7 @@ def names_found(work: Workload, pattern: UserPattern | re.Pattern[str]) -> Bool:
 
 def has_times(file: ChakraFile) -> bool:
     """Return whether any node says when it was recorded to start."""
-    return bool(file.start_ns.any() or np.any(file.has & np.uint32(Has.START_NS)))
+    return bool(file.start_ns.any() or file.says("start_ns").any())
 
 
 def measured_ns(file: ChakraFile) -> int:
@@ -167,8 +167,8 @@ def measured_ns(file: ChakraFile) -> int:
 
 
 def dependencies(file: ChakraFile) -> Deps:
-    """Return what nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In graphs of others
-    both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
+    """Return the dependencies that nodes wait for. In graphs of graphlink that is ``data_deps``, which imply ``ctrl_deps`` (callers). In
+    graphs of others both delay, as in ASTRA-sim's present reader (the legacy one honours ``data_deps`` alone); by target, each once.
     """
     data, ctrl = file.data, file.ctrl
     if file.metadata.graphlink is not None or not len(ctrl.source):
@@ -239,11 +239,11 @@ def slots_of(file: ChakraFile) -> U8:
 
 
 def works_of(file: ChakraFile) -> U8:
-    """Return what each node's time is, in file order. Copies are known by name: the format has no field for them."""
+    """Classify each node's time, in file order. Copies are known by name: the format has no field for them."""
     work = np.full(len(file.id), Work.KERNEL, np.uint8)
     work[_named(file, lambda name: name.lower().startswith(COPY_NAMES))] = Work.COPY
     work[_named(file, lambda name: name == DELAY_NAME)] = Work.DELAY
-    work[np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) | file.recorded_comm] = Work.COMM
+    work[np.isin(file.type, (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)) | file.says("comm_type_recorded")] = Work.COMM
     work[file.host] = np.where(_named(file, lambda name: name == GAP_NAME), Work.GAP, Work.HOST)[file.host]
     return work
 

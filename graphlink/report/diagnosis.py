@@ -1,4 +1,4 @@
-"""What ``graphlink doctor --json`` writes."""
+"""The output of ``graphlink doctor --json``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``graphlink doctor`` found, what costs most first. ``subject``: what was looked at; ``ranks`` of it."""
+    """The findings of ``graphlink doctor``, those that cost most first. ``subject``: what was examined; ``ranks`` of it."""
 
     graphlink: str = __version__
     format: int = FORMAT

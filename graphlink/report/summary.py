@@ -34,7 +34,7 @@ _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that diff
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the rank came from."""
+    """The source of the rank."""
 
     et: str | None
     kineto: str | None
@@ -66,7 +66,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clocks of the devices were ahead of the host's; device times are given less this."""
+    """The lead of the clocks of the devices over the host's; device times are given less this."""
 
     devices: list[DeviceClock]
 
@@ -139,18 +139,19 @@ class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def top(counts: dict[str, int]) -> dict[str, int]:
-    """The most frequent names; what is not named is summed up under ``...``."""
+    """Return the most frequent names; what is not named is summed up under ``...``."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = sum(n for _, n in order[TOP_NAMES:])
     return {**dict(order[:TOP_NAMES]), **({"...": rest} if rest else {})}
 
 
 def encode(summary: Summary) -> bytes:
+    """Encode the summary as JSON with line breaks."""
     return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
 
 
 def load(path: Path) -> Summary:
-    """An earlier run's summary.
+    """Read an earlier run's summary.
 
     Raises:
         InputError: it is missing or no summary of ours.
@@ -163,7 +164,7 @@ def load(path: Path) -> Summary:
 
 
 def table(summary: Summary) -> list[str | Table]:
-    """Return the summary for people: a block a rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
+    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
     ranks = summary.ranks
     blocks: list[list[str | Table]] = [
         *([_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]),
@@ -184,6 +185,7 @@ def alike(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def like_it(count: int) -> str:
+    """Return `` (and 3 more like it)``, or nothing where there are no more."""
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
@@ -220,7 +222,7 @@ def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
 
 
 def _rank_lines(ranks: Sequence[Rank]) -> list[str | Table]:
-    """Return a line a rank."""
+    """Return a line per rank."""
     head = (
         *("rank", "GPU idle %", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
         *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),
@@ -270,7 +272,8 @@ def _rank_line(rank: Rank) -> tuple[str, ...]:
 
 
 def _standstill(found: Standstill) -> str:
-    """``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing explains."""
+    """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing
+    explains."""
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
     whole = Stood(ns=sum(p.ns for p in parts.values()), explained_ns=sum(p.explained_ns for p in parts.values()))
     shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
@@ -279,7 +282,7 @@ def _standstill(found: Standstill) -> str:
 
 
 def _explained(stood: Stood) -> str:
-    """In per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
+    """Return the explained share in per cent, one decimal rounded down, so that 100.0 is all of it; nothing to explain is all."""
     return f"{(1000 * stood.explained_ns // stood.ns if stood.ns else 1000) / 10:.1f}"
 
 
@@ -304,7 +307,7 @@ def _path(path: CriticalPath) -> str:
 
 
 def _counts(counts: dict[str, int], most: int = 12) -> str:
-    """The largest counts, the rest summed up."""
+    """Return the largest counts, the rest summed up."""
     order = sorted(counts.items(), key=lambda item: (item[0] == "...", -item[1], item[0]))
     named = [f"{name} {n:,}" for name, n in order[:most]]
     rest = sum(n for _, n in order[most:])

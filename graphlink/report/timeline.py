@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from graphlink import publish
-from graphlink.graph.critical import CriticalPath, Share
+from graphlink.graph.critical import CriticalChain, Share
 from graphlink.graph.path_file import Explained
 from graphlink.graph.target import comm_nodes
 from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
@@ -25,11 +25,11 @@ from graphlink.perfetto.packets import NO_ARROWS, Arg, Arrows, Process, Rows, Tr
 from graphlink.perfetto.slices import Slices, flat, lanes
 from graphlink.pipeline import tracks as pipeline_tracks
 from graphlink.pipeline.analyse import RankPipeline
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import RunPipeline
 from graphlink.ranks.group_ids import GroupIds
-from graphlink.ranks.records import Clock
+from graphlink.ranks.records import AlignedClock
 from graphlink.records import Short
-from graphlink.replay.ideal import Replay
+from graphlink.replay.ideal import IdealReplay
 from graphlink.tables import concat
 
 NAME: Final = "timeline.perfetto-trace"
@@ -47,13 +47,13 @@ DRAWN: Final = (EdgeKind.LAUNCH, EdgeKind.SYNC, EdgeKind.EVENT, EdgeKind.THREAD,
 class Joined(Short):
     """The part of a run's analysis that the files of one rank are written with.
 
-    ``ids`` holds every communicator of ``Prepared.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
+    ``ids`` holds every communicator of ``PreparedRank.plan.groups``. Of nodes: ``unmatched`` have no counterpart, ``size_bytes`` is that on
     all ranks where they differed, ``wait_ns`` how long a node ran until the last rank came, ``across`` are the arrows between ranks.
     """
 
     ids: GroupIds
     world_size: int
-    clock: Clock | None = None
+    clock: AlignedClock | None = None
     unmatched: I32 | None = None
     size_bytes: Column = NO_COLUMN
     wait_ns: Column = NO_COLUMN
@@ -72,7 +72,7 @@ class Shown:
     comm: Communication
     joined: Joined
     found: Explained
-    played: Replay
+    played: IdealReplay
     beside: bool = False
     features: Sequence[Rows] = ()
 
@@ -87,7 +87,7 @@ def part_name(rank: int) -> str:
     return f"timeline.{rank}.part"
 
 
-def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -> str:
+def join(folder: Path, ranks: Sequence[int], pipeline: RunPipeline | None = None) -> str:
     """Put the parts of ``ranks`` in ``folder`` together, in this order, and remove them; return the name of the file.
 
     What there is of a pipeline comes before them.
@@ -110,9 +110,9 @@ def join(folder: Path, ranks: Sequence[int], pipeline: Pipeline | None = None) -
     return NAME
 
 
-def trace_of(shown: Shown) -> perfetto.Trace:
-    """Slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay beside, the rows of
-    features."""
+def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
+    """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay next to them,
+    the rows of features."""
     graph, linked = shown.graph, shown.linked
     n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
@@ -152,7 +152,7 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     slices = _on_run_clock(concat(*parts), graph.epoch_ns, shown.joined.clock)
     node = np.concatenate([np.arange(n), shown.found.path.node, *([np.arange(n)] if shown.beside else [])]).astype(np.int64)
     has = np.concatenate([np.arange(n), np.arange(at[2], count)])
-    return perfetto.Trace(
+    return perfetto.PerfettoTrace(
         rank=shown.rank,
         epoch_ns=graph.epoch_ns,
         processes=tuple(processes),
@@ -164,8 +164,8 @@ def trace_of(shown: Shown) -> perfetto.Trace:
     )
 
 
-def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
-    """Times since ``epoch_ns`` still, but as the run's clock has them. The order in which slices begin and end stays."""
+def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> Slices:
+    """Convert times to the run's clock, still since ``epoch_ns``. The order in which slices begin and end stays."""
     if clock is None or (clock.offset_ns == 0 and clock.drift == 0):
         return slices
     start_ns, end_ns = (clock.of(column + epoch_ns) - epoch_ns for column in (slices.start_ns, slices.end_ns))
@@ -173,7 +173,7 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: Clock | None) -> Slices:
 
 
 def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
-    """A slice a node, by id. Ops lie in their callers, parts in their ops."""
+    """Return a slice per node, by id. Ops lie in their callers, parts in their ops."""
     node = np.arange(len(graph.kind))
     inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
     inside[inside] = row[graph.caller[inside]] == row[inside]
@@ -182,7 +182,7 @@ def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
 
 
 def _wait_slices(graph: Graph, row: I32, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
-    """In the node that carries the time before the cut; where that one is over, in the op that waited."""
+    """Return the slices of waits: in the node that carries the time before the cut; where that one is over, in the op that waited."""
     previous = before[waits.part]
     in_op = (graph.kind[previous] == NodeKind.HOST_PART) & (graph.caller[previous] != NOWHERE)
     until_ns = np.where(in_op, np.minimum(end_ns[previous], end_ns[graph.caller[previous]]), end_ns[previous])  # a part ends with its op
@@ -199,7 +199,7 @@ def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
 
 
 def _arrows(graph: Graph, rank: int) -> Arrows:
-    """The dependencies that the order of a thread or stream does not show."""
+    """Return the dependencies that the order of a thread or stream does not show."""
     target = graph.target
     drawn = np.isin(graph.edge_kind, DRAWN)
     return perfetto.arrows(rank, graph.source[drawn].astype(np.int64), target[drawn], graph.edge_kind[drawn])
@@ -216,7 +216,7 @@ def _rows_of(graph: Graph, start_ns: I64, end_ns: I64, *, process: int, threads:
     main = set(graph.tid[graph.kind == NodeKind.END].tolist())
 
     def add(node: I64, of: I64, names: list[str], tids: list[int] | None = None) -> None:
-        """Rows for ``node``s, of which each belongs on the one that ``of`` says."""
+        """Add rows for ``node``s, of which each belongs on the one that ``of`` says."""
         track[node] = len(tracks) + of
         for i, name in enumerate(names):
             tid = tids[i] if tids else None
@@ -262,7 +262,7 @@ def _where(name: str, slices: I64, value: I64) -> Arg:
 
 
 def _comm_args(node: I32, ops: CommOps, rank: int | None, ids: GroupIds) -> list[Arg]:
-    """Return what is known of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
+    """Return the communication arguments of ops, whose slices have the ids of their nodes; ``rank``: as recorded."""
     order = np.lexsort((node, ops.on_host))
     order = order[node[order] != NOWHERE]
     slices, kind, peer = node[order].astype(np.int64), ops.kind[order], ops.peer[order]
@@ -290,8 +290,8 @@ def _wait_args(waits: WaitSlices, linked: Linked, first: int) -> list[Arg]:
     return [Arg("call", first + made, which.reshape(-1), [linked.trace.strings[code] for code in codes.tolist()])]
 
 
-def _path_args(critical: CriticalPath, first: int) -> list[Arg]:
-    """Return the arguments of the critical path, whose slices begin at ``first``: what held each node back, and what its time counts as."""
+def _path_args(critical: CriticalChain, first: int) -> list[Arg]:
+    """Return the arguments of the critical path, whose slices begin at ``first``: what delayed each node, and what its time counts as."""
     slices = first + np.arange(len(critical.node))
     held = np.flatnonzero(critical.edge != NOWHERE)
     kinds = [k.name.lower() for k in EdgeKind]

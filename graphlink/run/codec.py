@@ -1,6 +1,6 @@
 """Records as files, by their own annotations: numpy columns as raw bytes, all else as msgpack. Reading a file runs nothing that it names.
 
-Layout: a line with graphlink's version and the name of the record, then a section a field, in order: its sort (a dtype such as ``<i8``,
+Layout: a line with graphlink's version and the name of the record, then a section per field, in order: its sort (a dtype such as ``<i8``,
 ``msgpack``, ...) in 8 bytes, its length in 8, its bytes; at the end the CRC-32 of all before. Only declared types and dtypes are read.
 """
 
@@ -42,7 +42,7 @@ _Record = TypeVar("_Record")
 
 
 def dump(record: object, write: Callable[[Any], object]) -> None:
-    """Give ``write`` the bytes of a record, a dataclass. Columns are not copied."""
+    """Encode a record, a dataclass, and pass the bytes to ``write``. Columns are not copied."""
     writer, kind = _Writer(write), type(record)
     writer.put(_first_line(kind))
     _put(writer, record, kind)
@@ -211,25 +211,25 @@ def _is_record(kind: Any) -> bool:
 
 
 def _dtype(kind: Any) -> np.dtype[Any] | None:
-    """Of a column; None for what is none."""
+    """Return the dtype of a column; None for what is none."""
     return np.dtype(get_args(get_args(kind)[1])[0]) if get_origin(kind) is np.ndarray else None
 
 
 def _of_optional(kind: Any) -> Any:
-    """X of ``X | None``; None for what is none."""
+    """Return X of ``X | None``; None for what is none."""
     if get_origin(kind) not in (Union, types.UnionType):
         return None
     return next(of for of in get_args(kind) if of is not type(None))
 
 
 def _item(kind: Any) -> Any:
-    """X of ``tuple[X, ...]``; None for what is none."""
+    """Return X of ``tuple[X, ...]``; None for what is none."""
     of = get_args(kind)
     return of[0] if get_origin(kind) is tuple and len(of) == 2 and of[1] is ... else None
 
 
 def _repeats(item: Any) -> bool:
-    """Whether values of a kind are kept once however often they occur, and are one object again when they are read."""
+    """Tell whether values of a kind are kept once however often they occur, and are one object again when they are read."""
     one = _of_optional(item) or item
     return get_origin(one) is tuple or (isinstance(one, type) and issubclass(one, msgspec.Struct))
 

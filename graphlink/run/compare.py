@@ -13,7 +13,7 @@ import numpy as np
 from graphlink.astra.ranks import judge
 from graphlink.astra.rules import RankFile as Judged
 from graphlink.errors import InputError
-from graphlink.graph.chakra import ChakraFile, Has, NodeType, read_chakra
+from graphlink.graph.chakra import ChakraFile, NodeType, read_chakra
 from graphlink.ranks.summary import Compared
 from graphlink.replay.ideal import error_pct, play_ideal
 from graphlink.replay.workload import workload
@@ -63,8 +63,7 @@ def _compared(path: Path, rank: int, theirs: ChakraFile, ours: ChakraFile) -> Co
 
 
 def _collectives(file: ChakraFile) -> list[tuple[int, int]]:
-    """(type, bytes) of the collectives on the device that say both, in the order of their ids."""
-    said = (file.has & np.uint32(Has.COMM_TYPE | Has.COMM_SIZE)) == np.uint32(Has.COMM_TYPE | Has.COMM_SIZE)
-    at = np.flatnonzero((file.type == NodeType.COMM_COLL) & said)
+    """Return (type, bytes) of the collectives on the device that say both, in the order of their ids."""
+    at = np.flatnonzero((file.type == NodeType.COMM_COLL) & file.says("comm_type") & file.says("comm_size"))
     at = at[np.argsort(file.id[at], kind="stable")]
     return list(zip(file.comm_type[at].tolist(), file.comm_size[at].tolist(), strict=True))

@@ -16,7 +16,7 @@ from graphlink.run.job import Inputs
 
 @contextlib.contextmanager
 def here(inputs: Inputs) -> Iterator[Inputs]:
-    """``inputs`` with all files on this machine: what is fetched for it lies in a temporary folder and goes at the end.
+    """Fetch ``inputs``: yield them with all files on this machine: what is fetched for it lies in a temporary folder and goes at the end.
 
     Raises:
         InputError: a file cannot be fetched. Errors of the work inside name URLs, not copies.
@@ -60,6 +60,6 @@ def with_urls(text: str, urls: Mapping[str, str]) -> str:
 
 
 def unpacked_size(inputs: Inputs) -> int:
-    """Bytes of the rank's files once unpacked, as far as that can be told without fetching them."""
+    """Return the bytes of the rank's files once unpacked, as far as that is known without fetching them."""
     behind = [(path, inputs.remote_of(path)) for path in inputs.files]
     return sum(unpacked_bytes(path, None if remote is None else remote.size_bytes) for path, remote in behind)

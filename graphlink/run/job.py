@@ -26,8 +26,8 @@ from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
 from graphlink.graph import write_et as chakra
-from graphlink.graph.check import ERROR, Finding, check
-from graphlink.graph.critical import CriticalPath, ShareNs
+from graphlink.graph.check import ERROR, Violation, check
+from graphlink.graph.critical import CriticalChain, ShareNs
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.path_file import explain
@@ -47,11 +47,11 @@ from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import svg as pipeline_svg
 from graphlink.pipeline.analyse import analyse, rank_pipeline
 from graphlink.pipeline.notes import columns as pipeline_columns
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import RunPipeline
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.stagerun import Staged, stage_run
 from graphlink.ranks import group_ids as groups
-from graphlink.ranks.records import Clock
+from graphlink.ranks.records import AlignedClock
 from graphlink.ranks.summary import Run as RunSummary
 from graphlink.read.host import read_host
 from graphlink.read.kineto import read_kineto
@@ -71,7 +71,7 @@ log: Final = logging.getLogger("graphlink")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Prepared(Short):
+class PreparedRank(Short):
     """The graph of a rank, with all that its files are written from."""
 
     inputs: Inputs
@@ -95,7 +95,7 @@ class RunResult(Short):
     """
 
     ranks: tuple[summary.Rank, ...]
-    pipeline: Pipeline | None
+    pipeline: RunPipeline | None
     files: tuple[str, ...]
     run: RunSummary | None = None
     warnings: tuple[str, ...] = ()
@@ -111,8 +111,8 @@ def run_rank(inputs: Inputs, options: Options, folder: Path) -> RunResult:
     return RunResult((entry,), pipeline, (*files, *write_common(ids, pipeline, options, folder)))
 
 
-def write_common(ids: Mapping[int, groups.GroupIds], pipeline: Pipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
-    """Write what the ranks of a run have in common beside the summary: communicators, timeline, pipeline. Return the names of the files.
+def write_common(ids: Mapping[int, groups.GroupIds], pipeline: RunPipeline | None, options: Options, folder: Path) -> tuple[str, ...]:
+    """Write what the ranks of a run have in common besides the summary: communicators, timeline, pipeline. Return the names of the files.
 
     ``ids``: of each rank those of its communicators; without any there is no ``comm_group.json``.
     """
@@ -125,8 +125,8 @@ def write_common(ids: Mapping[int, groups.GroupIds], pipeline: Pipeline | None, 
     return (*files, *write_pipeline(pipeline, folder))
 
 
-def write_pipeline(pipeline: Pipeline | None, folder: Path) -> tuple[str, ...]:
-    """``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
+def write_pipeline(pipeline: RunPipeline | None, folder: Path) -> tuple[str, ...]:
+    """Write ``bubbles.json`` and ``pipeline.svg``; their names. Nothing where the run is no pipeline."""
     if pipeline is None:
         return ()
     log.info("writing the pipeline")
@@ -190,7 +190,7 @@ def link_rank(inputs: Inputs, step: str = "all", *, keep_json: bool = False, len
 
 
 @gc_paused()
-def prepare(inputs: Inputs, options: Options) -> Prepared:
+def prepare(inputs: Inputs, options: Options) -> PreparedRank:
     """Read and link one rank and build its graph.
 
     Raises:
@@ -226,11 +226,13 @@ def prepare(inputs: Inputs, options: Options) -> Prepared:
         *(f"check: {finding}" for finding in findings),
         *_rank_warnings(inputs, rank, trace.rank),
     )
-    return Prepared(inputs, rank, read.world_size(rank), linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings)))
+    return PreparedRank(
+        inputs, rank, read.world_size(rank), linked, comm, built, plan, staged, files, folded, tuple(dict.fromkeys(warnings))
+    )
 
 
 @gc_paused()
-def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -> tuple[summary.Rank, tuple[str, ...]]:
+def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Path) -> tuple[summary.Rank, tuple[str, ...]]:
     """Write the files of a rank into ``folder``: its graph, its critical path, and with ``options.linked`` the merged trace.
 
     Return its entry of ``summary.json`` and the names of the files. Its part of the timeline is left there for ``timeline.join``.
@@ -284,7 +286,7 @@ def finish(prepared: Prepared, joined: Joined, options: Options, folder: Path) -
     return entry, tuple(files)
 
 
-def _feature_rows(prepared: Prepared, graph: Graph, gpu: GpuTime) -> list[Rows]:
+def _feature_rows(prepared: PreparedRank, graph: Graph, gpu: GpuTime) -> list[Rows]:
     """Return what the wings show of a rank on the timeline."""
     ended_ns = graph.epoch_ns + int(graph.end_ns.max(initial=0))
     channels = [] if prepared.nccl is None else [channel_rows(prepared.nccl, prepared.linked.trace.device, graph.epoch_ns, ended_ns)]
@@ -292,14 +294,14 @@ def _feature_rows(prepared: Prepared, graph: Graph, gpu: GpuTime) -> list[Rows]:
 
 
 def _without_waits(graph: Graph, joined: Joined) -> I64:
-    """Return what each node costs without its wait for other ranks (``--comm-time transfer``)."""
+    """Return the cost of each node without its wait for other ranks (``--comm-time transfer``)."""
     out, waits = graph.duration_ns.copy(), joined.wait_ns
     out[waits.node] = np.maximum(out[waits.node] - waits.value, 0)
     return out
 
 
-def _columns(graph: Graph, prepared: Prepared, joined: Joined) -> dict[str, Column]:
-    """Return what the wings know of nodes, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
+def _columns(graph: Graph, prepared: PreparedRank, joined: Joined) -> dict[str, Column]:
+    """Return the columns of the wings, in the order of the attributes: texts of NCCL, pipeline, waits, integers of NCCL."""
     of_nccl, pipeline = nccl_columns(graph, prepared.nccl), joined.pipeline
     out = {name: column for name, column in of_nccl.items() if column.texts}
     if pipeline is not None:
@@ -308,8 +310,8 @@ def _columns(graph: Graph, prepared: Prepared, joined: Joined) -> dict[str, Colu
     return {**out, "comm_wait_ns": joined.wait_ns, **of_nccl}
 
 
-def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
-    """Offset at the graph's epoch, and drift in ppb."""
+def _clock_of(graph: Graph, clock: AlignedClock | None) -> tuple[int, int]:
+    """Return the offset at the graph's epoch, and drift in ppb."""
     if clock is None:
         return 0, 0
     epoch = np.array([graph.epoch_ns], np.int64)
@@ -317,7 +319,7 @@ def _clock_of(graph: Graph, clock: Clock | None) -> tuple[int, int]:
 
 
 def trace_of(inputs: Inputs) -> Trace:
-    """What was recorded of the rank.
+    """Read what was recorded of the rank.
 
     Raises:
         InputError: the recording cannot be read.
@@ -337,7 +339,7 @@ def trace_of(inputs: Inputs) -> Trace:
     return trace if numbering is None else numbered(trace, numbering, inputs.place)
 
 
-def _refuse_errors(findings: tuple[Finding, ...], path: Path) -> None:
+def _refuse_errors(findings: tuple[Violation, ...], path: Path) -> None:
     broken = [str(f) for f in findings if f.grade == ERROR]
     if broken:
         raise GraphlinkError(
@@ -353,7 +355,7 @@ def rank_of(inputs: Inputs, recorded: int | None) -> int:
 
 
 def _refuse_world(inputs: Inputs, rank: int, world_size: int | None) -> None:
-    """What ``--rank`` says overrules what the recording says of its run, too."""
+    """Refuse a rank outside the recorded world; one given with ``--rank`` overrules the recording."""
     if world_size is not None and rank >= world_size and inputs.rank is None:
         raise InputError(f"is of rank {rank}, and it records {world_size:,} ranks", path=inputs.name, todo="give its rank with --rank")
 
@@ -363,7 +365,7 @@ def _rank_warnings(inputs: Inputs, rank: int, recorded: int | None) -> list[str]
     return [f"{who} says rank {other}; written as rank {rank}, as --rank says" for who, other in told if other not in (None, rank)][:1]
 
 
-def _recorded_inputs(prepared: Prepared) -> summary.Inputs:
+def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
     """Return where a rank came from."""
     inputs, trace, et = prepared.inputs, prepared.linked.trace, prepared.linked.et
     return summary.Inputs(
@@ -379,8 +381,8 @@ def _recorded_inputs(prepared: Prepared) -> summary.Inputs:
 
 
 def _entry(
-    prepared: Prepared,
-    critical: CriticalPath,
+    prepared: PreparedRank,
+    critical: CriticalChain,
     replayed_ns: int,
     standstill: Standstill,
     gpu: GpuTime,

@@ -65,7 +65,8 @@ def link(
     """Link the recordings of a run, as ``graphlink link`` does, and open what was written.
 
     Args:
-        recordings: Folders, files, or patterns of them, told by content and paired by rank; or one ``Recordings``, which names each kind.
+        recordings: Folders, files, or patterns of them, recognised by content and paired by rank; or one ``Recordings``, which names each
+            kind.
         options: What shapes graphs and files.
         out: The output folder; without one a temporary folder, which goes when the run object does.
         force: Replace the files that the summary of an earlier run in ``out`` lists, and no others.
@@ -106,7 +107,7 @@ class Run:
     """Answer questions about a linked run from the files in its folder.
 
     Tables are pandas data frames, new ones at every call: of ``rank``, or without it of all ranks one after the other; their first column
-    is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the rank, where nothing else is said.
+    is ``rank``. Units are in the names of columns; times are int64 ns since the first node of the rank, where nothing else is stated.
 
     Attributes:
         folder: Where the files are.
@@ -141,7 +142,7 @@ class Run:
         return html_table(f"{self!r}{more}", head, rows)
 
     def graph(self, rank: int | None = None) -> ChakraFile:
-        """Return the graph of a rank (of the only one without ``rank``): numpy columns with one entry a node, dependencies as CSR.
+        """Return the graph of a rank (of the only one without ``rank``): numpy columns with one entry per node, dependencies as CSR.
 
         Raises:
             InputError: its file cannot be read.
@@ -152,19 +153,19 @@ class Run:
         return self._read(self._graph_files(rank)[self._chosen(rank)[0]])
 
     def nodes(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a node: id, name, work, type, thread or stream, and its times in ns."""
+        """Return one row per node: id, name, work, type, thread or stream, and its times in ns."""
         return self._of_graphs(rank, tables.nodes)
 
     def edges(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a dependency: the ids ``source`` and ``target``, and its ``kind``."""
+        """Return one row per dependency: the ids ``source`` and ``target``, and its ``kind``."""
         return self._of_graphs(rank, tables.edges)
 
     def ops(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a host op (and part of one): times in ns, its caller and how many device ops it launches."""
+        """Return one row per host op (and part of one): times in ns, its caller and how many device ops it launches."""
         return self._of_graphs(rank, tables.ops)
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a device op (kernel, communication, copy): device, stream, times in ns, and the op that launched it."""
+        """Return one row per device op (kernel, communication, copy): device, stream, times in ns, and the op that launched it."""
         return self._of_graphs(rank, tables.kernels)
 
     def syncs(self, rank: int | None = None) -> pd.DataFrame:
@@ -172,21 +173,21 @@ class Run:
         return self._of_graphs(rank, tables.syncs)
 
     def collectives(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a collective, send or receive: bytes, group, times in ns, and the bandwidth of its group and type in bytes/s."""
+        """Return one row per collective, send or receive: bytes, group, times in ns, and the bandwidth of its group and type in bytes/s."""
         groups = load_groups(self.folder)
         return self._of_graphs(rank, lambda file: tables.collectives(file, groups, self.summary))
 
     def idle(self, rank: int | None = None) -> pd.DataFrame:
-        """Return one row a piece of idle time in the graph: host gap, device delay, start delay or host wait (``cause``), in ns."""
+        """Return one row per piece of idle time in the graph: host gap, device delay, start delay or host wait (``cause``), in ns."""
         return self._of_graphs(rank, tables.idle)
 
     def bubbles(self) -> pd.DataFrame:
-        """Return one row an idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
+        """Return one row per idle interval of a pipeline, on the run's clock in ns, with its cause; no row where no pipeline was found."""
         file = self.folder / bubbles.NAME
         return tables.bubbles(bubbles.load(file).idle if self.summary.pipeline else ())
 
     def critical_path(self, rank: int | None = None, *, across: bool = False) -> pd.DataFrame:
-        """Return one row a node of the critical path of each rank, first node first: its share, what held it back, what it costs in ns.
+        """Return one row per node of the critical path of each rank, first node first: its share, what delayed it, what it costs in ns.
 
         ``across``: the one path over all ranks, which waited for each other; ``rank`` is that of each node then.
 

@@ -36,7 +36,7 @@ log: Final = logging.getLogger("graphlink")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was published, and the exit status of the command. ``earlier``: by an earlier run, and nothing was left to do."""
+    """The files that were published, and the exit status of the command. ``earlier``: by an earlier run, and nothing was left to do."""
 
     summary: summary.Summary
     status: int = 0
@@ -72,7 +72,7 @@ def linked(
 def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, strict: bool, same_run: bool) -> Iterator[Made]:
     """Join the ranks whose jobs ``leave_jobs`` left, and publish their files. What is raised inside takes them back.
 
-    Of ``joining`` only what joining looks at counts: all else is that of the jobs.
+    Of ``joining`` only what joining reads counts: all else is that of the jobs.
 
     Raises:
         GraphlinkError: there are none, or as the stages do; nothing is published then.
@@ -96,7 +96,7 @@ def joined(joining: job.Options, runs_on: RunsOn, folder: str, *, force: bool, s
 
 @contextlib.contextmanager
 def _saying_what_is_kept(out: Out) -> Iterator[None]:
-    """Errors say that what is done of several ranks stays."""
+    """Add to errors that what is done of several ranks stays."""
     try:
         yield
     except (InputError, OutputError) as problem:
@@ -120,7 +120,7 @@ def leave_jobs(recordings: Recordings, options: job.Options, runs_on: RunsOn, fo
 
 
 def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: RunsOn) -> summary.Summary | None:
-    """What an earlier run of these recordings with these options wrote, if it was killed after all was done.
+    """Return the result that an earlier run of these recordings with these options wrote, if it was killed after all was done.
 
     Of recordings of this machine that are newer than outputs on this machine it is another run.
     """
@@ -140,7 +140,7 @@ def _files_of(rank: summary.Rank) -> frozenset[str]:
 
 
 def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
-    """Whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
+    """Tell whether a recording was written, or put where it is, after ``published``; False where one of them is behind a URL."""
     local = [path for one in inputs for path in one.files if one.remote_of(path) is None]
     if not published.is_file() or not local:
         return False
@@ -149,7 +149,7 @@ def _changed_since(published: Path, inputs: Sequence[job.Inputs]) -> bool:
 
 
 def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
-    """Ranks of the run without a job, in words.
+    """Describe the ranks of the run without a job, in words.
 
     Raises:
         InputError: there are some, and it is ``strict``.

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.ranks.records import Clocks, RankComms
+from graphlink.ranks.records import AlignedClocks, RankComms
 from graphlink.run.state import Manifest
 
 APART_NS: Final = 600 * 10**9
@@ -20,13 +21,14 @@ _Recording = TypeVar("_Recording")
 
 
 def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> InputError | None:
-    """Return what to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own clocks."""
+    """Return the error to raise where recordings differ in number of ranks or job, or began more than 10 minutes apart on their own
+    clocks."""
     labels = (
         ("the number of ranks", [f"{one.recorded_world_size:,}" if one.recorded_world_size else None for one in jobs]),
         ("the job", [one.job for one in jobs]),
     )
-    for how, ones, others in differences(jobs, labels):
-        return _error(ones[0], others[0], how)
+    for found in differences(jobs, labels):
+        return _error(found.ones[0], found.others[0], found.how)
     there = [k for k, rank in enumerate(ranks) if rank.ended_ns > rank.began_ns]
     first, last = (end(there, key=lambda k: ranks[k].began_ns, default=0) for end in (min, max))
     apart_ns = ranks[last].began_ns - ranks[first].began_ns
@@ -35,10 +37,17 @@ def of_other_runs(jobs: Sequence[Manifest], ranks: Sequence[RankComms]) -> Input
     return None
 
 
-def differences(
-    recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]
-) -> Iterator[tuple[str, list[_Recording], list[_Recording]]]:
-    """Yield how recordings differ in what is the same in all of a run, and those that have each of the two commonest labels.
+@dataclass(frozen=True, slots=True)
+class Difference(Generic[_Recording]):
+    """How recordings differ, in words, and those that have each of the two commonest labels."""
+
+    how: str
+    ones: list[_Recording]
+    others: list[_Recording]
+
+
+def differences(recordings: Sequence[_Recording], labels: Iterable[tuple[str, Sequence[str | None]]]) -> Iterator[Difference[_Recording]]:
+    """Yield how recordings differ in what is the same in all of a run.
 
     ``labels``: what may differ, in words, and what each recording has there, None or empty where that is not known.
     """
@@ -49,11 +58,11 @@ def differences(
                 sets[label].append(one)
         if len(sets) > 1:
             (label, ones), (other, others) = sorted(sets.items(), key=lambda item: -len(item[1]))[:2]
-            yield f"they differ by {what}, {label} and {other}", ones, others
+            yield Difference(f"they differ by {what}, {label} and {other}", ones, others)
 
 
-def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: Clocks) -> InputError | None:
-    """Return what to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
+def of_other_times(jobs: Sequence[Manifest], ranks: Sequence[RankComms], clocks: AlignedClocks) -> InputError | None:
+    """Return the error to raise where some recordings ended before all others began, on the run's clock where something ties them to it."""
     clock_of = {clock.rank: clock for clock in clocks.clocks}
     times = np.array([(rank.began_ns, rank.ended_ns) for rank in ranks], np.int64)
     for at, rank in zip(times, ranks, strict=True):

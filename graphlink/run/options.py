@@ -1,4 +1,4 @@
-"""What the job is given: the recordings of a run, the files of a rank, and what shapes its graph."""
+"""The input of a job: the recordings of a run, the files of a rank, and what shapes its graph."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Recordings(Short):
     """Name the recordings that a run is linked from: files, patterns that match files, and of Kineto, ET and NCCL also URLs.
 
     Attributes:
-        folders: Folders and files, or patterns that match them: recordings told by content and paired by rank; not beside ``kineto``,
-            ``et`` or ``nsys``.
+        folders: Folders and files, or patterns that match them: recordings recognised by content and paired by rank; not together with
+            ``kineto``, ``et`` or ``nsys``.
         kineto: Kineto traces.
         et: Execution traces, paired with them by rank.
         nsys: nsys exports (sqlite), instead of Kineto traces.
-        nccl: Side files of NCCL or the Flight Recorder, or folders of them, beside Kineto traces.
+        nccl: Side files of NCCL or the Flight Recorder, or folders of them, together with Kineto traces.
         paddle_logs: A folder of Paddle's worker logs, instead of all else: bubbles only.
         rank: The rank of a single pair, whatever it says.
         strict: A rank or a partner that is missing is an error, not a warning.
@@ -84,7 +84,7 @@ class Recordings(Short):
 
     @property
     def several(self) -> bool:
-        """Whether more than one pair may be meant."""
+        """Tell whether more than one pair may be meant."""
         names = self.folders or self.kineto
         return len(names) > 1 or any(glob.has_magic(name) or Path(name).is_dir() for name in names)
 
@@ -133,25 +133,28 @@ class Inputs(Short):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them."""
+        """Return all files."""
         return (*(path for path in (self.kineto, self.et, self.nsys) if path is not None), *self.nccl)
 
     @property
     def recording(self) -> Path:
+        """Return the Kineto trace or the nsys export of the rank."""
         path = self.kineto or self.nsys
         assert path is not None, "a rank has a recording"
         return path
 
     @property
     def name(self) -> str:
-        """Of the recording, as the user knows it."""
+        """Return the name of the recording, as the user knows it."""
         return self.name_of(self.recording)
 
     def name_of(self, path: Path) -> str:
+        """Return the name of a file as the user knows it: its URL, where it is a copy."""
         found = self.remote_of(path)
         return str(path) if found is None else found.name
 
     def remote_of(self, path: Path) -> FileState | None:
+        """Return the state of the remote file that ``path`` is a copy of; None where it is no copy."""
         return next((remote for local, remote in self.remote if local == path), None)
 
 
@@ -209,5 +212,5 @@ class Options(Short):
 
     @property
     def build(self) -> BuildOptions:
-        """Those that shape dependencies."""
+        """Return the options that shape dependencies."""
         return BuildOptions(sync=self.sync, gap_ns=self.gap_ns, hta_limit=self.hta_limit)

@@ -1,4 +1,4 @@
-"""Where the outputs of a run go, and the jobs of its ranks until then: a folder of this machine, or one behind a URL.
+"""The place of the outputs of a run, and of the jobs of its ranks until then: a folder of this machine, or one behind a URL.
 
 Behind a URL nothing can be renamed as a whole: what is put last says that the rest is there.
 """
@@ -82,7 +82,7 @@ class LocalOut:
 
     @contextlib.contextmanager
     def place(self, name: str, last: str) -> Iterator[Path]:
-        """Give a folder to fill, and put it in place of an older one."""
+        """Yield a folder to fill, and put it in place of an older one."""
         with publish.naming(self.folder):
             beside = self._beside()
         try:
@@ -94,7 +94,7 @@ class LocalOut:
             raise
 
     def _put(self, beside: Path, folder: Path) -> None:
-        """In place of what is there, also of what another job of the same rank puts there meanwhile: the last one stays."""
+        """Put the folder in place of what is there, also of what another job of the same rank puts there meanwhile: the last one stays."""
         for left in reversed(range(_TRIES)):
             with contextlib.suppress(FileNotFoundError):
                 if folder.exists():
@@ -108,7 +108,7 @@ class LocalOut:
                 return
 
     def _remove(self, folder: Path) -> None:
-        """A kill on the way leaves it as it was or gone, never with some of its files."""
+        """Remove a folder: a kill on the way leaves it as it was or gone, never with some of its files."""
         aside = self._beside()
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -173,7 +173,7 @@ class RemoteOut:
         return files.is_folder(self.url)
 
     def names(self, last: str) -> list[str]:
-        return [url.split("/")[-2] for url in files.listing(f"{self.url}/*/{last}")]
+        return [one.name.split("/")[-2] for one in files.found(f"{self.url}/*/{last}")]
 
     def where(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -210,7 +210,7 @@ class RemoteOut:
         files.remove_folder(self.hidden)
 
     def clear_unfinished(self) -> None:
-        """What a killed job left does not count, and the next job of that rank removes it."""
+        """Remove what a killed job left: it does not count."""
 
 
 class RemotePublication:
@@ -256,7 +256,7 @@ class RemotePublication:
                 files.remove([journal])
 
     def publish(self) -> None:
-        """Put every file from beside; files of earlier runs are overwritten or removed."""
+        """Put every file from the temporary folder; files of earlier runs are overwritten or removed."""
         names = sorted(p.name for p in self.beside.iterdir() if p.is_file())
         there = set(_names(self.url))
         publish.refuse_foreign([name for name in names if name in there], self._old, self.url)
@@ -274,12 +274,13 @@ class RemotePublication:
 
 
 def _names(url: str) -> list[str]:
-    """Of the files in a folder; none where there is no such folder."""
-    return [inner.rpartition("/")[2] for inner in files.listing(url)] if files.is_folder(url) else []
+    """Return the names of the files in a folder; none where there is no such folder."""
+    return [one.name.rpartition("/")[2] for one in files.found(url)] if files.is_folder(url) else []
 
 
 Out = LocalOut | RemoteOut
 
 
 def out_of(name: str) -> Out:
+    """Return the output folder of that name: of this machine, or behind a URL."""
     return RemoteOut(name.rstrip("/")) if files.is_url(name) else LocalOut(Path(name))

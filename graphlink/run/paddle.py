@@ -12,14 +12,14 @@ from graphlink.link.steps import parse_steps
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.paddle.logs import read_paddle
 from graphlink.pipeline.paddle.runs import stage_runs
-from graphlink.pipeline.records import Pipeline
+from graphlink.pipeline.records import RunPipeline
 from graphlink.run.job import RunResult, write_pipeline
 
 log: Final = logging.getLogger("graphlink")
 
 
 def run_paddle(logs: Path, step: str, folder: Path) -> RunResult:
-    """Writes what the worker logs in ``logs`` say of the pipeline into ``folder``.
+    """Write what the worker logs in ``logs`` say of the pipeline into ``folder``.
 
     Raises:
         InputError: as ``read_paddle`` and ``stage_runs`` do, or the workers have no step in common.
@@ -30,8 +30,8 @@ def run_paddle(logs: Path, step: str, folder: Path) -> RunResult:
     return RunResult((), pipeline, write_pipeline(pipeline, folder))
 
 
-def pipeline_of(logs: Path, step: str = "all") -> Pipeline:
-    """The pipeline of a folder of worker logs; warnings of the folder stand before those of the analysis."""
+def pipeline_of(logs: Path, step: str = "all") -> RunPipeline:
+    """Return the pipeline of a folder of worker logs; warnings of the folder stand before those of the analysis."""
     steps = parse_steps(step)
     log.info("reading %s", logs)
     read = read_paddle(logs)

@@ -26,7 +26,7 @@ from graphlink.replay.across import encode as encode_across
 from graphlink.replay.folder import load
 from graphlink.run import job, state
 from graphlink.run.fetch import here, unpacked_size
-from graphlink.run.job import Prepared, RunResult
+from graphlink.run.job import PreparedRank, RunResult
 from graphlink.run.join import cut_short, join
 from graphlink.run.one_run import of_other_runs, of_other_times
 from graphlink.run.out import Out, out_of
@@ -47,7 +47,7 @@ class SomeRanksFailed(GraphlinkError):
 
 @contextlib.contextmanager
 def _fitting(path: object, *, earlier: bool) -> Iterator[None]:
-    """Turns what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
+    """Turn what is stumbled over in the state of ``earlier`` commands, which anybody may have made, into an InputError."""
     try:
         yield
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as problem:
@@ -62,7 +62,7 @@ def rank_jobs(
 ) -> list[Stored | GraphlinkError]:
     """Do the work on each rank until the others must be known; with ``resume`` only where an earlier command has not done it."""
     default = job.Options()
-    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining looks at
+    options = replace(options, comm_time=default.comm_time, keep_unmatched=default.keep_unmatched)  # which only joining reads
     place = out_of(out)
     place.clear_unfinished()
     earlier = at_once(lambda one: state.found(place, one, options), inputs) if resume else []
@@ -160,14 +160,14 @@ def _finish(task: tuple[Stored, job.Joined], options: job.Options, out: str) -> 
         return there
     name = f"{stored.key}/{state.FINISHED}"
     with _fitting(place.where(stored.key), earlier=stored.earlier), place.place(name, state.RESULT) as folder:
-        entry, files = job.finish(state.load(place, stored.key, Prepared), joined, options, folder)
+        entry, files = job.finish(state.load(place, stored.key, PreparedRank), joined, options, folder)
         result = Result(joined=made_with, rank=entry, files=list(files))
         publish.write(folder / state.RESULT, msgspec.json.encode(result))
     return result
 
 
 def options_of(stored: Sequence[Stored], joining: job.Options) -> job.Options:
-    """The options of jobs that are to be joined, with those of ``joining`` that only joining looks at.
+    """Return the options of jobs that are to be joined, with those of ``joining`` that only joining reads.
 
     Raises:
         InputError: the jobs were not all done with the same.
@@ -190,7 +190,7 @@ def good(
     """Return the results; where some failed, those of the others only if it is ``partial``. ``kept``: where these are kept.
 
     Raises:
-        SomeRanksFailed, InputError: some or all have none; the first failure is told.
+        SomeRanksFailed, InputError: some or all have none; the first failure is reported.
     """
     good = [one for one in outcomes if not isinstance(one, GraphlinkError)]
     failed = [one.text() for one in outcomes if isinstance(one, GraphlinkError)]

@@ -45,7 +45,7 @@ FILES: Final[dict[str, Any]] = {
 
 
 def schemas() -> dict[str, bytes]:
-    """Text of each schema file by name."""
+    """Return the text of each schema file by name."""
     out = {}
     for name, kind in FILES.items():
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_dedented(msgspec.json.schema(kind))}
@@ -54,7 +54,7 @@ def schemas() -> dict[str, bytes]:
 
 
 def _dedented(schema: Any) -> Any:
-    """Python 3.13 takes the indent off docstrings, which become descriptions; earlier ones do not."""
+    """Dedent descriptions: Python 3.13 takes the indent off docstrings, which become descriptions; earlier ones do not."""
     if isinstance(schema, list):
         return [_dedented(part) for part in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""What jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder a rank.
+"""The state that jobs of single ranks leave for the one that joins them: ``DIR/.graphlink/ranks/<key>/``, a folder per rank.
 
 A folder counts when it is whole (``out.Store``), so a job that is killed leaves nothing that could be taken for a result. ``<key>``
 is made of the names of the rank's recordings: the same command finds again what it did before. The records in it are files of ``codec``,
@@ -24,7 +24,7 @@ from graphlink.read.heads import at_once
 from graphlink.report import summary
 from graphlink.run import codec
 from graphlink.run.fetch import unpacked_size
-from graphlink.run.job import Inputs, Options, Prepared
+from graphlink.run.job import Inputs, Options, PreparedRank
 from graphlink.run.out import Out
 from graphlink.version import __version__
 
@@ -35,7 +35,7 @@ RESULT: Final = "result.json"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a finished job of one rank says of itself."""
+    """The record that a finished job of one rank leaves of itself."""
 
     graphlink: str = __version__
     rank: int
@@ -45,11 +45,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int  # of the recordings
     recordings: Annotated[list[FileState], msgspec.Meta(min_length=1)]
     options: Options
-    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks told
+    members: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of communicators, as the side files of all ranks recorded them
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a rank that were written with what joining said, which ``joined`` tells by its digest."""
+    """The files of a rank that were written with the result of joining, which ``joined`` recognises by its digest."""
 
     joined: str
     rank: summary.Rank
@@ -76,13 +76,13 @@ class Stored:
 
     @property
     def name(self) -> str:
-        """Of its recording."""
+        """Return the name of its recording."""
         return self.manifest.recordings[0].name
 
 
-_FILES: Final[dict[type, str]] = {Prepared: "prepared.columns", RankRows: "rows.columns"}
+_FILES: Final[dict[type, str]] = {PreparedRank: "prepared.columns", RankRows: "rows.columns"}
 _Told = TypeVar("_Told", Manifest, Result)
-_Record = TypeVar("_Record", Prepared, RankRows)
+_Record = TypeVar("_Record", PreparedRank, RankRows)
 
 
 def key(inputs: Inputs) -> str:
@@ -93,7 +93,7 @@ def key(inputs: Inputs) -> str:
 
 
 def found(out: Out, inputs: Inputs, options: Options) -> Stored | None:
-    """Return what an earlier job made of the same recordings with the same options, by the same version."""
+    """Find the result of an earlier job on the same recordings with the same options, by the same version."""
     stored = _stored(out, key(inputs))
     if stored is None:
         return None
@@ -121,7 +121,7 @@ def all_found(out: Out) -> list[Stored]:
     return done
 
 
-def save(out: Out, inputs: Inputs, options: Options, prepared: Prepared, rows: RankRows) -> Stored:
+def save(out: Out, inputs: Inputs, options: Options, prepared: PreparedRank, rows: RankRows) -> Stored:
     """Keep the work on a rank, in place of what an earlier job left of it.
 
     Raises:
@@ -171,6 +171,7 @@ def _stored(out: Out, of: str) -> Stored | None:
 
 
 def recordings(inputs: Inputs) -> list[FileState]:
+    """Return name, size and time of change of the files of a rank."""
     out = []
     for path in inputs.files:
         state = inputs.remote_of(path)
@@ -187,7 +188,7 @@ def _name(inputs: Inputs, path: Path) -> str:
 
 
 def digest(*records: object) -> str:
-    """Of records, alike in every process."""
+    """Return a digest of records, alike in every process."""
     made = hashlib.sha256()
     for record in records:
         codec.dump(record, made.update)

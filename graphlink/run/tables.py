@@ -1,4 +1,4 @@
-"""What the files of a run hold, as pandas tables: one row a node, edge, wait or interval, times in ns. The only place that makes any.
+"""The files of a run as pandas tables: one row per node, edge, wait or interval, times in ns. The only place that makes any.
 
 Times are since the first node of the rank (``graph(rank).metadata.epoch_ns``), but where a table says otherwise. Integers that a row does
 not have are missing (``Int64``), never -1. Every table is linear in what the file holds.
@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import UNSET
 
 from graphlink.errors import bad_value
-from graphlink.graph.chakra import NO_GROUP, ChakraFile, Has, NodeType
+from graphlink.graph.chakra import NO_GROUP, ChakraFile, NodeType
 from graphlink.graph.path_file import PathFile
 from graphlink.graph.write_et import KINDS, type_name
 from graphlink.link.commtypes import CollectiveType
@@ -36,7 +36,7 @@ GAINS: Final = ("families", "ops", "sync_points", "shares")
 
 
 def nodes(file: ChakraFile) -> pd.DataFrame:
-    """Return one row a node of a graph, in its order."""
+    """Return one row per node of a graph, in its order."""
     everything = np.ones(len(file.id), np.bool_)
     plain = (*_TIMES, "cost_ns", "self_ns", "wait_ns", *_DELAYS)
     type_of = {code: type_name(code) for code in np.unique(file.type).tolist()}
@@ -52,13 +52,13 @@ def nodes(file: ChakraFile) -> pd.DataFrame:
 
 
 def edges(file: ChakraFile) -> pd.DataFrame:
-    """Return one row a dependency (``data_deps``): ids of its ends, and its kind."""
+    """Return one row per dependency (``data_deps``): ids of its ends, and its kind."""
     target = np.repeat(np.arange(len(file.id)), np.diff(file.data.first))
     return frame({"source": _ids(file, file.data.source), "target": _ids(file, target), "kind": _KINDS[file.data.kind]})
 
 
 def ops(file: ChakraFile) -> pd.DataFrame:
-    """Return one row a host node that is work: an op, or a part or call of one, with the number of device nodes that it launches."""
+    """Return one row per host node that is work: an op, or a part or call of one, with the number of device nodes that it launches."""
     mine = works_of(file) == Work.HOST
     launches = np.bincount(file.data.source[file.data.kind == EdgeKind.LAUNCH], minlength=len(file.id))
     return frame(
@@ -73,7 +73,7 @@ def ops(file: ChakraFile) -> pd.DataFrame:
 
 
 def kernels(file: ChakraFile) -> pd.DataFrame:
-    """Return one row an op of a device: kernel, communication or copy (``work``), with the op that launched it."""
+    """Return one row per op of a device: kernel, communication or copy (``work``), with the op that launched it."""
     mine = np.isin(works_of(file), (Work.KERNEL, Work.COMM, Work.COPY)) & ~file.host & (file.device >= 0)  # gloo's are on none
     caller = _caller_positions(file)
     op_name = np.array([None, *file.strings], object)[np.where(caller == NOWHERE, 0, file.name[caller] + 1)]
@@ -110,7 +110,7 @@ def syncs(file: ChakraFile) -> pd.DataFrame:
 
 
 def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Summary) -> pd.DataFrame:
-    """Return one row a communication node, with what the ranks of the run together say of its group and type.
+    """Return one row per communication node, with what the ranks of the run together say of its group and type.
 
     ``algorithm_bytes_per_s``, ``bus_bytes_per_s``: of all meetings of the group and type, missing where no figure is known (a rank alone).
     """
@@ -130,7 +130,7 @@ def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Su
         {
             **_named(file, mine),
             "type": np.array(types, object),
-            "size_bytes": _known(file.comm_size[mine], (file.has[mine] & np.uint32(Has.COMM_SIZE)) != 0),
+            "size_bytes": _known(file.comm_size[mine], file.says("comm_size")[mine]),
             "group": _known(group, group > NO_GROUP),
             "ranks": members,
             **_places(file, mine, ("comm_src", "comm_dst", "comm_tag", "stream")),
@@ -142,10 +142,10 @@ def collectives(file: ChakraFile, groups: Mapping[int, Sequence[int]], whole: Su
 
 
 def idle(file: ChakraFile) -> pd.DataFrame:
-    """Return one row a piece of idle time that the graph holds: ``idle_ns`` at a node that starts at ``start_ns``, by ``cause``.
+    """Return one row per piece of idle time that the graph holds: ``idle_ns`` at a node that starts at ``start_ns``, by ``cause``.
 
     Causes: ``host_gap`` and ``device_delay`` (nodes: nothing explains them), ``start_delay`` (before a device op), ``host_wait`` (a host op
-    blocked in synchronisation). Pieces of several threads and streams lie beside each other.
+    blocked in synchronisation). Pieces of several threads and streams lie next to each other.
     """
     work = works_of(file)
     causes = {
@@ -172,7 +172,7 @@ def idle(file: ChakraFile) -> pd.DataFrame:
 
 
 def bubbles(found: Iterable[IdleEntry]) -> pd.DataFrame:
-    """Return one row an idle interval of a pipeline, on the run's clock, with its cause and evidence."""
+    """Return one row per idle interval of a pipeline, on the run's clock, with its cause and evidence."""
     rows = list(found)
     start, end = (np.array([getattr(row, name) for row in rows], np.int64) for name in _TIMES[:2])
     step = np.array([NOWHERE if row.step is UNSET else row.step for row in rows], np.int64)
@@ -189,7 +189,7 @@ def bubbles(found: Iterable[IdleEntry]) -> pd.DataFrame:
 
 
 def critical_path(file: PathFile) -> pd.DataFrame:
-    """Return one row a node of the critical path of a rank, first node first; ``cost_ns`` sums up to its length."""
+    """Return one row per node of the critical path of a rank, first node first; ``cost_ns`` sums up to its length."""
     at = file.nodes
     return frame(
         {
@@ -203,7 +203,7 @@ def critical_path(file: PathFile) -> pd.DataFrame:
 
 
 def critical_across(found: CriticalAcross) -> pd.DataFrame:
-    """Return one row a node of the path over all ranks, first node first; times of the replay, on the run's clock from ``origin_ns``."""
+    """Return one row per node of the path over all ranks, first node first; times of the replay, on the run's clock from ``origin_ns``."""
     at = found.nodes
     other = np.array([NOWHERE if rank is None else rank for rank in at.other_rank], np.int64)
     return frame(
@@ -219,7 +219,7 @@ def critical_across(found: CriticalAcross) -> pd.DataFrame:
 
 
 def gains(file: PathFile, of: str) -> pd.DataFrame:
-    """Return one row a thing of sort ``of`` (one of ``GAINS``), largest gain first: how much earlier the rank would end without its time.
+    """Return one row per thing of sort ``of`` (one of ``GAINS``), largest gain first: how much earlier the rank would end without its time.
 
     Raises:
         UsageError: there is no such sort.
@@ -257,18 +257,16 @@ def of_ranks(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _known(values: I64, known: Bool) -> Any:
-    """A column of integers of which some are missing."""
+    """Return a column of integers of which some are missing."""
     import pandas as pd
 
     return pd.arrays.IntegerArray(np.where(known, values, 0).astype(np.int64), ~known)
 
 
 def _places(file: ChakraFile, mine: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
+    """Encode columns of numbers from 0 that some nodes have; -1 stands for none in a file."""
     columns = {name: getattr(file, name)[mine] for name in names}
-    return {
-        name: _known(column, ((file.has[mine] & np.uint32(Has[name.upper()])) != 0) & (column >= 0)) for name, column in columns.items()
-    }
+    return {name: _known(column, file.says(name)[mine] & (column >= 0)) for name, column in columns.items()}
 
 
 def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
@@ -276,8 +274,7 @@ def _named(file: ChakraFile, mine: Bool) -> dict[str, Any]:
 
 
 def _ids(file: ChakraFile, node: Any) -> I64:
-    ids: I64 = file.id[node].astype(np.int64)
-    return ids
+    return np.asarray(file.id[node].astype(np.int64))
 
 
 def _texts(file: ChakraFile, node: Any) -> Any:
@@ -289,7 +286,7 @@ def _coded(codes: Sequence[int | None], table: Sequence[str]) -> Any:
 
 
 def _caller_positions(file: ChakraFile) -> I64:
-    """Of each node the position of the first of its ``ctrl_deps``, ``NOWHERE`` without any."""
+    """Return for each node the position of the first of its ``ctrl_deps``, ``NOWHERE`` without any."""
     first, count = file.ctrl.first[:-1], np.diff(file.ctrl.first)
     out = np.full(len(file.id), NOWHERE, np.int64)
     out[count > 0] = file.ctrl.source[first[count > 0]]
@@ -302,7 +299,7 @@ def _callers(file: ChakraFile) -> Any:
 
 
 def _call(file: ChakraFile, node: int, place: int) -> str | None:
-    """The names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
+    """Return the names of the calls of a ``sync`` edge: one for all of the node, or a list parallel to ``data_deps``."""
     calls = file.sync_call.get(node, ())
     if not calls:
         return None

@@ -59,7 +59,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """One entry a stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
+    """One entry per stretch: the call, host row or device node that it is ``of``; the unexplained part begins at ``start_ns``."""
 
     of: I64
     ns: I64
@@ -73,7 +73,7 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class Silences(Stretches):
-    """One entry a silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
+    """One entry per silence ``of`` the host row that ends it, NOWHERE where none begins there; times since the graph's epoch.
 
     ``ns`` is without ``python_ns``: silence in which nothing could have woken the thread, or its stack shows it running. ``start_ns``:
     where it begins.
@@ -84,7 +84,7 @@ class Silences(Stretches):
 
 
 def silences(graph: Graph, linked: Linked) -> Silences:
-    """All silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
+    """Find all silences of 100 us and more, from the start of the rank to a thread's last row. Cost: O(n log n).
 
     Rows are cpu_ops and calls, and the moments when annotations begin and end; on a thread without any op and call they last, as they are
     all that is known of it. What of a silence is in no node was sleep or a wait, so an
@@ -135,13 +135,13 @@ def usual_ns(group: I64 | I32, ns: I64, sample: Bool, default_ns: int, usual: Ca
 
 
 def _working(linked: Linked) -> I64:
-    """Threads that have ops or calls."""
+    """Find the threads that have ops or calls."""
     rows, calls = linked.trace.host, linked.trace.calls
     return np.unique(np.concatenate([rows.tid[~linked.crossing & ~rows.annotation], calls.tid]))
 
 
 def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
-    """When each thread that takes part in the graph did anything that a row shows.
+    """Find when each thread that takes part in the graph did anything that a row shows.
 
     Only begin and end count of a host row that is a ``mark`` or crosses others, and of a call that ``waits``: it wakes nobody meanwhile.
     """
@@ -163,7 +163,7 @@ def _active(graph: Graph, linked: Linked, mark: Bool, waits: Bool) -> Timeline:
 
 
 def _running(graph: Graph, linked: Linked, active: Timeline) -> Timeline:
-    """When the stack of each thread shows it running: frames, and rows, begin or end less than 100 us apart."""
+    """Find when the stack of each thread shows it running: frames, and rows, begin or end less than 100 us apart."""
     frames = linked.trace.frames
     if frames is None:
         none = np.zeros(0, np.int64)
@@ -190,7 +190,7 @@ def _between(active: Timeline) -> tuple[I64, I64, I64]:
 
 
 def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
-    """Until when another thread was last active before the end of each silence; at most its start where none was.
+    """Find when another thread was last active before the end of each silence; at most its start where none was.
 
     The thread itself did nothing inside its silence, so what is found there is another's.
     """
@@ -202,7 +202,7 @@ def _last_of_others(active: Timeline, start_ns: I64, end_ns: I64) -> I64:
 
 
 def _next_row(graph: Graph, linked: Linked, tid: I64, end_ns: I64) -> I64:
-    """The outermost host row of the thread that begins where each silence ends."""
+    """Find the outermost host row of the thread that begins where each silence ends."""
     rows = linked.trace.host
     row = Neighbours.of(rows.tid, rows.start_ns).since(tid, end_ns + graph.epoch_ns)
     return np.where(np.append(rows.start_ns, NOWHERE)[row] == end_ns + graph.epoch_ns, row, NOWHERE)

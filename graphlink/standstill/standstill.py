@@ -16,7 +16,7 @@ import numpy as np
 from graphlink.depend.build import Built
 from graphlink.depend.sleep import ASLEEP_NS
 from graphlink.depend.timeline import behind_rows
-from graphlink.graph.critical import CriticalPath
+from graphlink.graph.critical import CriticalChain
 from graphlink.link.call_roles import Role, role_of, roles
 from graphlink.model import I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind, SyncKind
 from graphlink.records import Short
@@ -68,12 +68,12 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
-    """What stood still on a rank (docs/standstill.md).
+    """The standstill of a rank (docs/standstill.md).
 
     ``calls``: time in calls that block, beyond what such a call takes with nothing to wait for. ``threads``: silence of 100 us or more
     between rows of a thread. ``python_ns``: silence in which nothing could have woken the thread, in neither figure. ``streams``:
     lateness of device ops after launch, latency and stream. ``largest``: the longest unexplained pieces, longest first, and launches that a
-    full queue held up.
+    full queue blocked.
     """
 
     calls: Stood
@@ -87,7 +87,7 @@ class Standstill(Short, msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class StoodStill:
     """``warnings`` tell of waits that rows name exactly and the graph has not, and of what is in no figure (``beside_ns``): launches that
-    a full queue held up, and silences inside ops that may be waits.
+    a full queue blocked, and silences inside ops that may be waits.
     """
 
     standstill: Standstill
@@ -99,8 +99,8 @@ def _stood(part: Stretches) -> Stood:
     return Stood(ns=int(part.ns.sum()), explained_ns=int(part.explained_ns.sum()))
 
 
-def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
-    """The standstill of a rank; ``path``: of the replay of the graph. Cost: O(n log n)."""
+def stood_still(built: Built, linked: Linked, path: CriticalChain) -> StoodStill:
+    """Measure the standstill of a rank; ``path``: of the replay of the graph. Cost: O(n log n)."""
     graph = built.graph
     began, ended = _device_times(graph, len(linked.device_call))
     pending = _pending_until(linked, ended) > linked.trace.calls.start_ns
@@ -122,7 +122,7 @@ def stood_still(built: Built, linked: Linked, path: CriticalPath) -> StoodStill:
 
 
 def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretches:
-    """Every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last row, are none.
+    """Measure every call that blocked, up to ``until_ns`` of each. Calls that only the profiler made, behind the last row, are none.
 
     With a kept wait that ended inside it, a call stood still until the last awaited op ended; of what it then took to return, what is
     beyond the usual stood still as well, and nothing explains it. Without one, it stood still beyond what such calls usually take.
@@ -152,21 +152,21 @@ def _calls(graph: Graph, linked: Linked, pending: Bool, until_ns: I64) -> Stretc
 
 
 def _pageable(linked: Linked) -> Bool:
-    """Calls that copied from or to pageable host memory, as far as the names of copies tell."""
+    """Mark the calls that copied from or to pageable host memory, as far as the names of copies tell."""
     trace, op = linked.trace, np.flatnonzero(linked.device_call != NOWHERE)
     named = np.fromiter(("Pageable" in s for s in trace.strings), np.bool_, len(trace.strings))
     return marked(len(trace.calls.start_ns), linked.device_call[op[named[trace.device.name[op]]]])
 
 
 def _device_times(graph: Graph, rows: int) -> tuple[I64, I64]:
-    """(start, end) of every device row on the clock that the graph has them on, since the epoch of the recording."""
+    """Return (start, end) of every device row on the clock that the graph has them on, since the epoch of the recording."""
     node = np.flatnonzero(graph.kind == NodeKind.DEVICE_OP)
     start_ns, end_ns = graph.start_ns[node] + graph.epoch_ns, graph.end_ns[node] + graph.epoch_ns
     return spread(rows, graph.row[node], start_ns, 0), spread(rows, graph.row[node], end_ns, 0)
 
 
 def _pending_until(linked: Linked, ended: I64) -> I64:
-    """For each call, when the last device op has ended that an earlier call launched; ops without a call came before all."""
+    """Return for each call when the last device op has ended that an earlier call launched; ops without a call came before all."""
     calls, launch = linked.trace.calls, linked.device_call
     least = np.iinfo(np.int64).min
     launched_ns = np.append(calls.start_ns, least)[launch]
@@ -176,7 +176,7 @@ def _pending_until(linked: Linked, ended: I64) -> I64:
 
 
 def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
-    """Until when each call can have stood still: its end, but of an asynchronous copy to the device until its own copy began, of one
+    """Return until when each call can have stood still: its end, but of an asynchronous copy to the device until its own copy began, of one
     to the host until its own copy ended.
 
     Between pageable memory and what the device copies stands a buffer of the driver's. The host fills it as the device copies, and
@@ -194,12 +194,12 @@ def _copying_from(linked: Linked, began: I64, ended: I64) -> I64:
 
 
 def _streams(graph: Graph) -> Stretches:
-    """Every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
+    """Measure every device op that began late: later than its launch and what that takes, and than the op before it on its stream."""
     target = graph.target
     device = (graph.kind[target] == NodeKind.DEVICE_OP) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
 
     def ready(kind: EdgeKind) -> I64:
-        """When the last source of this kind was done, ``None`` = -1."""
+        """Return when the last source of this kind was done, ``None`` = -1."""
         edge = np.flatnonzero(device & (graph.edge_kind == kind))
         out = np.full(len(graph.kind), -1, np.int64)
         source = graph.source[edge]
@@ -216,16 +216,16 @@ def _streams(graph: Graph) -> Stretches:
     return Stretches(op[late], ns[late], explained_ns[late], (start_ns - ns + explained_ns)[late])
 
 
-def _delays_on_path(graph: Graph, path: CriticalPath, streams: Stretches) -> int:
-    """Device delays on the path, and of start delays what is not the latency of launches."""
+def _delays_on_path(graph: Graph, path: CriticalChain, streams: Stretches) -> int:
+    """Return the device delays on the path, and of start delays what is not the latency of launches."""
     rest_ns = np.zeros(len(graph.kind), np.int64)
     rest_ns[streams.of] = streams.unexplained_ns
     delay = path.node[graph.kind[path.node] == NodeKind.DEVICE_DELAY]
     return int(graph.duration_ns[delay].sum() + np.minimum(graph.start_delay_ns, rest_ns)[path.node].sum())
 
 
-def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: Stretches) -> int:
-    """Of unexplained blocking, how much is in the time of host nodes on the path (gaps, which count whole, are none)."""
+def _within_path(graph: Graph, linked: Linked, path: CriticalChain, stretches: Stretches) -> int:
+    """Return how much of unexplained blocking is in the time of host nodes on the path (gaps, which count whole, are none)."""
     node = path.node[np.isin(graph.kind[path.node], (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_CALL))]
     work = Timeline.of(graph.tid[node], graph.start_ns[node], graph.start_ns[node] + graph.duration_ns[node])
     end_ns = stretches.start_ns + stretches.unexplained_ns
@@ -234,7 +234,7 @@ def _within_path(graph: Graph, linked: Linked, path: CriticalPath, stretches: St
 
 @dataclass(frozen=True, slots=True)
 class _Exact:
-    """What rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was ``rejected``."""
+    """The waits that rows name: ``named`` calls, of them and of device ``rows`` the ones of which a wait was ``rejected``."""
 
     named: Bool
     rejected_call: Bool
@@ -250,7 +250,7 @@ def _exact(built: Built, linked: Linked) -> _Exact:
 
 
 def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches, exact: _Exact) -> list[str]:
-    """Warnings of waits that rows name and the graph has not, by reason."""
+    """Return warnings of waits that rows name and the graph has not, by reason."""
     unknown = exact.named[calls.of] & ~exact.rejected_call[calls.of] & (calls.explained_ns == 0)
     told = (
         (
@@ -273,7 +273,7 @@ def _rejected(built: Built, linked: Linked, calls: Stretches, streams: Stretches
 
 
 def _beside(built: Built, queued: Stretches) -> list[str]:
-    """Warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
+    """Return warnings of what is in no figure: launches are no calls that block, and the row of an op covers silence inside it."""
     silences, ns = built.untold.spins, built.untold.spins_ns
     queue = (
         f"{len(queued.of):,} launches were held up {queued.ns.sum() / 1e6:,.3f} ms by a full queue to the device: that time stays in their "
@@ -289,7 +289,7 @@ def _beside(built: Built, queued: Stretches) -> list[str]:
 def _largest(
     graph: Graph, linked: Linked, parts: tuple[Stretches, Stretches, Stretches, Stretches], tid: I64, exact: _Exact, pending: Bool
 ) -> list[Piece]:
-    """The longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
+    """Return the longest pieces of all. ``tid``: of each silence. ``pending``: was any work as each call began."""
     trace = linked.trace
     seen = _seen_by(linked)
 
@@ -329,7 +329,7 @@ def _largest(
 
 
 def _seen_by(linked: Linked) -> str:
-    """What would have recorded the waits of calls and streams."""
+    """Name the recording that would have shown the waits of calls and streams."""
     if linked.match.method == "nsys":
         return NSYS_ROWS
     if len(linked.trace.syncs.kind):

@@ -17,7 +17,7 @@ from graphlink.astra.findings import RULES, SECTIONS
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError
-from graphlink.graph.order import Edges, Reach
+from graphlink.graph.order import IncomingEdges, Reach
 from tests.astra.et_files import coll, encoded, found, framed, judged, node, recv, send, written
 
 GOOD = [node(0), node(1, data=[0])]
@@ -232,7 +232,7 @@ def test_order_cycle_and_reach_agree_with_plain_search(given_edges: list[tuple[i
     n = 12
     pairs = sorted(set(given_edges))
     source, target = (np.array([p[k] for p in pairs], np.int64) for k in (0, 1))
-    e = Edges.of(n, source, target)
+    e = IncomingEdges.of(n, source, target)
     wish = np.array(random.sample(range(n), n))
     order = topological(source, target, wish)
     before = {(a, b) for a, b in pairs}
@@ -250,11 +250,11 @@ def test_order_cycle_and_reach_agree_with_plain_search(given_edges: list[tuple[i
     place = {int(v): i for i, v in enumerate(order)}
     assert all(place[a] < place[b] for a, b in pairs)
     every = [(a, b) for a in range(n) for b in range(n)]
-    reached = Reach(e, order, np.array([random.randrange(3) for _ in range(n)]))(
+    came_before, undecided = Reach(e, order, np.array([random.randrange(3) for _ in range(n)]))(
         np.array([a for a, _ in every]), np.array([b for _, b in every])
     )
-    assert {p for p, yes in zip(every, reached.yes, strict=True) if yes} == before
-    assert not reached.undecided.any()
+    assert {p for p, yes in zip(every, came_before, strict=True) if yes} == before
+    assert not undecided.any()
 
 
 def test_the_page_lists_every_rule_as_it_is() -> None:

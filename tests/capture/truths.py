@@ -21,7 +21,7 @@ LATE = "host-side receives or collectives were pending"  # a thread got its core
 
 @dataclass(frozen=True)
 class Rank:
-    prepared: job.Prepared
+    prepared: job.PreparedRank
     comms: RankComms
 
     @property
@@ -66,7 +66,7 @@ def hold_ddp(folder: Path) -> None:
         assert all(key[0] == tuple(range(truth["ranks"])) for key in one.comms.groups)
         _asked_by_the_main_thread(one)
     _reduced_before_the_optimizer(recorded, truth["steps"])
-    found = match([one.comms for one in recorded])
+    found = match([one.comms for one in recorded], {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
     assert [of_op.tolist() for of_op in found.meetings.of_op] == [list(range(len(recorded[0].comms.node)))] * truth["ranks"]
 
@@ -100,7 +100,7 @@ def hold_pipeline(folder: Path) -> None:
         assert list(got) == [(CommKind[m["kind"].upper()], m["peer"], m["bytes"], m["tag"]) for m in messages]
         assert one.prepared.built.warnings == ()
         _waited_for_receives(one)
-    found = match([one.comms for one in recorded])
+    found = match([one.comms for one in recorded], {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
 
 

@@ -17,7 +17,8 @@ from graphlink.cli.bubbles import what_if
 from graphlink.errors import OutputError
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.analyse import analyse
-from graphlink.pipeline.records import Cause, Other, Phase, Pipeline, Rates
+from graphlink.pipeline.records import Cause, Other, Pass, Rates, RunPipeline
+from graphlink.pipeline.theory import PlayedSchedule
 from tests.cli.conftest import Ran
 from tests.pipeline.pipelines import EQUAL, Box, Gap, one_f_one_b, pipeline, played, simple, with_optimizer
 
@@ -25,7 +26,7 @@ Run = Callable[..., Ran]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def folder(path: Path, given: Pipeline) -> Path:
+def folder(path: Path, given: RunPipeline) -> Path:
     path.mkdir(exist_ok=True)
     (path / bubbles.NAME).write_bytes(b"".join(bubbles.blocks(given)))
     return path
@@ -49,7 +50,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)
-def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, given: Pipeline) -> None:
+def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, given: RunPipeline) -> None:
     ran = graphlink("bubbles", folder(tmp_path / "out", given), "--top", "5")
     assert (ran.status, ran.err) == (0, "")
     file = json.loads((tmp_path / "out" / bubbles.NAME).read_text())
@@ -76,7 +77,7 @@ def test_the_report_says_what_the_file_holds(graphlink: Run, tmp_path: Path, giv
 
 
 def test_every_cause_that_took_time_is_a_column(graphlink: Run, tmp_path: Path) -> None:
-    boxes, gaps = with_optimizer(played(one_f_one_b(2, 2), {Phase.F: 40_000_000, Phase.B: 80_000_000}))
+    boxes, gaps = with_optimizer(played(one_f_one_b(2, 2), {Pass.F: 40_000_000, Pass.B: 80_000_000}))
     inside = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
     stall = next(g for g in gaps[0] if g.cause == Cause.DEPENDENCY_STALL)
     bounds = np.linspace(stall.start_ns, stall.end_ns, len(inside) + 1).astype(np.int64).tolist()
@@ -109,7 +110,7 @@ def test_what_is_unknown_is_said(graphlink: Run, tmp_path: Path) -> None:
 
 
 def test_no_idle_time_at_all(graphlink: Run, tmp_path: Path) -> None:
-    given = pipeline([[Box(Phase.F, 0, 0, 0, 10), Box(Phase.B, 0, 0, 10, 30)]])
+    given = pipeline([[Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30)]])
     ran = graphlink("bubbles", folder(tmp_path / "out", given))
     assert (ran.status, "no idle intervals" in ran.out) == (0, True)
 
@@ -148,12 +149,12 @@ def offer() -> Any:
         activations=(2.0, 1.5),
         assumed=("weights\x1b take a third",),
     )
-    return given, orders, timed
+    return PlayedSchedule(given, orders, timed)
 
 
 def test_another_schedule_stands_beside_the_measured_one(tmp_path: Path) -> None:
     file = bubbles.load(folder(tmp_path / "out", simple(2, 8, steps=2)) / bubbles.NAME)
-    lines = what_if(file, offer()[0])
+    lines = what_if(file, offer().other)
     assert lines[0] == "what if: ZB-H1, 2 stages, 4 microbatches, 1 chunk, on the measured times of a step"
     assert " ".join(lines[1].split()) == "makespan 15.000 ms (measured 27.000 ms)"
     assert " ".join(lines[2].split()) == "per microbatch 3.750 ms (measured 3.375 ms)"
@@ -240,7 +241,7 @@ def test_theory_above_measured(graphlink: Run, tmp_path: Path) -> None:
     assert "1F1B itself: all stages at their mean times, no transfers, 33 ms" in (tmp_path / "both.svg").read_text()
 
 
-def side_by_side() -> Pipeline:
+def side_by_side() -> RunPipeline:
     """Two pipelines of two stages: ranks 2 and 0, in this order of stages, and ranks 3 and 1, whose times are twice as long."""
     slow = {phase: 2 * ns for phase, ns in EQUAL.items()}
     (second, first), (slow_second, slow_first) = played(one_f_one_b(2, 4), EQUAL)[::-1], played(one_f_one_b(2, 4), slow)[::-1]

@@ -34,6 +34,10 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
+def listing(url: str) -> list[str]:
+    return [one.name for one in files.found(url)]
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -59,42 +63,42 @@ def test_a_file_is_fetched_under_its_name(root: str, tree: Path, tmp_path: Path)
 
 def test_listing_a_folder_and_a_pattern(root: str, tree: Path) -> None:
     put_folder(tree, root)
-    assert files.listing(root) == files.listing(root + "/") == [f"{root}/{name}" for name in ("a.json", "b.json.gz", "notes.txt")]
-    assert files.listing(f"{root}/*.json*") == [f"{root}/a.json", f"{root}/b.json.gz"]
-    assert files.listing(f"{root}/[ab].json") == [f"{root}/a.json"]
-    assert files.listing(f"{root}/deep/*/c.json") == [f"{root}/deep/er/c.json"]
-    assert files.listing(f"{root}/*.none") == []
-    assert [files.fetch(url, tree / "deep").name for url in files.listing(f"{root}/?.json")] == ["a.json"]
+    assert listing(root) == listing(root + "/") == [f"{root}/{name}" for name in ("a.json", "b.json.gz", "notes.txt")]
+    assert listing(f"{root}/*.json*") == [f"{root}/a.json", f"{root}/b.json.gz"]
+    assert listing(f"{root}/[ab].json") == [f"{root}/a.json"]
+    assert listing(f"{root}/deep/*/c.json") == [f"{root}/deep/er/c.json"]
+    assert listing(f"{root}/*.none") == []
+    assert [files.fetch(url, tree / "deep").name for url in listing(f"{root}/?.json")] == ["a.json"]
 
 
 def test_a_listing_sees_what_others_wrote_since(root: str, tree: Path) -> None:
     files.put_file(tree / "a.json", f"{root}/a.json")
-    files.listing(root)
+    listing(root)
     other = fsspec.filesystem(root.partition("://")[0], skip_instance_cache=True)
     other.pipe_file(f"{root}/new.json", b"new")
-    assert files.listing(root) == [f"{root}/a.json", f"{root}/new.json"]
+    assert listing(root) == [f"{root}/a.json", f"{root}/new.json"]
 
 
 def test_a_file_is_put_in_place_of_an_older_one(root: str, tree: Path, tmp_path: Path) -> None:
     for name in ("a.json", "notes.txt"):
         files.put_file(tree / name, f"{root}/one")
     assert files.fetch(f"{root}/one", tmp_path).read_bytes() == TREE["notes.txt"]
-    assert files.listing(root) == [f"{root}/one"]
+    assert listing(root) == [f"{root}/one"]
 
 
 def test_removed_is_gone_and_what_was_not_there_is_fine(root: str, tree: Path) -> None:
     first, *rest = put_folder(tree, root)
     files.remove([first, f"{root}/never"])
-    assert files.listing(root) == sorted(url for url in rest if "deep" not in url)
+    assert listing(root) == sorted(url for url in rest if "deep" not in url)
 
 
-@pytest.mark.parametrize("call", ["fetch", "listing"])
+@pytest.mark.parametrize("call", ["fetch", "found"])
 def test_what_is_missing_is_named(root: str, tmp_path: Path, call: str) -> None:
     url = f"{root}/none.json"
     local = tmp_path / "here"
     local.mkdir()
     with pytest.raises(InputError) as raised:
-        getattr(files, call)(url, *([local] if call != "listing" else []))
+        getattr(files, call)(url, *([local] if call != "found" else []))
     assert raised.value.text() == f"{url}: there is no such file or folder\n  do: check the name"
     assert not list(local.iterdir())
 
@@ -142,7 +146,7 @@ def test_no_half_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, err
         assert raised.value.text().startswith(f"{url}: ")
         assert str(error) in raised.value.text()
     assert not list(back.iterdir())
-    assert files.listing(url.rpartition("/")[0]) == [url]
+    assert listing(url.rpartition("/")[0]) == [url]
     assert files.fetch(url, back).read_bytes() == b"before"
 
 
@@ -174,7 +178,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
 def test_without_fsspec_its_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     with pytest.raises(UsageError, match=r"pip install '\.\[remote\]'"):
-        files.listing("s3://bucket")
+        listing("s3://bucket")
 
 
 @pytest.mark.parametrize("url", ["s3://", "file:///a/..", "https://host/"])

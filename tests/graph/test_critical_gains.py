@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from graphlink.graph import gains, latency, order, relief
 from graphlink.graph import slack as slack_module
-from graphlink.graph.critical import SHARES, CriticalPath, Share, ShareNs, critical_path
+from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, critical_path
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.gains import Gains, top_gains
-from graphlink.graph.latency import Costs, costs
+from graphlink.graph.latency import costs
 from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
@@ -31,7 +31,7 @@ K, E = NodeKind, EdgeKind
 class Replayed(NamedTuple):
     graph: Graph
     slack: Slack
-    path: CriticalPath
+    path: CriticalChain
     share: U8
     names: Names
 
@@ -58,7 +58,7 @@ def _few_ops_show_what_is_usual() -> Iterator[None]:
         yield
 
 
-def split(g: Graph) -> Costs:
+def split(g: Graph) -> tuple[np.ndarray, np.ndarray]:
     return costs(g, replay(g, cost_ns(g)).end_ns, cost_ns(g))
 
 
@@ -67,7 +67,7 @@ def total(g: Graph, less: np.ndarray | int = 0, without: tuple[int, ...] = ()) -
     keep = np.ones(len(g.source), np.bool_)
     keep[list(without)] = False
     first = np.append(0, np.cumsum(keep))[g.first]
-    return int(longest_path(first, g.source[keep], split(g).cost_ns - less, split(g).lag_ns[keep]).max(initial=0))
+    return int(longest_path(first, g.source[keep], split(g)[0] - less, split(g)[1][keep]).max(initial=0))
 
 
 @st.composite
@@ -103,7 +103,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 @settings(deadline=None)
 @given(graphs())
 def test_slack_is_how_much_longer_a_node_could_take(g: Graph) -> None:
-    ends, cost, lag = replay(g, cost_ns(g)).end_ns, split(g).cost_ns, split(g).lag_ns
+    ends, cost, lag = replay(g, cost_ns(g)).end_ns, split(g)[0], split(g)[1]
     found = slack(g, ends, cost_ns(g))
     assert longest_path(g.first, g.source, cost, lag).tolist() == ends.tolist(), "as recorded with all as recorded"
     for v in range(len(g.kind)):
@@ -163,7 +163,7 @@ def test_relief_of_any_sets_is_what_replays_say(g: Graph, data: st.DataObject) -
     less = np.zeros((sets, count), np.int64)
     for k in range(sets):
         for v in data.draw(st.sets(st.integers(0, count - 1))):
-            less[k, v] = data.draw(st.integers(0, int(min(g.duration_ns[v], split(g).cost_ns[v]))))
+            less[k, v] = data.draw(st.integers(0, int(min(g.duration_ns[v], split(g)[0][v]))))
     r = replayed(g)
     column, node = np.nonzero(less)
     bound = less[:, r.path.node].sum(axis=1)
@@ -182,7 +182,7 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
 
     def gain(nodes: np.ndarray | list[int]) -> int:
         less = np.zeros(count, np.int64)
-        less[nodes] = np.minimum(work, split(g).cost_ns)[nodes]
+        less[nodes] = np.minimum(work, split(g)[0])[nodes]
         return whole - total(g, less)
 
     assert {int(f.name): f.gain_ns for f in found.families} == {
@@ -200,7 +200,7 @@ def test_gains_of_ops_families_and_shares(g: Graph, data: st.DataObject) -> None
         assert gain(f.nodes) == f.gain_ns
     assert (found.ops_others_at_most_ns, found.families_others_at_most_ns) == (0, 0)
     for s in Share:
-        own = np.minimum(work, split(g).cost_ns)
+        own = np.minimum(work, split(g)[0])
         if s == Share.IDLE:
             without_delays = longest_path(g.first, g.source, np.where(r.share == s, 0, own))
             assert found.shares.idle == whole - int(without_delays.max(initial=0)) <= r.path.share_ns["idle"]
@@ -220,7 +220,7 @@ def test_what_is_not_listed_gains_no_more_than_is_said(g: Graph, data: st.DataOb
     assert len(found.families) <= 2
     listed = {int(f.name): f.gain_ns for f in found.families}
     for code in set(name):
-        gain = total(g) - total(g, np.where(np.array(name) == code, np.minimum(g.duration_ns, split(g).cost_ns), 0))
+        gain = total(g) - total(g, np.where(np.array(name) == code, np.minimum(g.duration_ns, split(g)[0]), 0))
         assert gain == listed[code] if code in listed else gain <= found.families_others_at_most_ns
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from graphlink.errors import InputError
 from graphlink.graph import chakra
-from graphlink.graph.chakra import BAD_GROUP, UNKNOWN_DEP, ChakraFile, Fault, Has, NodeType, read_chakra
+from graphlink.graph.chakra import BAD_GROUP, HAS, UNKNOWN_DEP, ChakraFile, Fault, NodeType, read_chakra
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import EdgeKind
 
@@ -90,7 +90,7 @@ def row_of(node: Any, last: dict[str, Any]) -> dict[str, Any]:
     """The columns that hold what one node says itself."""
     most = (2**63 - 1) // 1000
     value = {name: number(last[name]) if name in last else -1 if name in NONE_IS_NOWHERE else 0 for name in FIELDS}
-    bits = [Has[n.upper()] for n in (*FIELDS, "dep_kinds", "involved_dim", "comm_type_recorded") if n in last]
+    bits = [HAS[n] for n in (*FIELDS, "dep_kinds", "involved_dim", "comm_type_recorded") if n in last]
     micros = min(node.duration_micros, most)
     start = value["start_ns"] if "start_ns" in last else min(node.start_time_micros, most) * 1000
     duration = value["duration_ns"] if "duration_ns" in last else micros * 1000
@@ -163,7 +163,7 @@ def assert_as_in_messages(file: ChakraFile, path: Path) -> None:
     assert list(zip(*(getattr(file.faults, c).tolist() for c in ("node", "id", "data", "fault")), strict=True)) == faults
     ids = file.id.tolist()
     assert file.duplicate_ids.tolist() == [i for i, one in enumerate(ids) if one in ids[:i]]
-    wanted = Has.START_NS | Has.DURATION_NS
+    wanted = HAS["start_ns"] | HAS["duration_ns"]
     assert file.timed == all(has & wanted == wanted for has in file.has.tolist())
 
 
@@ -268,7 +268,7 @@ def test_a_node_of_ours(tmp_path: Path) -> None:
     assert file.data.source.tolist() == [0, 1] and file.data.first.tolist() == [0, 0, 0, 2]
     assert file.data.kind.tolist() == [EdgeKind.LAUNCH, EdgeKind.STREAM]
     assert file.ctrl.source.tolist() == [0]
-    assert not file.timed and bool(file.has[2] & Has.PG_NAME)
+    assert not file.timed and bool(file.says("pg_name")[2])
     assert not len(file.faults.node) and not file.odd
 
 

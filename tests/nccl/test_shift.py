@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from graphlink.model import I64, Bool
 from graphlink.nccl.shift import (
     CONTEXT,
+    EventTimes,
     Shift,
-    Timeline,
     candidates,
     evidence_bits,
     from_pairs,
@@ -29,7 +29,7 @@ MS = 1_000_000
 times = st.lists(st.integers(0, 2_000), min_size=1, max_size=12)
 
 
-def _line(call_ns: list[int], op_ns: list[int], kind: list[int] | None = None) -> Timeline:
+def _line(call_ns: list[int], op_ns: list[int], kind: list[int] | None = None) -> EventTimes:
     calls, ops = np.arange(len(call_ns)), np.arange(len(op_ns))
     kinds = np.array(kind or [0] * len(op_ns), np.int64)
     return timeline(calls, np.array(call_ns, np.int64), ops, np.array(op_ns, np.int64), kinds)
@@ -71,7 +71,7 @@ def test_the_offset_is_found_whatever_is_missing_on_either_side(gaps: list[int],
     assert overlap(line, settled(line, offset, _any)) == kept.sum()
 
 
-def _plain_bits(line: Timeline, shift: Shift) -> float:
+def _plain_bits(line: EventTimes, shift: Shift) -> float:
     """Each interval against all that follow the same events."""
     kinds, ns = line.kind.tolist(), line.op_ns.tolist()
     context = [tuple(kinds[j - back] if j >= back else None for back in range(CONTEXT + 1)) for j in range(len(kinds))]

@@ -25,7 +25,7 @@ NO_FORM = Bubble(None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PassTimes:
     """What one microbatch takes on one virtual stage; a full backward is ``input_ns + weight_ns``."""
 
     forward_ns: int
@@ -33,7 +33,7 @@ class Pass:
     weight_ns: int
 
 
-def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: Pass) -> Bubble:
+def bubble(schedule: str, stages: int, microbatches: int, chunks: int, each: PassTimes) -> Bubble:
     """Return the closed form on equal stages without transfers; ``schedule`` by its name in the contract."""
     F, I, W = each.forward_ns, each.input_ns, each.weight_ns  # noqa: E741
     hops, many, equal = stages - 1, microbatches, F == I == W

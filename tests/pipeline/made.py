@@ -8,16 +8,16 @@ from dataclasses import fields, replace
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.pipeline.records import Phase, Ranges
+from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import ONE_CHUNK, SCHEDULES, V_SHAPED, Order, orders
-from graphlink.pipeline.simulate import Timed, Times
+from graphlink.pipeline.simulate import ActionTimes, Timed
 
 Action = tuple[str, int, int]  # phase, virtual stage, microbatch
 COLUMNS = [field.name for field in fields(Ranges) if field.name != "rules"]
 
 
 def actions(order: Order) -> list[Action]:
-    return [(Phase(phase).name, int(stage), int(k)) for phase, stage, k in zip(order.phase, order.stage, order.microbatch, strict=True)]
+    return [(Pass(phase).name, int(stage), int(k)) for phase, stage, k in zip(order.phase, order.stage, order.microbatch, strict=True)]
 
 
 def short(order: Order) -> str:
@@ -25,11 +25,11 @@ def short(order: Order) -> str:
     return " ".join(f"{stage}{phase}{microbatch}" for phase, stage, microbatch in actions(order))
 
 
-def even_times(stages: int, forward_ns: int, input_ns: int, weight_ns: int, transfer_ns: int = 0) -> Times:
+def even_times(stages: int, forward_ns: int, input_ns: int, weight_ns: int, transfer_ns: int = 0) -> ActionTimes:
     """The same times on all virtual stages (``stages`` of them) and boundaries; B takes I and W together."""
     durations = np.array([forward_ns, input_ns + weight_ns, input_ns, weight_ns], np.int64)
     transfer = np.full(max(stages - 1, 0), transfer_ns, np.int64)
-    return Times(np.repeat(durations[:, None], stages, axis=1), transfer, transfer)
+    return ActionTimes(np.repeat(durations[:, None], stages, axis=1), transfer, transfer)
 
 
 def possible(sizes: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int, int, int]]:
@@ -44,7 +44,7 @@ def possible(sizes: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int, int, 
                 yield schedule, stages, microbatches, chunks
 
 
-def plain(made: Sequence[Order], times: Times) -> list[list[tuple[int, int]]]:
+def plain(made: Sequence[Order], times: ActionTimes) -> list[list[tuple[int, int]]]:
     """Start and end of each action, by going round the ranks until all has run; as the definition says and no faster."""
     end: dict[Action, int] = {}
     at, clock = [0] * len(made), [0] * len(made)
@@ -74,7 +74,7 @@ def plain(made: Sequence[Order], times: Times) -> list[list[tuple[int, int]]]:
                     break
                 now = max([clock[rank], *(end[need] + lag for need, lag in wanted)])
                 for phase, stage, _ in together:
-                    cost = int(times.duration_ns[Phase[phase], stage])
+                    cost = int(times.duration_ns[Pass[phase], stage])
                     out[rank].append((now, now + cost))
                     now += cost
                 for phase, stage, k in together:

@@ -15,10 +15,10 @@ from graphlink.pipeline.records import (
     Idle,
     KeyedSpans,
     PartsNs,
-    Phase,
-    Pipeline,
+    Pass,
     Ranges,
     Rates,
+    RunPipeline,
     Spans,
     StageRun,
     StepEntry,
@@ -35,7 +35,7 @@ BYTES, CODES = NONE.astype(np.uint8), NONE.astype(np.int32)
 class Box:
     """A range of one rank."""
 
-    phase: Phase
+    phase: Pass
     stage: int
     microbatch: int
     start_ns: int
@@ -54,17 +54,17 @@ class Gap:
     step: int = 0
 
 
-Todo = tuple[Phase, int, int]  # phase, virtual stage, microbatch
+Todo = tuple[Pass, int, int]  # phase, virtual stage, microbatch
 
 
 def one_f_one_b(p: int, m: int) -> list[list[Todo]]:
     orders = []
     for r in range(p):
         warm = min(m, p - 1 - r)
-        order = [(Phase.F, r, k) for k in range(warm)]
+        order = [(Pass.F, r, k) for k in range(warm)]
         for k in range(m - warm):
-            order += [(Phase.F, r, warm + k), (Phase.B, r, k)]
-        orders.append([*order, *((Phase.B, r, k) for k in range(m - warm, m))])
+            order += [(Pass.F, r, warm + k), (Pass.B, r, k)]
+        orders.append([*order, *((Pass.B, r, k) for k in range(m - warm, m))])
     return orders
 
 
@@ -74,7 +74,7 @@ def split(p: int, m: int) -> list[list[Todo]]:
     for order in one_f_one_b(p, m):
         out.append([])
         for phase, stage, k in order:
-            out[-1] += [(Phase.F, stage, k)] if phase == Phase.F else [(Phase.I, stage, k), (Phase.W, stage, k)]
+            out[-1] += [(Pass.F, stage, k)] if phase == Pass.F else [(Pass.I, stage, k), (Pass.W, stage, k)]
     return out
 
 
@@ -89,15 +89,15 @@ def interleaved(p: int, m: int, v: int) -> list[list[Todo]]:
 
         n = m * v
         warm = min(n, 2 * (p - r - 1) + (v - 1) * p)
-        order: list[Todo] = [(Phase.F, *virtual(k, False)) for k in range(warm)]
+        order: list[Todo] = [(Pass.F, *virtual(k, False)) for k in range(warm)]
         for k in range(n - warm):
-            order += [(Phase.F, *virtual(warm + k, False)), (Phase.B, *virtual(k, True))]
-        orders.append([*order, *((Phase.B, *virtual(k, True)) for k in range(n - warm, n))])
+            order += [(Pass.F, *virtual(warm + k, False)), (Pass.B, *virtual(k, True))]
+        orders.append([*order, *((Pass.B, *virtual(k, True)) for k in range(n - warm, n))])
     return orders
 
 
 def played(
-    orders: Sequence[Sequence[Todo]], ns: dict[Phase, int], transfer_ns: int = 0, start_ns: int = 0, step: int = 0
+    orders: Sequence[Sequence[Todo]], ns: dict[Pass, int], transfer_ns: int = 0, start_ns: int = 0, step: int = 0
 ) -> list[list[Box]]:
     """Each rank works through its order as soon as what it needs is there."""
     p = len(orders)
@@ -107,12 +107,12 @@ def played(
 
     def ready(todo: Todo) -> int | None:
         phase, stage, k = todo
-        if phase == Phase.F:
-            needs = [((Phase.F, stage - 1, k), transfer_ns)] if stage else []
-        elif phase == Phase.W:
-            needs = [((Phase.I, stage, k), 0)]
+        if phase == Pass.F:
+            needs = [((Pass.F, stage - 1, k), transfer_ns)] if stage else []
+        elif phase == Pass.W:
+            needs = [((Pass.I, stage, k), 0)]
         else:
-            needs = [((Phase.F, stage, k), 0), *([((phase, stage + 1, k), transfer_ns)] if stage < last else [])]
+            needs = [((Pass.F, stage, k), 0), *([((phase, stage + 1, k), transfer_ns)] if stage < last else [])]
         if any(need not in ends for need, _ in needs):
             return None
         return max((ends[need] + delay for need, delay in needs), default=start_ns)
@@ -174,10 +174,10 @@ def gaps_of(boxes: Sequence[Sequence[Box]]) -> list[list[Gap]]:
     out: list[list[Gap]] = []
     for r, mine in enumerate(boxes):
         out.append([])
-        for step in sorted({b.step for b in mine if b.phase != Phase.OPT}):
-            every = [b for rank in boxes for b in rank if b.step == step and b.phase != Phase.OPT]
+        for step in sorted({b.step for b in mine if b.phase != Pass.OPT}):
+            every = [b for rank in boxes for b in rank if b.step == step and b.phase != Pass.OPT]
             at, end = min(b.start_ns for b in every), max(b.end_ns for b in every)
-            work = sorted((b for b in mine if b.step == step and b.phase != Phase.OPT), key=lambda b: b.start_ns)
+            work = sorted((b for b in mine if b.step == step and b.phase != Pass.OPT), key=lambda b: b.start_ns)
             cause, evidence = Cause.WARMUP, f"waits for {work[0].phase.name}{work[0].microbatch} of stage {work[0].stage - 1}"
             for b in work:
                 if b.start_ns > at:
@@ -196,16 +196,16 @@ def pipeline(
     rules: tuple[str, ...] = ("by hand",),
     sees_device: bool = True,
     sees_causes: bool = True,
-) -> Pipeline:
+) -> RunPipeline:
     """The record of it; rates from their definitions."""
     gaps = gaps_of(boxes) if gaps is None else gaps
     p = len(boxes)
-    phases = [b for mine in boxes for b in mine if b.phase != Phase.OPT]
+    phases = [b for mine in boxes for b in mine if b.phase != Pass.OPT]
     microbatches = len({b.microbatch for b in phases})
     chunks = max((b.chunk for b in phases), default=0) + 1
     steps = []
     for number in sorted({b.step for b in phases}):
-        mine = [[b for b in rank if b.step == number and b.phase != Phase.OPT] for rank in boxes]
+        mine = [[b for b in rank if b.step == number and b.phase != Pass.OPT] for rank in boxes]
         start, end = min(b.start_ns for m in mine for b in m), max(b.end_ns for m in mine for b in m)
         inside = [sum(g.end_ns - g.start_ns for g in rank if g.step == number and g.cause != Cause.OPTIMIZER_SYNC) for rank in gaps]
         own = tuple(max(b.end_ns for b in m) - min(b.start_ns for b in m) for m in mine)
@@ -234,7 +234,7 @@ def pipeline(
     ]
     known = schedule != "unknown"
     parts = PartsNs(schedule=whole - work, imbalance=0, communication=0, rest=0, measured=whole - work)
-    return Pipeline(
+    return RunPipeline(
         ranks=tuple(range(p)),
         runs=tuple(runs),
         recorded=tuple(np.arange(len(run.ranges.phase)) for run in runs),
@@ -252,7 +252,7 @@ def pipeline(
     )
 
 
-EQUAL = {Phase.F: 1_000_000, Phase.B: 2_000_000, Phase.I: 1_000_000, Phase.W: 1_000_000}
+EQUAL = {Pass.F: 1_000_000, Pass.B: 2_000_000, Pass.I: 1_000_000, Pass.W: 1_000_000}
 
 
 def with_optimizer(boxes: Sequence[Sequence[Box]], ns: int = 1_500_000, sync_ns: int = 500_000) -> tuple[list[list[Box]], list[list[Gap]]]:
@@ -263,11 +263,11 @@ def with_optimizer(boxes: Sequence[Sequence[Box]], ns: int = 1_500_000, sync_ns:
         end = max(b.end_ns for mine in boxes for b in mine if b.step == step)
         for r in range(len(boxes)):
             gaps[r].append(Gap(end, end + sync_ns, Cause.OPTIMIZER_SYNC, "ncclDevKernel_AllReduce of the gradient norm", step))
-            out[r].append(Box(Phase.OPT, NOWHERE, NOWHERE, end + sync_ns, end + sync_ns + ns, step, NOWHERE))
+            out[r].append(Box(Pass.OPT, NOWHERE, NOWHERE, end + sync_ns, end + sync_ns + ns, step, NOWHERE))
     return out, gaps
 
 
-def simple(p: int = 4, m: int = 8, *, steps: int = 1, transfer_ns: int = 0, chunks: int = 1, split_backward: bool = False) -> Pipeline:
+def simple(p: int = 4, m: int = 8, *, steps: int = 1, transfer_ns: int = 0, chunks: int = 1, split_backward: bool = False) -> RunPipeline:
     """1F1B (or interleaved) of equal stages with an optimizer."""
     orders = interleaved(p, m, chunks) if chunks > 1 else split(p, m) if split_backward else one_f_one_b(p, m)
     boxes: list[list[Box]] = [[] for _ in range(p)]

@@ -13,24 +13,24 @@ from graphlink.errors import InputError
 from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline import summary
-from graphlink.pipeline.records import Cause, Phase, Pipeline, Rates
+from graphlink.pipeline.records import Cause, Pass, Rates, RunPipeline
 from tests.pipeline.pipelines import EPOCH_NS, EQUAL, Box, Gap, gaps_of, idle_of, one_f_one_b, pipeline, played, simple
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "bubbles.schema.json").read_text())
 ODD = '"\\ </script>\n\t\x00\x1b[31m\u202e\U0001f600 \ud800'
 
 
-def written(given: Pipeline) -> dict:
+def written(given: RunPipeline) -> dict:
     return json.loads(b"".join(bubbles.blocks(given)))
 
 
-def hostile() -> Pipeline:
+def hostile() -> RunPipeline:
     boxes = played(one_f_one_b(2, 2), EQUAL)
     gaps = [[replace(g, evidence=ODD) for g in mine] for mine in gaps_of(boxes)]
     return replace(pipeline(boxes, gaps, rules=(ODD,)), warnings=(ODD,), nearest=ODD)
 
 
-def paddle() -> Pipeline:
+def paddle() -> RunPipeline:
     """A run that shows ranges only."""
     return pipeline(played(one_f_one_b(4, 8), EQUAL), sees_device=False, sees_causes=False)
 
@@ -49,16 +49,16 @@ CASES = {
 
 
 @pytest.fixture(params=list(CASES))
-def given(request: pytest.FixtureRequest) -> Pipeline:
+def given(request: pytest.FixtureRequest) -> RunPipeline:
     return CASES[request.param]()
 
 
 def test_names_are_those_of_the_records() -> None:
-    assert [p.name for p in Phase] == list(bubbles.PHASES)
+    assert [p.name for p in Pass] == list(bubbles.PHASES)
     assert [c.name.lower() for c in Cause] == list(bubbles.CAUSES)
 
 
-def test_it_is_the_contract(given: Pipeline) -> None:
+def test_it_is_the_contract(given: RunPipeline) -> None:
     file = written(given)
     assert {"definition", "stages", "ranges", "idle"} <= set(file)
     assert len(file["ranges"]) == sum(len(run.ranges.phase) for run in given.runs)
@@ -75,12 +75,12 @@ def test_it_is_the_contract(given: Pipeline) -> None:
     assert sum(file["pipeline"]["causes_ns"].values()) == sum(sum(s["idle_ns"].values()) for s in file["stages"])
 
 
-def test_it_has_the_published_schema(given: Pipeline) -> None:
+def test_it_has_the_published_schema(given: RunPipeline) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(written(given), SCHEMA)
 
 
-def test_records_come_back_as_they_were(given: Pipeline, tmp_path: Path) -> None:
+def test_records_come_back_as_they_were(given: RunPipeline, tmp_path: Path) -> None:
     path = tmp_path / bubbles.NAME
     path.write_bytes(b"".join(bubbles.blocks(given)))
     file = bubbles.load(path)
@@ -96,7 +96,7 @@ def test_records_come_back_as_they_were(given: Pipeline, tmp_path: Path) -> None
     assert tuple(file.steps) == given.steps
 
 
-def test_written_in_pieces_it_is_what_one_struct_would_be(given: Pipeline, tmp_path: Path) -> None:
+def test_written_in_pieces_it_is_what_one_struct_would_be(given: RunPipeline, tmp_path: Path) -> None:
     path = tmp_path / bubbles.NAME
     path.write_bytes(b"".join(bubbles.blocks(given)))
     assert json.loads(msgspec.json.encode(bubbles.load(path))) == written(given)
@@ -150,7 +150,7 @@ def test_an_unknown_schedule_names_the_nearest_and_has_no_theory() -> None:
 
 
 def test_a_range_shows_only_what_is_known() -> None:
-    boxes = [[Box(Phase.F, 0, 0, 5, 9), Box(Phase.OPT, NOWHERE, NOWHERE, 10, 12, NOWHERE, NOWHERE)]]
+    boxes = [[Box(Pass.F, 0, 0, 5, 9), Box(Pass.OPT, NOWHERE, NOWHERE, 10, 12, NOWHERE, NOWHERE)]]
     last, first = written(pipeline(boxes))["ranges"]  # by step, unknown ones first
     assert first == {
         "rank": 0,
@@ -220,14 +220,14 @@ def test_the_summary_prints_it() -> None:
 
 
 def test_nothing_idle() -> None:
-    given = pipeline([[Box(Phase.F, 0, 0, 0, 10), Box(Phase.B, 0, 0, 10, 30)]])
+    given = pipeline([[Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30)]])
     assert given.rates.bubble_rate_makespan == 0
     text = rendered(summary.pipeline_table(bubbles.summarised(given)))
     assert "0.000 ms" in text
 
 
 def test_idle_of_many_causes_sums_up() -> None:
-    boxes = [[Box(Phase.F, 0, 0, EPOCH_NS, EPOCH_NS + 10), Box(Phase.B, 0, 0, EPOCH_NS + 100, EPOCH_NS + 130)]]
+    boxes = [[Box(Pass.F, 0, 0, EPOCH_NS, EPOCH_NS + 10), Box(Pass.B, 0, 0, EPOCH_NS + 100, EPOCH_NS + 130)]]
     inside = [c for c in Cause if c != Cause.OPTIMIZER_SYNC]
     bounds = (EPOCH_NS + np.linspace(10, 100, len(inside) + 1).astype(np.int64)).tolist()
     gaps = [[Gap(a, b, c, c.name) for a, b, c in zip(bounds, bounds[1:], inside, strict=False)]]

@@ -16,7 +16,7 @@ from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.complete_microbatches import complete_steps
 from graphlink.pipeline.entries import Entries, enclosing, nested
-from graphlink.pipeline.records import Phase, Spans
+from graphlink.pipeline.records import Pass, Spans
 from graphlink.pipeline.rules import user_rules
 from graphlink.pipeline.schedules import orders
 from graphlink.pipeline.simulate import simulate
@@ -94,7 +94,7 @@ def test_within_is_what_masks_give(gaps: list[int], low: int, high: int) -> None
 def test_what_a_users_group_captures_may_be_no_number(text: str) -> None:
     (rule,) = user_rules([r"(?P<phase>[FB])x(?P<microbatch>.*)"])
     (read,) = rule.read(f"Fx{text}")
-    assert (read.phase, read.microbatch) == (Phase.F, NOWHERE)
+    assert (read.phase, read.microbatch) == (Pass.F, NOWHERE)
 
 
 def test_work_of_two_weeks_in_many_ranges_is_no_overflow() -> None:

@@ -17,7 +17,7 @@ from graphlink.graph.bounds import closed, loosened, solved
 from graphlink.model import NOWHERE
 from graphlink.pipeline.paddle.logs import JobLog, read_paddle
 from graphlink.pipeline.paddle.runs import LOWER_BOUND, stage_runs
-from graphlink.pipeline.records import Phase, StageRun
+from graphlink.pipeline.records import Pass, StageRun
 from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate, v_shaped, zb_h1
 
@@ -52,7 +52,7 @@ def runs_of(jobs: Sequence[Sequence[Job]], folder: Path, vary: Variation | None 
 def rows(run: StageRun) -> list[Row]:
     r = run.ranges
     columns = [c.tolist() for c in (r.step, r.stage, r.chunk, r.microbatch, r.start_ns - EPOCH_NS, r.end_ns - EPOCH_NS)]
-    return list(zip([Phase(p).name for p in r.phase.tolist()], *columns, strict=True))
+    return list(zip([Pass(p).name for p in r.phase.tolist()], *columns, strict=True))
 
 
 def truth(jobs: Sequence[Sequence[Job]], first_step: int = 0, turned: bool = False, stages: int | None = None) -> list[list[Row]]:

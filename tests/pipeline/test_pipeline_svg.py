@@ -19,7 +19,7 @@ from graphlink.model import NOWHERE
 from graphlink.pipeline import file as bubbles
 from graphlink.pipeline.look import FILL, FIRST_CAUSE, HATCH, luminance, milliseconds, xml
 from graphlink.pipeline.panels import Marks, Panel, arranged, computed, recorded, row_label
-from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.pipeline.svg import encode, picture
 from graphlink.tables import concat, take
 from tests.pipeline.pipelines import EQUAL, Box, Gap, gaps_of, interleaved, one_f_one_b, pipeline, played, simple, with_optimizer
@@ -42,7 +42,7 @@ class Drawn:
         rows = self.rows if row is None else [self.rows[row]]
         return [r for g in rows for o in g.findall(f"{SVG}g[@class='o']") for r in o]
 
-    def count(self, what: Phase | Cause) -> int:
+    def count(self, what: Pass | Cause) -> int:
         return sum(r.get("class") == name_of(what) for r in self.own())
 
     def tips(self) -> list[str]:
@@ -73,13 +73,13 @@ class Drawn:
         return float(lane.get("width", ""))
 
 
-def name_of(what: Phase | Cause) -> str:
-    return f"p{what.value}" if isinstance(what, Phase) else f"c{what.value}"
+def name_of(what: Pass | Cause) -> str:
+    return f"p{what.value}" if isinstance(what, Pass) else f"c{what.value}"
 
 
-def all_causes() -> Pipeline:
+def all_causes() -> RunPipeline:
     """A run in which a stall is cut into as many parts as there are causes, and one lies inside a box."""
-    boxes, gaps = with_optimizer(played(one_f_one_b(2, 4), {Phase.F: 40_000_000, Phase.B: 80_000_000}, 30_000_000))
+    boxes, gaps = with_optimizer(played(one_f_one_b(2, 4), {Pass.F: 40_000_000, Pass.B: 80_000_000}, 30_000_000))
     stall = next(g for g in gaps[0] if g.cause == Cause.DEPENDENCY_STALL)
     bounds = np.linspace(stall.start_ns, stall.end_ns, len(INSIDE) + 1).astype(np.int64).tolist()
     gaps[0].remove(stall)
@@ -89,7 +89,7 @@ def all_causes() -> Pipeline:
     return pipeline(boxes, gaps)
 
 
-def panels_of(given: Pipeline) -> list[Panel]:
+def panels_of(given: RunPipeline) -> list[Panel]:
     return recorded(given.ranks, [run.ranges for run in given.runs], given.idle, given.steps)
 
 
@@ -107,12 +107,12 @@ CASES = {
 
 
 @pytest.fixture(params=list(CASES), scope="module")
-def run(request: pytest.FixtureRequest) -> tuple[Pipeline, Drawn]:
+def run(request: pytest.FixtureRequest) -> tuple[RunPipeline, Drawn]:
     made = CASES[request.param]()
     return made, Drawn(encode(made))
 
 
-def test_areas_are_times(run: tuple[Pipeline, Drawn]) -> None:
+def test_areas_are_times(run: tuple[RunPipeline, Drawn]) -> None:
     """Widths, and areas of what shares a pixel, sum up to the ns of each phase and each cause on every row."""
     made, drawn = run
     panels = panels_of(made)
@@ -126,7 +126,7 @@ def test_areas_are_times(run: tuple[Pipeline, Drawn]) -> None:
             inside = panel.marks
             for r, look, start, end, high in zip(inside.row, inside.look, inside.start_ns, inside.end_ns, panel.height, strict=True):
                 if look < FIRST_CAUSE:
-                    truth[name_of(Phase(look))] += int(end - start) * (r == row)
+                    truth[name_of(Pass(look))] += int(end - start) * (r == row)
                 elif r == row:
                     truth[f"c{look - FIRST_CAUSE}"] += float(end - start) * high
             areas, items = drawn.areas(at), int(np.count_nonzero(inside.row == row))
@@ -137,7 +137,7 @@ def test_areas_are_times(run: tuple[Pipeline, Drawn]) -> None:
 
 def test_boxes_and_bubbles_are_counted() -> None:
     drawn = Drawn(encode(simple()))
-    assert (drawn.count(Phase.F), drawn.count(Phase.B), drawn.count(Phase.OPT)) == (32, 32, 4)
+    assert (drawn.count(Pass.F), drawn.count(Pass.B), drawn.count(Pass.OPT)) == (32, 32, 4)
     made = simple()
     for cause in Cause:
         assert drawn.count(cause) == int(np.count_nonzero(made.idle.cause == cause))
@@ -330,7 +330,7 @@ def test_of_many_steps_three_are_drawn_and_the_rest_is_said() -> None:
 
 
 def test_ranges_of_no_step_are_said() -> None:
-    boxes = [[Box(Phase.F, 0, 0, 0, 10), Box(Phase.B, 0, 0, 10, 30), Box(Phase.OPT, NOWHERE, NOWHERE, 40, 50, NOWHERE, NOWHERE)]]
+    boxes = [[Box(Pass.F, 0, 0, 0, 10), Box(Pass.B, 0, 0, 10, 30), Box(Pass.OPT, NOWHERE, NOWHERE, 40, 50, NOWHERE, NOWHERE)]]
     assert "not drawn: 1 ranges of no known step" in Drawn(encode(pipeline(boxes))).text
 
 
@@ -344,7 +344,7 @@ def test_from_the_file_the_same_picture_as_from_the_records(tmp_path) -> None:
 
 
 def test_boxes_at_the_same_time_share_the_row() -> None:
-    boxes = [Box(Phase.F, 0, 0, 0, 100), Box(Phase.B, 0, 0, 50, 150), Box(Phase.F, 0, 1, 150, 250), Box(Phase.B, 0, 1, 248, 350)]
+    boxes = [Box(Pass.F, 0, 0, 0, 100), Box(Pass.B, 0, 0, 50, 150), Box(Pass.F, 0, 1, 150, 250), Box(Pass.B, 0, 1, 248, 350)]
     panel = computed("", ("a",), boxes_of(boxes))
     boxed = [(int(panel.marks.start_ns[i]), panel.top[i], panel.height[i]) for i in np.flatnonzero(panel.marks.is_box)]
     assert boxed == [(0, 0, 0.5), (50, 0.5, 0.5), (150, 0, 1), (248, 0, 1)]  # two ns in common are no reason
@@ -356,7 +356,7 @@ def test_boxes_at_the_same_time_share_the_row() -> None:
 )
 @settings(max_examples=200, deadline=None)
 def test_which_gaps_lie_inside_a_box(boxes: list[tuple[int, int, int]], gaps: list[tuple[int, int, int]]) -> None:
-    made = boxes_of([Box(Phase.F, r, 0, s, s + n) for r, s, n in boxes])
+    made = boxes_of([Box(Pass.F, r, 0, s, s + n) for r, s, n in boxes])
     row, start, length = (np.array(c, np.int64) for c in zip(*gaps, strict=True)) if gaps else [np.zeros(0, np.int64)] * 3
     which = np.arange(len(row))
     free = Marks(row, FIRST_CAUSE + row, start, start + length, which, which, which, np.zeros_like(row), ())
@@ -373,7 +373,7 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
     """Boxes of all widths one behind the other: most share pixels, the widest have their own."""
     at, flat = 0, []
     for k, (length, phase) in enumerate([*pieces, *[(200_000, 0)] * wide]):
-        flat.append(Box(Phase(phase), 0, k, at, at + length))
+        flat.append(Box(Pass(phase), 0, k, at, at + length))
         at += length
     drawn = Drawn(picture(bubbles.summarised(simple(1, 1)), [computed("", ("a",), boxes_of(flat))]))
     truth = Counter[str]()
@@ -386,7 +386,7 @@ def test_areas_stay_true_however_narrow(pieces: list[tuple[int, int]], wide: int
 
 
 def test_thousands_of_boxes_share_pixels_where_they_are() -> None:
-    flat = [Box(Phase(k % 2), 0, k, 50 * k, 50 * k + (20 if k % 2 else 50)) for k in range(20_000)]
+    flat = [Box(Pass(k % 2), 0, k, 50 * k, 50 * k + (20 if k % 2 else 50)) for k in range(20_000)]
     drawn = Drawn(picture(bubbles.summarised(simple(1, 1)), [computed("", ("a",), boxes_of(flat))]))
     areas, half = drawn.areas(0), drawn.width() / 2
     assert areas["p0"] == pytest.approx(half, rel=0.005)
@@ -398,7 +398,7 @@ def test_thousands_of_boxes_share_pixels_where_they_are() -> None:
 
 
 def test_what_begins_before_the_step_lies_left_of_zero() -> None:
-    boxes = [[Box(Phase.OPT, NOWHERE, NOWHERE, 0, 300), Box(Phase.F, 0, 0, 500, 800), Box(Phase.B, 0, 0, 800, 1500)]]
+    boxes = [[Box(Pass.OPT, NOWHERE, NOWHERE, 0, 300), Box(Pass.F, 0, 0, 500, 800), Box(Pass.B, 0, 0, 800, 1500)]]
     drawn = Drawn(encode(pipeline(boxes, [[]])))
     first = next(r for r in drawn.own(0) if r.get("class") == "p0")
     assert float(next(r for r in drawn.own(0) if r.get("class") == "p4").get("x", "")) == 0
@@ -417,7 +417,7 @@ def test_numbers_of_a_phase_are_there_or_not() -> None:
 
 def test_ticks_are_round_and_in_a_unit_that_fits() -> None:
     for scale, unit in ((1, "ns"), (1000, "us"), (10**6, "ms"), (10**9, "s")):
-        boxes = [[Box(Phase.F, 0, 0, 0, 37 * scale), Box(Phase.B, 0, 0, 37 * scale, 91 * scale)]]
+        boxes = [[Box(Pass.F, 0, 0, 0, 37 * scale), Box(Pass.B, 0, 0, 37 * scale, 91 * scale)]]
         drawn = Drawn(encode(pipeline(boxes)))
         (axis,) = [g for g in drawn.root.findall(f"{SVG}g") if g.get("class") == "m d"]
         *ticks, what = [t.text or "" for t in axis]

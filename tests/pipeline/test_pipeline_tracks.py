@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline import tracks as pipeline_tracks
-from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.report import timeline
 from graphlink.tables import take
 from tests.pipeline.hand import communication, every_kind, records
@@ -27,7 +27,7 @@ select s.ts, s.dur, s.depth, s.name, t.name as row, p.name as process, {ARG_COLU
 from slice s join process_track t on t.id = s.track_id join process p using (upid) order by s.ts, s.id"""
 
 
-def asked(given: Pipeline) -> list[Row]:
+def asked(given: RunPipeline) -> list[Row]:
     out = io.BytesIO()
     assert pipeline_tracks.write(out, given) == len(out.getvalue())
     errors, rows = query(out.getvalue(), ERRORS, SLICES)
@@ -37,7 +37,7 @@ def asked(given: Pipeline) -> list[Row]:
 
 
 @pytest.mark.parametrize("given", [simple(), simple(chunks=2, steps=2), simple(split_backward=True)], ids=["1F1B", "chunks", "I and W"])
-def test_a_slice_a_range_and_one_an_idle_interval(given: Pipeline) -> None:
+def test_a_slice_a_range_and_one_an_idle_interval(given: RunPipeline) -> None:
     rows = asked(given)
     assert len(rows) == sum(len(run.ranges.phase) for run in given.runs) + len(given.idle.rank)
     assert {r["depth"] for r in rows} == {0}
@@ -47,7 +47,7 @@ def test_a_slice_a_range_and_one_an_idle_interval(given: Pipeline) -> None:
         label = f"stage {rank}" if given.chunks == 1 else f"rank {rank}: stages {rank}, {rank + 4}"
         mine = [r for r in rows if r["row"] == label]
         order = np.argsort(ranges.start_ns, kind="stable").tolist()
-        names = [Phase(ranges.phase[i]).name + (str(k) if (k := ranges.microbatch[i]) != NOWHERE else "") for i in order]
+        names = [Pass(ranges.phase[i]).name + (str(k) if (k := ranges.microbatch[i]) != NOWHERE else "") for i in order]
         assert [r["name"] for r in mine] == names
         assert [r["ts"] for r in mine] == ranges.start_ns[order].tolist()
         assert [r["dur"] for r in mine] == (ranges.end_ns - ranges.start_ns)[order].tolist()
@@ -77,7 +77,7 @@ def test_it_stands_beside_the_ranks_without_disturbing_them(tmp_path: Path) -> N
 
 
 def test_ranges_at_the_same_time_have_rows_of_one_name() -> None:
-    boxes = [[Box(Phase.F, 0, 0, 0, 100), Box(Phase.B, 0, 0, 50, 150), Box(Phase.F, 0, 1, 150, 200)]]
+    boxes = [[Box(Pass.F, 0, 0, 0, 100), Box(Pass.B, 0, 0, 50, 150), Box(Pass.F, 0, 1, 150, 200)]]
     rows = asked(pipeline(boxes, [[Gap(200, 260, Cause.UNKNOWN)]]))
     assert [(r["name"], r["ts"], r["dur"], r["depth"], r["row"]) for r in rows] == [
         ("F0", 0, 100, 0, "stage 0"),
@@ -89,7 +89,7 @@ def test_ranges_at_the_same_time_have_rows_of_one_name() -> None:
 
 
 def test_times_before_zero_and_hostile_names() -> None:
-    boxes = [[Box(Phase.F, 0, 0, -500, -100), Box(Phase.B, 0, 0, -100, 70)]]
+    boxes = [[Box(Pass.F, 0, 0, -500, -100), Box(Pass.B, 0, 0, -100, 70)]]
     assert [(r["ts"], r["dur"]) for r in asked(pipeline(boxes))] == [(0, 400), (400, 170)]
     rows = asked(hostile())
     said = ODD.encode("utf-8", "backslashreplace").decode().split("\0")[0]  # the trace processor's strings end at NUL

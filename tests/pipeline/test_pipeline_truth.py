@@ -11,7 +11,7 @@ import pytest
 
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.infer import RULE
-from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.run import job
 from graphlink.testing.pipeline_losses import HOWS, Loss
 from graphlink.testing.pipelines import PipelineRun, PipelineTraining, pipeline_run
@@ -20,7 +20,7 @@ LOST_NS = 300_000
 CAUSES = [(cause, how) for cause, hows in HOWS.items() for how in hows]
 
 
-def analysed(true: PipelineRun, **written: Any) -> Pipeline:
+def analysed(true: PipelineRun, **written: Any) -> RunPipeline:
     with tempfile.TemporaryDirectory() as folder:
         ready = [job.prepare(job.Inputs(kineto=file), job.Options(sync="cuda")) for file in true.write(folder, **written)]
     found = analyse([r.staged.run for r in ready])
@@ -28,7 +28,7 @@ def analysed(true: PipelineRun, **written: Any) -> Pipeline:
     return found
 
 
-def idle_of(found: Pipeline) -> Counter[tuple[int, str]]:
+def idle_of(found: RunPipeline) -> Counter[tuple[int, str]]:
     out: Counter[tuple[int, str]] = Counter()
     rows = zip(found.idle.rank.tolist(), found.idle.cause.tolist(), (found.idle.end_ns - found.idle.start_ns).tolist(), strict=True)
     for rank, cause, length in rows:
@@ -43,17 +43,17 @@ def true_idle(true: PipelineRun) -> Counter[tuple[int, str]]:
     return out
 
 
-def assert_true(true: PipelineRun, found: Pipeline, within_ns: int = 1_000) -> None:
+def assert_true(true: PipelineRun, found: RunPipeline, within_ns: int = 1_000) -> None:
     expected, got = true_idle(true), idle_of(found)
     wrong = {key: (expected[key], got[key]) for key in {*expected, *got} if abs(expected[key] - got[key]) > within_ns}
     assert not wrong
     assert [s.end_ns - s.start_ns for s in found.steps] == [b - a for a, b in true.steps]
     for rank, one in enumerate(found.runs):
         r = one.ranges
-        mine = r.phase != Phase.OPT
+        mine = r.phase != Pass.OPT
         got_ranges = sorted(
             zip(
-                [Phase(p).name for p in r.phase[mine].tolist()],
+                [Pass(p).name for p in r.phase[mine].tolist()],
                 *(getattr(r, name)[mine].tolist() for name in ("stage", "chunk", "microbatch", "busy_ns")),
                 strict=True,
             )
@@ -141,7 +141,7 @@ def test_a_run_without_names_is_inferred(names: str, autograd_thread: bool) -> N
     true = pipeline_run(PipelineTraining("1F1B", names=names, transfer_ns=100_000, visible=True, autograd_thread=autograd_thread))
     found = analysed(true)
     assert found.schedule == "1F1B"
-    assert {r.rules[k] for r in (one.ranges for one in found.runs) for k in r.rule[r.phase != Phase.OPT].tolist()} == {RULE}
+    assert {r.rules[k] for r in (one.ranges for one in found.runs) for k in r.rule[r.phase != Pass.OPT].tolist()} == {RULE}
     assert_true(true, found)
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.infer import RULE
-from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.run import job
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces" / "pipelining-cpu"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"public traces are not at {TRACES}")
 
 
-def pipeline(name: str) -> Pipeline:
+def pipeline(name: str) -> RunPipeline:
     runs = []
     for rank in range(4):
         inputs = job.Inputs(kineto=TRACES / name / f"kineto_{rank}.json.gz", et=TRACES / name / f"et_{rank}.json.gz")
@@ -28,7 +28,7 @@ def pipeline(name: str) -> Pipeline:
     return found
 
 
-def assert_complete(found: Pipeline) -> None:
+def assert_complete(found: RunPipeline) -> None:
     """Per step: work and idle time are p times the makespan, to the ns; nothing is left unknown."""
     inside = found.idle.cause != Cause.OPTIMIZER_SYNC
     for step in found.steps:
@@ -49,12 +49,12 @@ def test_an_interleaved_zero_bubble_run_is_recognised_with_every_range() -> None
     assert len(found.steps) == 2
     for rank, of_rank in enumerate(found.runs):
         r = of_rank.ranges
-        for phase in (Phase.F, Phase.I, Phase.W):
+        for phase in (Pass.F, Pass.I, Pass.W):
             mine = r.phase == phase
             assert sorted(zip(r.step[mine], r.stage[mine], r.microbatch[mine], strict=True)) == [
                 (step, stage, mb) for step in (2, 3) for stage in (rank, rank + 4) for mb in range(8)
             ]
-        assert {r.rules[k] for k in r.rule[r.phase != Phase.OPT].tolist()} == {"torch-pipelining"}
+        assert {r.rules[k] for k in r.rule[r.phase != Pass.OPT].tolist()} == {"torch-pipelining"}
     assert_complete(found)
 
 
@@ -63,12 +63,12 @@ def test_a_1f1b_run_without_any_range_is_inferred() -> None:
     assert (found.schedule, found.stages, found.microbatches, found.chunks) == ("1F1B", 4, 8, 1)
     for rank, of_rank in enumerate(found.runs):
         r = of_rank.ranges
-        mine = r.phase != Phase.OPT
+        mine = r.phase != Pass.OPT
         assert {r.rules[k] for k in r.rule[mine].tolist()} == {RULE}
         for step in (2, 3):
             here = mine & (r.step == step)
             assert r.stage[here].tolist() == [rank] * 16
-            order = [f"{Phase(p).name}{m}" for p, m in zip(r.phase[here].tolist(), r.microbatch[here].tolist(), strict=True)]
+            order = [f"{Pass(p).name}{m}" for p, m in zip(r.phase[here].tolist(), r.microbatch[here].tolist(), strict=True)]
             warm = 3 - rank
             expected = [f"F{k}" for k in range(warm)]
             expected += [x for k in range(8 - warm) for x in (f"F{warm + k}", f"B{k}")]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from graphlink.model import NOWHERE
 from graphlink.pipeline.recognise import Recognised, recognise
-from graphlink.pipeline.records import Phase, Ranges
+from graphlink.pipeline.records import Pass, Ranges
 from graphlink.pipeline.schedules import SCHEDULES, SPLIT, V_SHAPED, Order, orders, variants
 from graphlink.pipeline.simulate import simulate
 from tests.pipeline.made import actions, even_times, joined, picked, possible, recorded, without
@@ -174,14 +174,14 @@ def test_weight_gradients_fused_where_they_follow_are_the_same_schedule(schedule
     v = 2 if schedule in ("ZB-V", "interleaved-ZB") else 1
     whole = []
     for ranges in run(schedule, 4, 8, v):
-        follows = (ranges.phase[:-1] == Phase.I) & (ranges.phase[1:] == Phase.W)
+        follows = (ranges.phase[:-1] == Pass.I) & (ranges.phase[1:] == Pass.W)
         follows &= (ranges.microbatch[:-1] == ranges.microbatch[1:]) & (ranges.stage[:-1] == ranges.stage[1:])
         at = np.flatnonzero(follows)
         phase, end = ranges.phase.copy(), ranges.end_ns.copy()
-        phase[at], end[at] = Phase.B, end[at + 1]
+        phase[at], end[at] = Pass.B, end[at + 1]
         keep = np.delete(np.arange(len(phase)), at + 1)
         whole.append(picked(replace(ranges, phase=phase, end_ns=end), keep))
-    assert (whole[0].phase == Phase.B).any()
+    assert (whole[0].phase == Pass.B).any()
     found = recognise(whole)
     assert seen(found) == (schedule, 4, 8, v)
     assert [order.phase.tolist() for order in found.steps[0].orders] == [ranges.phase.tolist() for ranges in whole]
@@ -191,9 +191,9 @@ def test_weight_gradients_fused_where_they_follow_are_the_same_schedule(schedule
 def test_split_backwards_in_one_go_are_the_schedule_without_the_split() -> None:
     made = []
     for order in orders("1F1B", 4, 8):
-        again = np.repeat(np.arange(len(order)), np.where(order.phase == Phase.B, 2, 1))
+        again = np.repeat(np.arange(len(order)), np.where(order.phase == Pass.B, 2, 1))
         phase = order.phase[again]
-        phase[phase == Phase.B] = np.tile(np.array([Phase.I, Phase.W], np.uint8), 8)
+        phase[phase == Pass.B] = np.tile(np.array([Pass.I, Pass.W], np.uint8), 8)
         made.append(Order(phase, order.stage[again], order.microbatch[again], order.paired[again]))
     assert seen(recognise(ran(tuple(made), 1))) == ("1F1B", 4, 8, 1)
 
@@ -215,9 +215,9 @@ def test_without_a_whole_step_nothing_is_said() -> None:
     found = recognise([picked(ranges, ranges.start_ns > 200) for ranges in run("1F1B", 4, 8)])
     assert (found.schedule, found.nearest, found.microbatches) == ("unknown", "", 0)
     assert found.difference.startswith("no step is whole: rank 0 has")
-    forward = [picked(ranges, ranges.phase == Phase.F) for ranges in run("1F1B", 4, 8)]
+    forward = [picked(ranges, ranges.phase == Pass.F) for ranges in run("1F1B", 4, 8)]
     assert recognise(forward).difference.startswith("no step is whole: rank 0 has 8 F, 0 B, 0 I and 0 W")
-    nothing = [picked(ranges, ranges.phase > Phase.W) for ranges in run("1F1B", 4, 8)]
+    nothing = [picked(ranges, ranges.phase > Pass.W) for ranges in run("1F1B", 4, 8)]
     assert recognise(nothing).difference == "no step is whole: there are no forwards and backwards"
     one = run("1F1B", 4, 8)
     one[2] = nothing[2]
@@ -230,7 +230,7 @@ def test_optimizer_ranges_and_ranges_of_no_step_stay_outside() -> None:
     whole = run("1F1B", 2, 4)
     extra = [picked(ranges, np.array([0])) for ranges in whole]
     stray = [replace(ranges, step=np.array([NOWHERE])) for ranges in extra]
-    last = [replace(ranges, phase=np.array([Phase.OPT], np.uint8), start_ns=ranges.end_ns + 9_000) for ranges in extra]
+    last = [replace(ranges, phase=np.array([Pass.OPT], np.uint8), start_ns=ranges.end_ns + 9_000) for ranges in extra]
     found = recognise(joined(stray, whole, last))
     assert seen(found) == ("1F1B", 2, 4, 1)
     assert found.left_out == {NOWHERE: "ranges of no step"}
@@ -286,7 +286,7 @@ def _torch_ranges(path: Path) -> Ranges:
     stage, phase, microbatch = zip(*(match for _, _, match in ranges), strict=True)
     start = np.array([round(1000 * ts) for ts, _, _ in ranges])
     return Ranges(
-        phase=np.array([Phase[name] for name in phase], np.uint8),
+        phase=np.array([Pass[name] for name in phase], np.uint8),
         step=np.repeat([0, 1], count // 2),
         stage=np.array([int(k) for k in stage]),
         chunk=np.full(count, NOWHERE),

@@ -6,10 +6,10 @@ import pytest
 
 from graphlink.errors import UsageError
 from graphlink.model import NOWHERE
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 from graphlink.pipeline.rules import OPTIMIZER, RULES, STEP_MARK, Reading, readings, user_rules
 
-F, B, I, W, OPT = Phase.F, Phase.B, Phase.I, Phase.W, Phase.OPT  # noqa: E741
+F, B, I, W, OPT = Pass.F, Pass.B, Pass.I, Pass.W, Pass.OPT  # noqa: E741
 
 
 @pytest.mark.parametrize(

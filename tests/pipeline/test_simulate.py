@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import Timed, Times, peak_activations, simulate
+from graphlink.pipeline.simulate import ActionTimes, Timed, peak_activations, simulate
 from tests.pipeline.made import even_times, plain, possible
 
 UNIT = 4000  # ns; the tables have quarters and halves of it
@@ -105,7 +105,7 @@ def test_as_the_plain_simulator(case: tuple[str, int, int, int], data: st.DataOb
     schedule, p, m, v = case
     made = orders(schedule, p, m, v)
     some = st.integers(0, 50)
-    times = Times(
+    times = ActionTimes(
         np.array(data.draw(st.lists(st.lists(some, min_size=p * v, max_size=p * v), min_size=4, max_size=4)), np.int64),
         np.array(data.draw(st.lists(some, min_size=p * v - 1, max_size=p * v - 1)), np.int64),
         np.array(data.draw(st.lists(some, min_size=p * v - 1, max_size=p * v - 1)), np.int64),
@@ -140,7 +140,7 @@ def hand(*ranks: str) -> list[Order]:
     out = []
     for rank in ranks:
         words = rank.split()
-        phase = np.array([Phase[word[1]] for word in words], np.uint8)
+        phase = np.array([Pass[word[1]] for word in words], np.uint8)
         stage, microbatch = (np.array([int(word[at]) for word in words], np.int64) for at in (0, 2))
         out.append(Order(phase, stage, microbatch, np.zeros(len(words), np.bool_)))
     return out

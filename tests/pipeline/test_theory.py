@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from graphlink.pipeline.recognise import Recognised, recognise
-from graphlink.pipeline.records import PartsNs, Phase, Ranges, Rates, StepEntry, Theory
+from graphlink.pipeline.records import PartsNs, Pass, Ranges, Rates, StepEntry, Theory
 from graphlink.pipeline.schedules import Order, orders
-from graphlink.pipeline.simulate import Timed, Times, simulate
+from graphlink.pipeline.simulate import ActionTimes, Timed, simulate
 from graphlink.pipeline.theory import Measured, equal_stages, measure, rates, theory
-from tests.pipeline.closed_form import Pass, bubble
+from tests.pipeline.closed_form import PassTimes, bubble
 from tests.pipeline.made import even_times, joined, picked, possible, recorded, without
 
 CASES = list(possible((p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 4, 6, 8, 12)))
@@ -42,11 +42,11 @@ def split(whole: Sequence[Ranges], *steps: StepEntry) -> tuple[Recognised, Measu
     return recognised, measured, found
 
 
-def some_times(data: st.DataObject, virtual: int) -> Times:
+def some_times(data: st.DataObject, virtual: int) -> ActionTimes:
     some = st.integers(1, 50)
     row = st.lists(some, min_size=virtual, max_size=virtual)
     lag = st.lists(st.integers(0, 40), min_size=virtual - 1, max_size=virtual - 1)
-    return Times(*(np.array(data.draw(what), np.int64) for what in (st.lists(row, min_size=4, max_size=4), lag, lag)))
+    return ActionTimes(*(np.array(data.draw(what), np.int64) for what in (st.lists(row, min_size=4, max_size=4), lag, lag)))
 
 
 @settings(max_examples=200, deadline=None)
@@ -83,7 +83,7 @@ def test_whatever_happens_the_parts_add_up(case: tuple[str, int, int, int], data
 
 @pytest.mark.parametrize(("schedule", "p", "m", "v"), [case for case in CASES if case[1:3] == (4, 8)])
 def test_equal_stages_lose_what_the_schedule_must(schedule: str, p: int, m: int, v: int) -> None:
-    each = Pass(30, 30, 30)
+    each = PassTimes(30, 30, 30)
     made = orders(schedule, p, m, v)
     timed = simulate(made, even_times(p * v, 30, 30, 30))
     _, _, found = split(recorded(made, timed), step_of(timed))
@@ -102,7 +102,7 @@ def test_a_slow_stage_is_imbalance() -> None:
     """Four stages, F 10 and B 20; the last one takes 4 more for a forward: the mean is 11."""
     made = orders("1F1B", 4, 8)
     times = even_times(4, 10, 10, 10)
-    times.duration_ns[Phase.F, 3] += 4
+    times.duration_ns[Pass.F, 3] += 4
     timed = simulate(made, times)
     _, _, found = split(recorded(made, timed), step_of(timed))
     assert found.parts_ns.schedule == 4 * 3 * 31
@@ -181,9 +181,9 @@ def test_time_that_ranges_share_counts_once() -> None:
         whole[rank] = replace(whole[rank], start_ns=start, end_ns=end, busy_ns=end - start)
     measured = measure(whole, recognise(whole))
     assert measured.recognised.schedule == "DualPipe"
-    assert set(measured.times.duration_ns[Phase.F].tolist()) == {15}
-    assert set(measured.times.duration_ns[Phase.B].tolist()) == {15}
-    assert set(measured.times.duration_ns[Phase.I].tolist()) == {10}
+    assert set(measured.times.duration_ns[Pass.F].tolist()) == {15}
+    assert set(measured.times.duration_ns[Pass.B].tolist()) == {15}
+    assert set(measured.times.duration_ns[Pass.I].tolist()) == {10}
 
 
 def test_clocks_that_disagree_give_no_transfer() -> None:
@@ -217,14 +217,14 @@ def test_stages_of_one_rank_need_no_transfer() -> None:
     assert measure_of(made, even_times(8, 10, 10, 10, 4)).times.forward_ns.tolist() == [4, 4, 4, 0, 4, 4, 4]
 
 
-def measure_of(made: tuple[Order, ...], times: Times) -> Measured:
+def measure_of(made: tuple[Order, ...], times: ActionTimes) -> Measured:
     whole = recorded(made, simulate(made, times))
     return measure(whole, recognise(whole))
 
 
 def test_without_a_schedule_the_recordings_own_stages_are_measured() -> None:
     made = orders("interleaved", 2, 4, 2)
-    whole = recorded(made, simulate(made, Times(np.arange(16).reshape(4, 4), np.array([3, 3, 3]), np.array([3, 3, 3]))))
+    whole = recorded(made, simulate(made, ActionTimes(np.arange(16).reshape(4, 4), np.array([3, 3, 3]), np.array([3, 3, 3]))))
     swapped = replace(
         whole[0], microbatch=np.where(whole[0].microbatch == 0, 1, np.where(whole[0].microbatch == 1, 0, whole[0].microbatch))
     )
@@ -232,8 +232,8 @@ def test_without_a_schedule_the_recordings_own_stages_are_measured() -> None:
         recognised = recognise(known)
         assert recognised.schedule == "unknown"
         measured = measure(known, recognised)
-        assert measured.times.duration_ns[Phase.F].tolist() == [0, 1, 2, 3]
-        assert measured.times.duration_ns[Phase.B].tolist() == [4, 5, 6, 7]
+        assert measured.times.duration_ns[Pass.F].tolist() == [0, 1, 2, 3]
+        assert measured.times.duration_ns[Pass.B].tolist() == [4, 5, 6, 7]
         assert measured.home.tolist() == [0, 1, 0, 1]
     nothing = without([swapped, whole[1]], "microbatch")
     assert measure(nothing, recognised).times.forward_ns.tolist() == [0, 0, 0]

@@ -16,9 +16,9 @@ from graphlink.nccl.summary import NcclClock
 from graphlink.pipeline import spans
 from graphlink.pipeline.analyse import analyse
 from graphlink.pipeline.exchanges import witness
-from graphlink.pipeline.records import NO_TIME, Cause, Delays, Phase, Ranges, StageRun, Witness
+from graphlink.pipeline.records import NO_TIME, Cause, Delays, Pass, Ranges, StageRun, Witness
 from graphlink.pipeline.stagerun import on_run_clock, stage_run
-from graphlink.ranks.records import Clock
+from graphlink.ranks.records import AlignedClock
 from graphlink.run import job
 from graphlink.testing import PipelineTraining, pipeline_run
 from tests.comm_ops import Op, comm_ops
@@ -38,7 +38,7 @@ def run(kind: CommKind, told: Witness | None, cause: Cause = Cause.UNKNOWN) -> S
     def i64(*values: int) -> np.ndarray:
         return np.array(values, np.int64)
 
-    phase = np.array([Phase.F, Phase.B, Phase.F, Phase.B], np.uint8)
+    phase = np.array([Pass.F, Pass.B, Pass.F, Pass.B], np.uint8)
     start, end = MS * i64(10, 11, 15, 16), MS * i64(11, 12, 16, 17)
     zero = np.zeros(4, np.int64)
     ranges = Ranges(
@@ -109,7 +109,7 @@ def test_where_all_sides_were_recorded_they_decide() -> None:
 
 
 def test_the_run_s_clock_moves_what_is_told_and_not_what_is_not() -> None:
-    clock = Clock(rank=1, offset_ns=5, drift=0.0, from_ns=0, residual_ns=0, shares=1, known=True)
+    clock = AlignedClock(rank=1, offset_ns=5, drift=0.0, from_ns=0, residual_ns=0, shares=1, known=True)
     for given, want in ((14_800_000, 14_800_005), (NO_TIME, NO_TIME)):
         told = on_run_clock(run(CommKind.RECV, came(given)), clock).witness
         assert told is not None

@@ -16,7 +16,7 @@ from graphlink.ranks.clock_bounds import rooms
 from graphlink.ranks.clock_fit import Fit, solved
 from graphlink.ranks.clock_ties import MOST, Affine, Ties, components, lines, pairs_of, ties
 from graphlink.ranks.clocks import clocks
-from graphlink.ranks.records import Clock
+from graphlink.ranks.records import AlignedClock
 from tests.ranks.true_runs import EPOCH_NS, MS, US, Meet, Off, S, Simulated, offs, training
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
@@ -245,7 +245,7 @@ def test_room_is_what_a_loop_finds() -> None:
 )
 def test_onto_the_run_time_keeps_its_order(offset_ns: int, drift: float, since: list[int]) -> None:
     own = EPOCH_NS + np.sort(np.array([*since, *(s + 1 for s in since)]))
-    clock = Clock(offset_ns, drift, EPOCH_NS + (1 << 39), rank=1, residual_ns=0, shares=1, known=True)
+    clock = AlignedClock(offset_ns, drift, EPOCH_NS + (1 << 39), rank=1, residual_ns=0, shares=1, known=True)
     run = clock.of(own)
     assert run.dtype == np.int64
     assert (np.diff(run) >= 0).all()
@@ -266,14 +266,14 @@ def test_the_line_of_a_pair_is_that_of_plain_medians() -> None:
     n = 41
     other = np.sort(rng.uniform(-1e9, 1e9, n))
     hub = other * (1 + 1e-5) + 7e6 + rng.uniform(0, 3e3, n)
-    level, steep, _, _ = lines(
+    line = lines(
         Ties(np.arange(n), np.zeros(n, int), np.ones(n, int), hub, other),
         pairs_of(Ties(*(np.zeros(n, int),) * 2, np.ones(n, int), hub, other), 2),
     )
     y = hub - other
     slope = np.median([(y[k + n // 2] - y[k]) / (other[k + n // 2] - other[k]) for k in range(n - n // 2)])
-    assert steep[0] == pytest.approx(slope, rel=1e-9)
-    assert level[0] == pytest.approx(np.median(y - slope * other))
+    assert line.slope[0] == pytest.approx(slope, rel=1e-9)
+    assert line.level[0] == pytest.approx(np.median(y - slope * other))
 
 
 def test_conjugate_gradients_solve_what_a_dense_solver_does() -> None:

@@ -18,7 +18,7 @@ from graphlink.model import NOWHERE, CommKind
 from graphlink.ranks.clocks import clocks
 from graphlink.ranks.columns import quantiles, sorted_by
 from graphlink.ranks.figures import Figures, figures, rank_totals, type_name
-from graphlink.ranks.records import Clock, Clocks, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, AlignedClocks, Meetings, RankComms
 from graphlink.ranks.stragglers import _tail
 from graphlink.ranks.summary import NOBODY, Collectives
 from graphlink.ranks.times import SHARDS, WORDS, Apart, _covered
@@ -29,8 +29,8 @@ C = CollectiveType
 PAIR = ((0, 1), "g")
 
 
-def as_recorded(ranks: tuple[RankComms, ...], residual_ns: int = 1_000, unknown: frozenset[int] = frozenset()) -> Clocks:
-    return Clocks(tuple(Clock(0, 0.0, 0, r.rank, 0, r.rank, r.rank not in unknown) for r in ranks), residual_ns, ())
+def as_recorded(ranks: tuple[RankComms, ...], residual_ns: int = 1_000, unknown: frozenset[int] = frozenset()) -> AlignedClocks:
+    return AlignedClocks(tuple(AlignedClock(0, 0.0, 0, r.rank, 0, r.rank, r.rank not in unknown) for r in ranks), residual_ns, ())
 
 
 def of(meets: list[Meet], world: int = 2, **more: Any) -> Figures:
@@ -54,7 +54,7 @@ def mixed(rng: np.random.Generator, count: int = 30) -> list[Meet]:
 # the plain reference: a loop over meetings
 
 
-def plain(ranks: tuple[RankComms, ...], meetings: Meetings, clocks_: Clocks) -> list[dict[str, Any]]:
+def plain(ranks: tuple[RankComms, ...], meetings: Meetings, clocks_: AlignedClocks) -> list[dict[str, Any]]:
     out = []
     for m in range(len(meetings.kind)):
         rows = []
@@ -296,7 +296,7 @@ def test_every_reason_to_set_apart_has_words() -> None:
 # stragglers
 
 
-def run(seed: int, slow: dict[int, int]) -> tuple[Figures, Clocks]:
+def run(seed: int, slow: dict[int, int]) -> tuple[Figures, AlignedClocks]:
     rng = np.random.default_rng(seed)
     world = int(rng.choice([2, 4, 8, 16]))
     groups = [tuple(range(world)), *((k, k + 1) for k in range(0, world, 2))]

@@ -40,7 +40,7 @@ def recorded(folder: str) -> tuple[RankComms, ...]:
 def test_collectives_of_public_traces_meet(folder: str, ranks: int, ops: int, numbered: bool) -> None:
     comms = [one if numbered else without_numbers(one) for one in recorded(folder)]
     assert [len(one.node) for one in comms] == [ops] * ranks
-    found = match(comms)
+    found = match(comms, {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
     assert (len(found.meetings.kind), found.by_sequence) == (ops, ops if numbered else 0)
     assert found.meetings.complete.all()
@@ -55,7 +55,7 @@ def without_numbers(one: RankComms) -> RankComms:
 @pytest.mark.parametrize(("folder", "messages"), [("1f1b", 96), ("interleaved-zb", 224)])
 def test_all_sends_of_public_traces_have_their_receive(folder: str, messages: int) -> None:
     comms = recorded(f"pipelining-cpu/{folder}")
-    found = match(comms)
+    found = match(comms, {})
     assert (found.unmatched, found.conflicts, found.alone) == ((), (), {})
     m = found.meetings
     assert len(m.kind) == messages

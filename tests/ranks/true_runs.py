@@ -9,7 +9,7 @@ import numpy as np
 
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import I64, NOWHERE, CommKind
-from graphlink.ranks.records import Clock, GroupKey, Meetings, RankComms
+from graphlink.ranks.records import AlignedClock, GroupKey, Meetings, RankComms
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 EPOCH_NS = 1_700_000_000 * S
@@ -158,7 +158,7 @@ class Simulated:
             op=entries[:, 2].astype(np.int32),
         )
 
-    def error_ns(self, clocks: Sequence[Clock]) -> int:
+    def error_ns(self, clocks: Sequence[AlignedClock]) -> int:
         """The most that a clock is off against the first rank's, over its whole recording."""
         worst = 0
         lowest = self.offs.get(clocks[0].rank, Off())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphlink.graph.chakra import ChakraFile, Has, Metadata, NodeType
-from graphlink.graph.chakra_columns import ABSENT, COLUMNS, NodeBlock, assemble
+from graphlink.graph.chakra import ChakraFile, Metadata, NodeType
+from graphlink.graph.chakra_columns import ABSENT, COLUMNS, HAS, NodeBlock, assemble
 from graphlink.link.commtypes import CollectiveType
 from graphlink.model import EdgeKind
 from graphlink.replay.workload import Workload, workload
@@ -51,7 +51,7 @@ def file(nodes: Sequence[N], *, rank: int = 0, epoch_ns: int | None = 0, world_s
         row |= {"comm_type": n.comm_type, "pg_name": n.group} if n.sort == COLL else {}
         row |= {"comm_src": rank, "comm_dst": n.peer} if n.sort == SEND else {}
         row |= {"comm_src": n.peer, "comm_dst": rank} if n.sort == RECV else {}
-        has = int(Has.START_NS | Has.END_NS | Has.DURATION_NS)
+        has = HAS["start_ns"] | HAS["end_ns"] | HAS["duration_ns"]
         block.rows.extend([names.index(n.name), _TYPES[n.sort], 0, n.us + n.delay_us, has, len(n.deps), 0, *row.values()])
         block.id.append(n.id)
         block.data.extend(d for d, _ in n.deps)

@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from graphlink.model import NOWHERE
 from graphlink.perfetto import packets as perfetto
-from graphlink.perfetto.packets import Arg, Process, Trace, Track
+from graphlink.perfetto.packets import Arg, PerfettoTrace, Process, Track
 from graphlink.perfetto.slices import Slices, events, lanes, nested
 
 
@@ -55,7 +55,7 @@ def played(s: Slices) -> dict[int, tuple[int, int, int]]:
     """(start, end, depth) of each slice as a reader sees them: an end closes what was opened last on its track."""
     stacks: dict[int, list[int]] = defaultdict(list)
     out: dict[int, tuple[int, int, int]] = {}
-    assert (np.diff(events(s)[2]) >= 0).all()
+    assert (np.diff(events(s).time_ns) >= 0).all()
     for which, begins, time in zip(*(column.tolist() for column in events(s)), strict=True):
         stack = stacks[int(s.track[which])]
         if begins:
@@ -114,7 +114,7 @@ TEXTS = ("", "all_reduce", "\u00e9\u2603\U0001f600", "a\nb")
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> Trace:
+def traces(draw: st.DrawFn) -> PerfettoTrace:
     s = draw(forests())
     n = len(s.track)
     args = []
@@ -127,7 +127,7 @@ def traces(draw: st.DrawFn) -> Trace:
     source, target = (np.array([p[k] for p in pairs], np.int64) for k in range(2))
     kind = np.array([draw(st.integers(0, 7)) for _ in pairs], np.uint8)
     rank = draw(st.sampled_from([0, 1, 7, 300, 65_535, 65_536, 10**15]))
-    return Trace(
+    return PerfettoTrace(
         rank=rank,
         epoch_ns=draw(st.sampled_from([0, 1, 1_700_000_000_000_000_000])),
         processes=(Process("rank"), Process("beside", "pid 1", 1)),
@@ -139,7 +139,7 @@ def traces(draw: st.DrawFn) -> Trace:
     )
 
 
-def plain(trace: Trace) -> Iterator[Any]:
+def plain(trace: PerfettoTrace) -> Iterator[Any]:
     """The packets of slices, built one by one."""
     s = trace.slices
     numbers = {name: i for i, name in enumerate(dict.fromkeys(a.name for a in trace.args), start=1)}
@@ -164,7 +164,7 @@ def plain(trace: Trace) -> Iterator[Any]:
 
 
 @given(traces())
-def test_packets_are_what_the_message_classes_write(trace: Trace) -> None:
+def test_packets_are_what_the_message_classes_write(trace: PerfettoTrace) -> None:
     heads, *blocks = perfetto.encode(trace)
     assert b"".join(blocks) == b"".join(map(perfetto.framed, plain(trace)))
     assert len(pb.Trace.FromString(heads).packet) == len(trace.processes) + 3 * len(trace.tracks)
@@ -175,7 +175,7 @@ def test_blocks_of_packets_join_without_a_seam(monkeypatch: Any) -> None:
     s = slices([(0, 3 * i, 3 * i + 2, NOWHERE, i % 4) for i in range(n)])
     every = np.arange(n)
     arrows = perfetto.arrows(3, every[:-1], every[1:], every[1:] % 8)
-    trace = Trace(3, 5, (Process("p"),), (Track(0, "t"),), TEXTS, s, (Arg("node", every, every),), arrows)
+    trace = PerfettoTrace(3, 5, (Process("p"),), (Track(0, "t"),), TEXTS, s, (Arg("node", every, every),), arrows)
     whole = b"".join(perfetto.encode(trace))
     monkeypatch.setattr(perfetto, "BLOCK", 7)
     assert b"".join(perfetto.encode(trace)) == whole

@@ -23,7 +23,7 @@ from graphlink.link.communication import communication as typed
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import NOWHERE, Communication, EdgeKind, Graph, Linked, NodeKind
-from graphlink.perfetto.packets import KIND_OF_FLOW, Trace
+from graphlink.perfetto.packets import KIND_OF_FLOW, PerfettoTrace
 from graphlink.perfetto.slices import nested
 from graphlink.ranks import group_ids as groups
 from graphlink.replay.ideal import replay
@@ -124,7 +124,7 @@ def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:
     assert [mine[i]["row"] for i in range(5)] == ["thread", "thread 0", *(f"thread {n}" for n in (1 << 31, (1 << 32) + 1, 1 << 40))]
 
 
-def prepared(folder: Path, rank: int, **options: Any) -> job.Prepared:
+def prepared(folder: Path, rank: int, **options: Any) -> job.PreparedRank:
     execution = execute(training_program(3, Training(steps=2, layers=3, ranks=2, rank=rank)))
     write_et(execution, folder / f"et_{rank}.json")
     write_kineto(execution, folder / f"kineto_{rank}.json", **options)
@@ -233,7 +233,7 @@ def test_the_replay_stands_beside(two: list[Shown], answers: list[list[Row]]) ->
     assert not any(r["rank"] == "rank 0 replayed" for r in answers[1])
 
 
-def waited(drawn: Trace, g: Graph) -> Counter[int]:
+def waited(drawn: PerfettoTrace, g: Graph) -> Counter[int]:
     """Length of the ``wait`` slices of each thread, as they are shown."""
     out: Counter[int] = Counter()
     end_ns, track = nested(drawn.slices)[0], drawn.slices.track

@@ -20,14 +20,14 @@ from graphlink.errors import InputError
 from graphlink.model import Comm, CommTable, EventRows, HostRows, ProcessGroup, Trace
 from graphlink.ranks.comms import rank_comms
 from graphlink.run import codec
-from graphlink.run.job import Inputs, Options, Prepared, prepare
+from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 from graphlink.run.state import RankRows
 
 DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Prepared:
+def prepared() -> PreparedRank:
     inputs = Inputs(kineto=DEMO / "kineto_0.json", et=DEMO / "et_0.json")
     return prepare(inputs, Options(sync="cuda", linked=True))
 
@@ -61,12 +61,12 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
-def test_all_of_a_rank_comes_back(prepared: Prepared, tmp_path: Path) -> None:
-    assert_same(read(written(prepared), Prepared, tmp_path), prepared)
+def test_all_of_a_rank_comes_back(prepared: PreparedRank, tmp_path: Path) -> None:
+    assert_same(read(written(prepared), PreparedRank, tmp_path), prepared)
     comms = rank_comms(prepared.built.graph, prepared.linked, prepared.comm, prepared.rank, prepared.world_size)
     rows = RankRows(comms, prepared.plan.groups, prepared.staged.run, len(prepared.built.graph.kind))
     assert_same(read(written(rows), RankRows, tmp_path), rows)
-    assert written(prepared) == written(read(written(prepared), Prepared, tmp_path)), "so that a digest is of values"
+    assert written(prepared) == written(read(written(prepared), PreparedRank, tmp_path)), "so that a digest is of values"
 
 
 @settings(deadline=None)
@@ -104,21 +104,21 @@ def refused(data: bytes, kind: type[Any], folder: Path, *words: str) -> None:
         assert word in str(said.value)
 
 
-def test_a_file_that_is_cut_anywhere_is_refused(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_anywhere_is_refused(prepared: PreparedRank, tmp_path: Path) -> None:
     data = written(prepared.built)
     for end in {0, 1, 20, *range(21, len(data), 997), len(data) - 4, len(data) - 1}:
         refused(data[:end], type(prepared.built), tmp_path)
     refused(data + b"\0", type(prepared.built), tmp_path, "checksum")
 
 
-def test_a_file_in_which_a_byte_is_another_is_refused(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_file_in_which_a_byte_is_another_is_refused(prepared: PreparedRank, tmp_path: Path) -> None:
     data, rng = written(prepared.built), random.Random(1)
     for _ in range(300):
         at = rng.randrange(len(data))
         refused(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :], type(prepared.built), tmp_path)
 
 
-def test_a_byte_that_is_another_with_its_checksum_is_refused_or_read(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_byte_that_is_another_with_its_checksum_is_refused_or_read(prepared: PreparedRank, tmp_path: Path) -> None:
     data, rng = written(prepared.linked.trace), random.Random(2)
     for _ in range(300):
         at = rng.randrange(len(data) - 4)
@@ -170,7 +170,7 @@ def test_what_is_not_as_declared_is_refused(sections: tuple[bytes, ...], words: 
     refused(table_of(*sections), CommTable, tmp_path, words)
 
 
-def test_truth_values_are_0_or_1(tmp_path: Path, prepared: Prepared) -> None:
+def test_truth_values_are_0_or_1(tmp_path: Path, prepared: PreparedRank) -> None:
     rows = prepared.linked.trace.host
     data = written(rows)
     at = data.index(b"|b1\0\0\0\0\0") + 16
@@ -199,7 +199,7 @@ class Runs:
 def test_a_planted_pickle_runs_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     pickled = pickle.dumps(Runs(Path.touch, mark))
-    refused(pickled, Prepared, tmp_path)
+    refused(pickled, PreparedRank, tmp_path)
     refused(table_of(ROW, section(b"<i4", b"\0" * 4) + section(b"msgpack", pickled)), CommTable, tmp_path)
     refused(table_of(section(b"|O", pickled), NO_COMMS), CommTable, tmp_path)
     assert not mark.exists()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphlink.errors import UsageError
-from graphlink.pipeline.records import Cause, Phase, Pipeline
+from graphlink.pipeline.records import Cause, Pass, RunPipeline
 from graphlink.run.paddle import pipeline_of
 from graphlink.testing.paddle import EPOCH_NS, Job, Variation, write_paddle
 from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, one_f_one_b, simulate
@@ -15,12 +15,12 @@ from tests.paddle_runs import US, Op, copies, equal_times, gpipe, interleaved, o
 MS = 1_000_000
 
 
-def analysed(folder: Path, jobs: Sequence[Sequence[Job]], vary: Variation | None = None, step: str = "all") -> Pipeline:
+def analysed(folder: Path, jobs: Sequence[Sequence[Job]], vary: Variation | None = None, step: str = "all") -> RunPipeline:
     write_paddle(jobs, folder, vary)
     return pipeline_of(folder, step)
 
 
-def idle_ns(pipeline: Pipeline) -> dict[Cause, int]:
+def idle_ns(pipeline: RunPipeline) -> dict[Cause, int]:
     length = pipeline.idle.end_ns - pipeline.idle.start_ns
     return {cause: ns for cause in Cause if (ns := int(length[pipeline.idle.cause == cause].sum()))}
 
@@ -96,7 +96,7 @@ def test_some_steps(tmp_path: Path) -> None:
     assert len(pipeline.steps) == 2
     assert [run.left_out["jobs of other steps"] for run in pipeline.runs] == [18, 18]
     assert pipeline.steps[0].start_ns == jobs[0][9].start_ns + EPOCH_NS
-    assert all(np.count_nonzero(run.ranges.phase == Phase.OPT) == 2 for run in pipeline.runs)
+    assert all(np.count_nonzero(run.ranges.phase == Pass.OPT) == 2 for run in pipeline.runs)
     with pytest.raises(UsageError, match="the logs hold steps 3 to 6"):
         pipeline_of(tmp_path, "7")
 

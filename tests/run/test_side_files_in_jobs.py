@@ -10,7 +10,7 @@ import pytest
 
 from graphlink.errors import InputError
 from graphlink.nccl import job as nccl
-from graphlink.run.job import Inputs, Options, Prepared, prepare
+from graphlink.run.job import Inputs, Options, PreparedRank, prepare
 from graphlink.testing import ClusterRun, ClusterTraining, cluster_run
 from graphlink.testing.nccl import write_nccl
 from graphlink.testing.nccl_records import NcclProfile
@@ -24,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClusterRun, Path]
     return run, folder
 
 
-def prepared(cluster: tuple[ClusterRun, Path], folder: Path, profile: NcclProfile, step: str = "all") -> Prepared:
+def prepared(cluster: tuple[ClusterRun, Path], folder: Path, profile: NcclProfile, step: str = "all") -> PreparedRank:
     """Rank 0 with what the profiler recorded of it."""
     run, traces = cluster
     own = tuple(file.path for file in write_nccl(run, folder, profile) if 0 in file.ranks)
@@ -59,7 +59,7 @@ def test_the_times_of_groups_are_those_of_their_ops(cluster: tuple[ClusterRun, P
     files = prepared(cluster, tmp_path, NcclProfile(proxy_steps=True)).nccl
     assert files is not None
     ops, split = files.ops, files.split
-    names = np.array([ops.strings[k] for k in ops.group_name.tolist()])[split.op]
+    names = np.array([ops.groups[k][1] for k in ops.group.tolist()])[split.op]
     told = {row.group: row for row in nccl.summarised(files).times}
     assert set(told) == set(names.tolist())
     for name, row in told.items():

@@ -1,4 +1,4 @@
-"""Begin and end events of a dump that is almost JSON: one event a line, an array that may be open, cut or hold C instead of JSON.
+"""Begin and end events of a dump that is almost JSON: one event per line, an array that may be open, cut or hold C instead of JSON.
 
 Repaired are only the known cases: enums, hexadecimal numbers and ``(nil)`` without quotes, a comma before the end, no ``]``, and the
 empty object that some writers put last. Every other line that is no event is counted. A dump that another program has laid out anew
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool
 from graphlink.nccl.read.names import times
-from graphlink.nccl.read.records import Steps, table
+from graphlink.nccl.read.records import ProxySteps, table
 from graphlink.read.columns import Parts, Strings, ints
 from graphlink.read.source import Source, open_source
 from graphlink.read.stream import ArrayReader, gc_paused
@@ -46,7 +46,7 @@ Columns = dict[str, NDArray[Any]]
 _Value = TypeVar("_Value")
 
 
-class Args(msgspec.Struct, gc=False, rename="pascal"):
+class PluginArgs(msgspec.Struct, gc=False, rename="pascal"):
     """Arguments of events of the example plugin; the last two of the proxy profiler."""
 
     seq_num: Any = None
@@ -69,24 +69,24 @@ class Args(msgspec.Struct, gc=False, rename="pascal"):
     proxy_op_index: Any = msgspec.field(name="proxyOpIndex", default=None)
 
 
-class Event(msgspec.Struct, gc=False, rename="camel"):
+class PluginEvent(msgspec.Struct, gc=False, rename="camel"):
     name: str = ""
     cat: str = ""
     ph: str = ""
     id: Any = None
     pid: Any = None
     ts: Any = None
-    args: Args | None = None
+    args: PluginArgs | None = None
     total_channels: Any = None  # these three: proxy profiler
     collective_name: Any = None
     proto: Any = None
 
 
-_EVENT: Final = msgspec.json.Decoder(Event)
-_EVENTS: Final = msgspec.json.Decoder(list[Event])
-_NO_EVENTS: Final = Event()
-_NO_ARGS: Final = Args()
-Fill = Callable[[list[Event], list[Args]], Columns]  # what begins of one sort, and their arguments, say
+_EVENT: Final = msgspec.json.Decoder(PluginEvent)
+_EVENTS: Final = msgspec.json.Decoder(list[PluginEvent])
+_NO_EVENTS: Final = PluginEvent()
+_NO_ARGS: Final = PluginArgs()
+Fill = Callable[[list[PluginEvent], list[PluginArgs]], Columns]  # what begins of one sort, and their arguments, say
 
 
 def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]]:
@@ -111,7 +111,7 @@ def lines(source: Source, left_out: Counter[str]) -> Iterator[tuple[bytes, bool]
         yield rest, True
 
 
-def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[Event]]:
+def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[PluginEvent]]:
     """Yield the events of a dump in file order; count lines that are none. Memory is that of a block and of a line, at most a few MB.
 
     Raises:
@@ -121,7 +121,7 @@ def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[Event]]:
         head = source.read(_HEAD_BYTES)
     with open_source(path) as source, gc_paused():
         if _is_anew(head):
-            for block in ArrayReader(source, ("traceEvents",), max_element_bytes=MOST_BYTES).blocks(Event):
+            for block in ArrayReader(source, ("traceEvents",), max_element_bytes=MOST_BYTES).blocks(PluginEvent):
                 left_out[_UNREADABLE] += len(block.bad)
                 yield [row for row in block.rows if row != _NO_EVENTS]
             return
@@ -131,7 +131,7 @@ def _blocks(path: Path, left_out: Counter[str]) -> Iterator[list[Event]]:
             yield rows
 
 
-def _events(text: bytes) -> tuple[list[Event], int]:
+def _events(text: bytes) -> tuple[list[PluginEvent], int]:
     """Decode complete lines, at once where they are all as they should be, else one by one; return also how many are damaged."""
     every = _decoded(_EVENTS, b"[" + _bare(_bare(text.lstrip().removeprefix(b"[")).removesuffix(b"{}")) + b"]")
     if every is not None:
@@ -146,7 +146,7 @@ def _is_anew(head: bytes) -> bool:
     return _event(line) is None and (line == b"{" or _SEVERAL.search(line) is not None)
 
 
-def _event(line: bytes) -> Event | None:
+def _event(line: bytes) -> PluginEvent | None:
     return _decoded(_EVENT, _bare(line.removeprefix(b"[")))
 
 
@@ -171,7 +171,7 @@ class EventTables:
     ``at``: the events of each table. InputError: the file cannot be read, or is a dump of ``what`` that holds no event at all.
     """
 
-    def __init__(self, path: Path, sort_of: Callable[[Event], str | None], fill: Mapping[str, Fill], what: str, todo: str):
+    def __init__(self, path: Path, sort_of: Callable[[PluginEvent], str | None], fill: Mapping[str, Fill], what: str, todo: str):
         self._sort_of, self._fill = sort_of, fill
         self._left_out: Counter[str] = Counter()
         self._backwards = 0
@@ -190,7 +190,7 @@ class EventTables:
         self.end = ends_of(self._category, self._name, self.ident, self._phase == _BEGIN, self._phase == _END)
         self._done = np.zeros(len(self.ns), np.bool_)
 
-    def _add(self, rows: list[Event], found: Parts, words: Strings, parts: Mapping[str, Parts]) -> None:
+    def _add(self, rows: list[PluginEvent], found: Parts, words: Strings, parts: Mapping[str, Parts]) -> None:
         first = found.count
         found.add(
             category=words.column([row.cat for row in rows]),
@@ -225,7 +225,7 @@ class EventTables:
         """Leave begins out that have not been dealt with yet."""
         self._left_out[reason] += self._finish(at)
 
-    def steps(self, at: I64, proxy: I64, step: I64, state: U8) -> Steps:
+    def steps(self, at: I64, proxy: I64, step: I64, state: U8) -> ProxySteps:
         """Return the table of steps, by start, then end, from their begins and columns; those that it cannot hold are left out."""
         start, end = self.ns[at], self._ends(at)
         for wrong, reason in (
@@ -236,7 +236,7 @@ class EventTables:
             self.leave(at[wrong], reason)
         kept = np.flatnonzero(~self._done[at])
         kept = kept[np.lexsort((end[kept], start[kept]))]
-        return table(Steps, len(kept), **self.keep(at[kept]), proxy=proxy[kept], step=step[kept], state=state[kept])
+        return table(ProxySteps, len(kept), **self.keep(at[kept]), proxy=proxy[kept], step=step[kept], state=state[kept])
 
     def left_out(self, label: Callable[[str, str], str]) -> dict[str, int]:
         """Leave out what is in no table yet, by ``label`` of its category and name; return all counts by reason."""

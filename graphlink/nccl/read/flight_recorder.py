@@ -1,6 +1,6 @@
 """Reads what PyTorch's Flight Recorder wrote of one rank, as a pickle or as JSON. Format: ``c10d/FlightRecorderDetail.hpp``.
 
-One entry a collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it, ``end_ns`` when the watchdog
+One entry per collective, send or receive, also of gloo and others. ``start_ns`` is when the host asked for it, ``end_ns`` when the watchdog
 noticed its end: both epoch, and neither is the time on the GPU. ``count`` is what NCCL is called with: elements of the input, of a
 reduce-scatter, scatter or receive those of the output. ``bytes`` are those of the larger side.
 """
@@ -62,7 +62,7 @@ _FIELDS: Final = Entry.__struct_fields__
 
 
 def read_flight_recorder(path: Path) -> Dump:
-    """The dump at ``path``. A pickle is never run; memory is a few times the file, up to a bound.
+    """Read the dump at ``path``. A pickle is never run; memory is a few times the file, up to a bound.
 
     Raises:
         InputError: the file cannot be read, is no dump, is damaged or cut, is too large, or its pickle asks for more than plain values.
@@ -110,7 +110,7 @@ def _read_json(path: Path, recording: _Recording) -> dict[str, Any]:
 
 
 def _without_entries(path: Path) -> dict[str, Any] | None:
-    """The JSON of a recorder that recorded nothing: it leaves the key out."""
+    """Return the JSON of a recorder that recorded nothing: it leaves the key out."""
     with open_source(path) as source:
         whole = loose(msgspec.Raw(source.read(_MOST_ENTRY_BYTES)))
     return whole if isinstance(whole, dict) and "pg_config" in whole else None
@@ -183,9 +183,8 @@ class _Recording:
 
 
 def _own_rank(communicators: Sequence[Communicator], communicator: I32, own: I32) -> int | None:
-    """The global rank, which no field says: the name of a send or receive has the rank in its group, ``own``, and the rank is a member of
-    all groups that it calls in. None where neither tells, or they disagree.
-    """
+    """Find the global rank, which no field says: the name of a send or receive has the rank in its group, ``own``, and the rank is a member
+    of all groups that it calls in. None where neither tells, or they disagree."""
     found = set()
     for row, place in set(zip(communicator.tolist(), own.tolist(), strict=True)):
         ranks = communicators[row].ranks

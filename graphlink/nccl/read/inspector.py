@@ -40,7 +40,7 @@ class Header(msgspec.Struct, gc=False):
     n_ranks: Any = None
 
 
-class Metadata(msgspec.Struct, gc=False):
+class InspectorMetadata(msgspec.Struct, gc=False):
     hostname: Any = None
     pid: Any = None
 
@@ -83,14 +83,14 @@ class Call(msgspec.Struct, gc=False):
     events: list[Within] = []
 
 
-class Line(msgspec.Struct, gc=False):
+class InspectorLine(msgspec.Struct, gc=False):
     header: Header
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    metadata: InspectorMetadata = msgspec.field(default_factory=InspectorMetadata)
     coll_perf: Call | None = None
     p2p_perf: Call | None = None
 
 
-_LINE: Final = msgspec.json.Decoder(Line)
+_LINE: Final = msgspec.json.Decoder(InspectorLine)
 
 
 def read_inspector(path: Path) -> Dump:
@@ -222,7 +222,7 @@ def communicator_of(header: Header, key: str) -> Communicator:
     return Communicator(key, "" if name == _UNNAMED else name, size=count_or_none(header.n_ranks))
 
 
-def _decoded(text: bytes) -> Line | None:
+def _decoded(text: bytes) -> InspectorLine | None:
     try:
         return _LINE.decode(text)
     except DAMAGED:

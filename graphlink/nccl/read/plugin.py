@@ -1,7 +1,7 @@
 """Reads the dump of NCCL's example profiler plugin. Format: NVIDIA/nccl, ``ext-profiler/example/print_event.cc``.
 
-A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What hangs on what is told by order
-alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that other processes asked for (PXN) come
+A dump is a tree printed depth first: API call > COLL or P2P > KernelCh and proxy ops > NET steps. What belongs to what is known from the
+order alone: an event belongs to the COLL or P2P that has begun and not ended above it. Proxy ops that other processes asked for (PXN) come
 last and have none. Times are us since the plugin's start; GPU times ns of each GPU's own clock. 0 stands for "not recorded" throughout.
 
 What a step waits for:
@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from graphlink.model import NOWHERE
-from graphlink.nccl.read.events import Args, Columns, Event, EventTables
+from graphlink.nccl.read.events import Columns, EventTables, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import dtype_of, function_of, hash_text, message_bytes, natural, rank_in_name, small, text_of
 from graphlink.nccl.read.records import Calls, Communicator, Dump, KernelChannels, ProxyOps, State, table
 from graphlink.read.columns import Strings, ints
@@ -53,7 +53,7 @@ def read_plugin(path: Path) -> Dump:
     Raises:
         InputError: the file cannot be read, or holds no event at all.
     """
-    said = _Said()
+    said = _PluginBegins()
     tables = EventTables(path, _sort_of, said.fill, "NCCL's profiler plugin", _TODO)
     at, columns = tables.at, tables.columns
     steps = tables.steps(at["step"], tables.around("proxy", "step"), columns["step"]["step"], columns["step"]["state"])
@@ -76,14 +76,14 @@ def read_plugin(path: Path) -> Dump:
     )
 
 
-class _Said:
+class _PluginBegins:
     """Columns of what begins say in their args, by sort. ``keys``: of the communicators."""
 
     def __init__(self) -> None:
         self.strings, self.keys = Strings(), Strings()
         self.fill = {"call": self._calls, "kernel": _kernels, "proxy": _proxies, "step": _steps}
 
-    def _calls(self, rows: list[Event], args: list[Args]) -> Columns:
+    def _calls(self, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
         dtypes = [dtype_of(text_of(a.datatype)) for a in args]
         count = natural([a.count for a in args])
         return {
@@ -101,7 +101,7 @@ class _Said:
         }
 
 
-def _kernels(_: list[Event], args: list[Args]) -> Columns:
+def _kernels(_: list[PluginEvent], args: list[PluginArgs]) -> Columns:
     return {
         "channel": small([a.channel for a in args]),
         "gpu_start_ns": np.maximum(ints([a.start_gpu_clk for a in args], 0), 0),
@@ -109,7 +109,7 @@ def _kernels(_: list[Event], args: list[Args]) -> Columns:
     }
 
 
-def _proxies(rows: list[Event], args: list[Args]) -> Columns:
+def _proxies(rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
     return {
         "channel": small([a.channel for a in args]),
         "peer": small([a.peer for a in args]),
@@ -118,11 +118,11 @@ def _proxies(rows: list[Event], args: list[Args]) -> Columns:
     }
 
 
-def _steps(rows: list[Event], args: list[Args]) -> Columns:
+def _steps(rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
     return {"step": natural([a.step for a in args]), "state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
 
-def _sort_of(row: Event) -> str | None:
+def _sort_of(row: PluginEvent) -> str | None:
     sort = _SORT_OF.get(row.cat)
     return sort if sort is not None and row.name in _NAMES.get(sort, (row.name,)) else None
 

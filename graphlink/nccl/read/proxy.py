@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from graphlink.model import I64, NOWHERE, Bool
-from graphlink.nccl.read.events import Args, Columns, Event, EventTables
+from graphlink.nccl.read.events import Columns, EventTables, PluginArgs, PluginEvent
 from graphlink.nccl.read.names import function_of, natural, rank_in_name, small
 from graphlink.nccl.read.records import Calls, Dump, ProxyOps, State, table
 from graphlink.read.columns import MISSING, Strings
@@ -50,7 +50,7 @@ def read_proxy(path: Path) -> Dump:
     Raises:
         InputError: the file cannot be read, or holds no event at all.
     """
-    said = _Said()
+    said = _ProxyBegins()
     tables = EventTables(path, _sort_of, said.fill, "NCCL's proxy profiler", _TODO)
     at, ns, ident = tables.at, tables.ns, tables.ident
     steps, announced = tables.columns["step"], tables.columns["collective"]["collective"]
@@ -94,14 +94,14 @@ def read_proxy(path: Path) -> Dump:
     )
 
 
-class _Said:
+class _ProxyBegins:
     """Columns of what begins say, by sort. ``names``: of collectives, by number, as steps and collectives say them."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
         self.fill = {"step": self._steps, "state": _states, "collective": self._collectives}
 
-    def _steps(self, rows: list[Event], args: list[Args]) -> Columns:
+    def _steps(self, rows: list[PluginEvent], args: list[PluginArgs]) -> Columns:
         parts = [found.groups() for row in rows if (found := _STEP.fullmatch(row.name))]
         return {
             "sends": np.array([way == "Send" for way, _, _ in parts], np.bool_),
@@ -115,7 +115,7 @@ class _Said:
             "protocol": np.minimum(small([row.proto for row in rows]), len(_PROTOCOLS)),
         }
 
-    def _collectives(self, rows: list[Event], _: list[Args]) -> Columns:
+    def _collectives(self, rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
         return {"collective": np.array([self._collective(row.name) for row in rows], np.int64)}
 
     def _collective(self, text: Any) -> int:
@@ -129,7 +129,7 @@ class _Said:
         return number
 
 
-def _states(rows: list[Event], _: list[Args]) -> Columns:
+def _states(rows: list[PluginEvent], _: list[PluginArgs]) -> Columns:
     return {"state": np.array([_STATES[row.name] for row in rows], np.uint8)}
 
 
@@ -167,7 +167,7 @@ def op_of(steps: Columns) -> I64:
     return place[op]
 
 
-def _sort_of(row: Event) -> str | None:
+def _sort_of(row: PluginEvent) -> str | None:
     if row.cat == "COL":
         return "collective"
     if row.cat != "NET":

@@ -1,4 +1,4 @@
-"""Reads any side file of NCCL or c10d -> ``Dump``, or its head: which kind it is, and of which rank and process."""
+"""Reads any side file of NCCL or c10d -> ``Dump``, or its header: which kind it is, and of which rank and process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from graphlink.errors import InputError
 from graphlink.nccl.read.flight_recorder import read_flight_recorder
-from graphlink.nccl.read.inspector import Header, Metadata, communicator_of, read_inspector
+from graphlink.nccl.read.inspector import Header, InspectorMetadata, communicator_of, read_inspector
 from graphlink.nccl.read.names import hash_text, inspector_name, plugin_name, rank_in_name, text_of
 from graphlink.nccl.read.plugin import read_plugin
 from graphlink.nccl.read.proxy import read_proxy
@@ -36,7 +36,7 @@ _PID: Final = re.compile(rb'"pid"\s*:\s*(\d{1,18})\b')
 _HEADER: Final = re.compile(rb'"header"\s*:\s*(\{[^{}]{0,1000}\})')
 _METADATA: Final = re.compile(rb'"metadata"\s*:\s*(\{[^{}]{0,2000}\})')
 
-_Struct = TypeVar("_Struct", Header, Metadata)
+_Struct = TypeVar("_Struct", Header, InspectorMetadata)
 
 
 def read_dump(path: str | Path) -> Dump:
@@ -66,7 +66,7 @@ class DumpHead:
 
 
 def read_dump_head(path: Path) -> DumpHead | None:
-    """Return the head of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
+    """Return the header of the side file at ``path``, plain, gzip or zstd; None where it is none that ``read_dump`` reads.
 
     Raises:
         InputError: the file cannot be opened, or its packing is damaged that early.
@@ -100,7 +100,7 @@ def _of_inspector(path: Path, head: bytes) -> DumpHead:
         (communicator_of(header, key), rank_or_none(header.rank)) for header in headers if (key := hash_text(header.id)) is not None
     )
     text = _METADATA.search(head)
-    metadata = (_loose(text[1], Metadata) if text else None) or Metadata()
+    metadata = (_loose(text[1], InspectorMetadata) if text else None) or InspectorMetadata()
     host, pid = inspector_name(path) or ("", None)
     said_pid = to_int_or_none(metadata.pid)
     return DumpHead(

@@ -24,7 +24,7 @@ from graphlink.read.nccl_kinds import DumpKind
 
 
 class State(IntEnum):
-    """What a proxy step waits for."""
+    """The reason for which a proxy step waits."""
 
     GPU = 0  # the kernel: data to send, or a free buffer to receive into
     PEER = 1  # the other rank: its buffer to send into
@@ -47,7 +47,7 @@ class Communicator(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One row a call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
+    """One row per call, in the order in which its rank made them; rows of several ranks and communicators may be mixed.
 
     ``NOWHERE`` stands for what was not recorded in all columns but times and text.
     """
@@ -92,7 +92,7 @@ class ProxyOps:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class ProxySteps:
     """States of proxy steps, one a row, sorted by start. ``proxy`` is a row of ``ProxyOps``."""
 
     proxy: I32
@@ -104,7 +104,7 @@ class Steps:
 
 _DTYPES: Final[dict[object, Any]] = {"I32": np.int32, "I64": np.int64, "U8": np.uint8, "Bool": np.bool_}
 _TEXTS: Final = frozenset({"function", "dtype", "algorithm", "protocol"})
-_Table = TypeVar("_Table", Calls, KernelChannels, ProxyOps, Steps)
+_Table = TypeVar("_Table", Calls, KernelChannels, ProxyOps, ProxySteps)
 
 
 def table(kind: type[_Table], rows: int = 0, **columns: NDArray[Any]) -> _Table:
@@ -135,4 +135,4 @@ class Dump:
     communicators: tuple[Communicator, ...] = ()
     kernels: KernelChannels = field(default_factory=lambda: table(KernelChannels))
     proxies: ProxyOps = field(default_factory=lambda: table(ProxyOps))
-    steps: Steps = field(default_factory=lambda: table(Steps))
+    steps: ProxySteps = field(default_factory=lambda: table(ProxySteps))

@@ -1,4 +1,4 @@
-"""What each job of a Paddle worker is: its phase, step, chunk and microbatch.
+"""The jobs of a Paddle worker: each one's phase, step, chunk and microbatch.
 
 Types are named by the passes in Paddle's ``pipeline_scheduler_pass/`` (docs/paddle.md). Steps are cut at the optimizer, else at the
 learning rate; where that does not add up, or neither is in the logs, at the longest idle gaps.
@@ -18,25 +18,25 @@ from graphlink.errors import InputError
 from graphlink.model import I64, NOWHERE, U8, Bool
 from graphlink.pipeline.grouped import codes, counted
 from graphlink.pipeline.paddle.logs import JobLog
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 
 NO_PHASE: Final = 255
 RULES: Final = ("paddle", "paddle, chunk by occurrence", "inferred: microbatch by order")
 TOLERANCE_NS: Final = 1_000  # the writer reads a clock of whole us
 _TYPE: Final = re.compile(r"(forward|backward)(_b|_w)?_?(\d{1,9})?(?:_reduce)?(?:\(chunk(\d{1,9})\))?")
 _PHASES: Final = {
-    ("forward", None): Phase.F,
-    ("backward", None): Phase.B,
-    ("backward", "_b"): Phase.I,
-    ("backward", "_w"): Phase.W,
+    ("forward", None): Pass.F,
+    ("backward", None): Pass.B,
+    ("backward", "_b"): Pass.I,
+    ("backward", "_w"): Pass.W,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of one worker; one entry a job, in the order of its log.
+    """The jobs of one worker; one entry per job, in the order of its log.
 
-    ``phase`` is a ``Phase`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is (``forward(chunk0)``, where 1F1B
+    ``phase`` is a ``Pass`` or ``NO_PHASE``. ``part``: which piece of its forward or backward a job is (``forward(chunk0)``, where 1F1B
     overlaps the two), ``NOWHERE`` for a whole one. ``step`` counts from 0. ``rule`` points into ``RULES``.
     """
 
@@ -52,12 +52,12 @@ class Jobs:
     @property
     def work(self) -> Bool:
         """Return which jobs are of phases F, B, I or W."""
-        return np.asarray(self.phase <= Phase.W)
+        return np.asarray(self.phase <= Pass.W)
 
     @property
     def returns(self) -> Bool:
         """Return which jobs send a gradient back: B or I."""
-        return np.asarray((self.phase == Phase.B) | (self.phase == Phase.I))
+        return np.asarray((self.phase == Pass.B) | (self.phase == Pass.I))
 
 
 def jobs_of(logs: Iterable[JobLog]) -> tuple[Jobs, ...]:
@@ -104,7 +104,7 @@ def _warned(workers: list[Jobs], said: str) -> list[Jobs]:
 def _kind(text: str) -> tuple[int, int, int]:
     """Return phase, chunk, part."""
     if text == "optimizer":
-        return Phase.OPT, NOWHERE, NOWHERE
+        return Pass.OPT, NOWHERE, NOWHERE
     found = _TYPE.fullmatch(text)
     phase = _PHASES.get((found[1], found[2])) if found else None
     if found is None or phase is None:
@@ -153,7 +153,7 @@ def _cut(workers: Sequence[Jobs]) -> list[Jobs]:
 def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
     ranges = [log.stop_step - log.first_step for jobs in workers if (log := jobs.log).first_step is not None and log.stop_step is not None]
     count = _mode(ranges) if ranges else _mode(int(np.count_nonzero(_may_begin(jobs))) for jobs in workers if _knows_microbatches(jobs))
-    forwards = [n for jobs in workers if (n := int(np.count_nonzero(jobs.phase == Phase.F)))]
+    forwards = [n for jobs in workers if (n := int(np.count_nonzero(jobs.phase == Pass.F)))]
     count = max(min(count, *forwards, len(workers[0].phase)), 1) if forwards else 1
     how = "cut at the longest idle gaps" if count > 1 else "taken as one"
     said = f"the logs hold neither optimizer nor lr jobs: steps are {how}"
@@ -161,8 +161,8 @@ def _cut_without_marks(workers: Sequence[Jobs]) -> list[Jobs]:
 
 
 def _steps_by_marks(jobs: Jobs) -> I64 | None:
-    """A step ends with its optimizer jobs; without any, it begins with its lr jobs."""
-    optimizer = jobs.phase == Phase.OPT
+    """Cut steps by marks: a step ends with its optimizer jobs; without any, it begins with its lr jobs."""
+    optimizer = jobs.phase == Pass.OPT
     lr = np.array([text == "lr" for text in jobs.log.strings])[jobs.log.type]
     first = np.zeros(len(lr), np.bool_)
     if optimizer.any():
@@ -175,7 +175,8 @@ def _steps_by_marks(jobs: Jobs) -> I64 | None:
 
 
 def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
-    """``count`` steps, cut where the worker idled longest before a forward of microbatch 0; where there are too few of those, anywhere."""
+    """Cut into ``count`` steps where the worker idled longest before a forward of microbatch 0; where there are too few of those,
+    anywhere."""
     first = np.zeros(len(jobs.phase), np.bool_)
     may = np.flatnonzero(_may_begin(jobs))
     may = may[may > 0]
@@ -187,7 +188,8 @@ def _steps_by_gaps(jobs: Jobs, count: int) -> I64:
 
 
 def _matched(workers: Sequence[Jobs]) -> list[Jobs]:
-    """Who logged fewer steps than another worker of its machine takes the numbers of those steps of it in whose middle its own lie."""
+    """Match steps of workers: who logged fewer steps than another worker of its machine takes the numbers of those steps of it in whose
+    middle its own lie."""
     middles = [_middles(jobs) for jobs in workers]
     most = max(map(len, middles), default=0)
     out = []
@@ -214,7 +216,7 @@ def _middles(jobs: Jobs) -> I64:
 
 def _may_begin(jobs: Jobs) -> Bool:
     """Return which forwards may be the first of a step."""
-    forward = jobs.phase == Phase.F
+    forward = jobs.phase == Pass.F
     lowest = jobs.chunk[forward].min(initial=np.iinfo(np.int64).max)
     return np.asarray(forward & (jobs.chunk == lowest) & (jobs.part <= 0) & ((jobs.microbatch == 0) | (not _knows_microbatches(jobs))))
 
@@ -232,7 +234,7 @@ def _steps_with_work(first: Bool, work: Bool) -> I64:
 
 def _per_step(jobs: Jobs, step: I64) -> I64:
     """Count the forwards of each step."""
-    return np.asarray(np.bincount(step[jobs.phase == Phase.F], minlength=int(step[-1]) + 1))
+    return np.asarray(np.bincount(step[jobs.phase == Pass.F], minlength=int(step[-1]) + 1))
 
 
 def _faults(jobs: Jobs, step: I64, usual: int) -> int:
@@ -247,7 +249,7 @@ def _faults(jobs: Jobs, step: I64, usual: int) -> int:
 def _forwards_and_backwards(jobs: Jobs, code: I64) -> tuple[I64, I64]:
     whole = jobs.part <= 0
     size = int(code.max(initial=-1)) + 1
-    return np.bincount(code[(jobs.phase == Phase.F) & whole], minlength=size), np.bincount(code[jobs.returns & whole], minlength=size)
+    return np.bincount(code[(jobs.phase == Pass.F) & whole], minlength=size), np.bincount(code[jobs.returns & whole], minlength=size)
 
 
 # chunks and microbatches
@@ -269,8 +271,8 @@ def _with_microbatches(jobs: Jobs) -> Jobs:
 
 
 def _repeats(jobs: Jobs) -> list[int]:
-    """Return how often each microbatch goes forward in a step under one type."""
-    forward = (jobs.phase == Phase.F) & (jobs.part <= 0)
+    """Count how often each microbatch goes forward in a step under one type."""
+    forward = (jobs.phase == Pass.F) & (jobs.part <= 0)
     code = codes(jobs.step[forward], jobs.chunk[forward], jobs.microbatch[forward])
     return [int(n) for n in np.bincount(code)]
 
@@ -283,13 +285,13 @@ def _with_chunks(jobs: Jobs, repeats: int) -> Jobs:
         return replace(jobs, chunk=np.where(jobs.work, 0, NOWHERE))
     code = codes(jobs.step, jobs.phase.astype(np.int64), jobs.part, jobs.microbatch)
     k, count = counted(code), np.bincount(code)[code]
-    chunk = np.where(jobs.phase == Phase.F, k, repeats - 1 - k)
+    chunk = np.where(jobs.phase == Pass.F, k, repeats - 1 - k)
     return replace(jobs, chunk=np.where(jobs.work & (count == repeats), chunk, NOWHERE), rule=max(jobs.rule, 1))
 
 
 def _missing(jobs: Jobs, usual: int) -> list[str]:
     """Warn of what shows that lines are missing."""
-    path, forward, out = jobs.log.path, jobs.phase == Phase.F, []
+    path, forward, out = jobs.log.path, jobs.phase == Pass.F, []
     if not forward.any():
         return [f"{path}: holds no forward job"]
     per_step = _per_step(jobs, jobs.step)

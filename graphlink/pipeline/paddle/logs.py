@@ -1,7 +1,7 @@
 """Paddle worker logs -> ``JobLog``: a folder of ``workerlog.N``, or of ``machineM/workerlog.N``.
 
 What is in them and what is not: ``docs/paddle.md``. A job is found by its marker anywhere in the text, out of any amount of other text, so
-neither long lines nor several jobs on one line matter; no line is held as a whole, memory is bounded. Source of the format:
+neither long lines nor several jobs on one line matter; no line is kept as a whole, memory is bounded. Source of the format:
 ``standalone_executor.cc`` and ``profiler_helper_static.py`` of Paddle. Older versions write no ``micro_batch_id``.
 """
 
@@ -44,7 +44,7 @@ _RECORD: Final = "record with job_schedule_profiler_range(step, start, stop), or
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """The jobs of one Paddle worker, sorted by start, then end; one entry a job in each column.
+    """The jobs of one Paddle worker, sorted by start, then end; one entry per job in each column.
 
     ``type`` points into ``strings``; ``microbatch`` is ``NOWHERE`` where the line gives none.
     ``rank`` is global: workers of the machines before plus the worker's number. Times are ns since the epoch on the machine's own clock.
@@ -66,7 +66,8 @@ class JobLog:
 
 
 def read_paddle(folder: str | Path) -> tuple[JobLog, ...]:
-    """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, told by content.
+    """Read the logs of all workers in ``folder``, by rank; of a worker without jobs an empty one. Plain, gzip or zstd, recognised by
+    content.
 
     Machines and workers are ordered by their numbers. A missing worker leaves its rank free. Memory: some MB, and 64 bytes a job.
 

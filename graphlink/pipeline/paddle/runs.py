@@ -17,7 +17,7 @@ from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import NO_PHASE, RULES, Jobs, jobs_of
 from graphlink.pipeline.paddle.logs import JobLog, listed
 from graphlink.pipeline.paddle.stages import Stages, clocks_of, passages, stages_of
-from graphlink.pipeline.records import Delays, Phase, Ranges, StageRun
+from graphlink.pipeline.records import Delays, Pass, Ranges, StageRun
 from graphlink.read.columns import Parts
 from graphlink.tables import take
 
@@ -72,7 +72,7 @@ def stage_runs(logs: Sequence[JobLog], steps: Steps | None = None) -> tuple[list
 
 
 def _first_step(workers: Sequence[Jobs]) -> tuple[int, list[str]]:
-    """Return what the first logged step is called, and warnings."""
+    """Return the number of the first logged step, and warnings."""
     said = Counter(jobs.log.first_step for jobs in workers if jobs.log.first_step is not None)
     if not said:
         return 0, []
@@ -98,7 +98,7 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
     start, end = log.start_ns + shift_ns, log.end_ns + shift_ns
     other = Counter(log.strings[kind] for kind in log.type[jobs.phase == NO_PHASE].tolist())
     none, none_u8, none_i32 = np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int32)
-    optimizer = jobs.phase == Phase.OPT
+    optimizer = jobs.phase == Pass.OPT
     return StageRun(
         rank=log.rank,
         previous=previous,
@@ -117,7 +117,8 @@ def _run(jobs: Jobs, stages: Stages, worker: int, shift_ns: int, first_step: int
 
 
 def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64, first_step: int) -> Ranges:
-    """A range a job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no microbatch."""
+    """Return a range for each job; one for all parts of a forward or backward. An optimizer has its worker's first stage, no chunk, no
+    microbatch."""
     chosen = np.flatnonzero(jobs.phase != NO_PHASE)
     phase, part = jobs.phase[chosen], jobs.part[chosen]
     step, chunk, microbatch = jobs.step[chosen], jobs.chunk[chosen], jobs.microbatch[chosen]
@@ -129,7 +130,7 @@ def _ranges(jobs: Jobs, stages: Stages, worker: int, start_ns: I64, end_ns: I64,
     np.add.at(busy, code, (end_ns - start_ns)[chosen])
     order = np.lexsort((end, start, step[first]))
     kept = first[order]
-    optimizer = phase[kept] == Phase.OPT
+    optimizer = phase[kept] == Pass.OPT
     return Ranges(
         phase=phase[kept],
         step=step[kept] + first_step,

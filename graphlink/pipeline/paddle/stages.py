@@ -1,4 +1,4 @@
-"""Which workers share a stage, in which order the stages stand, and which workers form one pipeline.
+"""Find which workers share a stage, in which order the stages stand, and which workers form one pipeline.
 
 The logs name no stage. But whatever the schedule, a microbatch that leaves a stage passes all later ones forwards and backwards before
 it is back: the time it is away, from the end of its forward to the end of its backward, is longer than on the next stage by the forward
@@ -30,7 +30,7 @@ from graphlink.model import I64, NOWHERE, Bool
 from graphlink.pipeline.grouped import codes
 from graphlink.pipeline.paddle.jobs import TOLERANCE_NS, Jobs
 from graphlink.pipeline.paddle.logs import listed
-from graphlink.pipeline.records import Phase
+from graphlink.pipeline.records import Pass
 
 MOST_CELLS: Final = 1 << 22  # of workers x chunks x microbatches that are compared
 MOST_CHUNKS: Final = 64
@@ -42,7 +42,8 @@ _Cell = tuple[int, int]  # of ``Passages``: worker, and position of the chunk in
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """When microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where ``forth`` or ``back`` holds."""
+    """The times at which microbatches passed: arrays of workers x chunks x (step, microbatch). Times only where ``forth`` or ``back``
+    holds."""
 
     chunks: tuple[int, ...]
     forth: Bool
@@ -81,7 +82,7 @@ def passages(workers: Sequence[Jobs]) -> Passages:
     step, microbatch, chunk, phase, returns = columns
     start = np.concatenate([jobs.log.start_ns for jobs in workers])
     end = np.concatenate([jobs.log.end_ns for jobs in workers])
-    some = (chunk >= 0) & ((phase == Phase.F) | returns)
+    some = (chunk >= 0) & ((phase == Pass.F) | returns)
     names = np.unique(chunk[some])[:MOST_CHUNKS]
     most = max(MOST_CELLS // max(len(workers) * len(names), 1), 16)
     key = np.full(len(step), most)
@@ -91,7 +92,8 @@ def passages(workers: Sequence[Jobs]) -> Passages:
     cell = (worker * shape[1] + np.searchsorted(names, chunk)) * shape[2] + key
 
     def first(where: Bool) -> tuple[Bool, I64, I64]:
-        """Jobs of a worker stand in the order of their starts: of several in a cell (parts) the first starts it, the last ends it."""
+        """Find the first start and the last end of each cell, and whether it has a job: jobs of a worker are sorted by start, so of several
+        in a cell (parts) the first starts it and the last ends it."""
         seen = np.zeros(np.prod(shape), np.bool_)
         starts, ends = np.zeros(seen.shape, np.int64), np.zeros(seen.shape, np.int64)
         rows = np.flatnonzero(where & some)
@@ -100,7 +102,7 @@ def passages(workers: Sequence[Jobs]) -> Passages:
         ends[cell[rows]] = end[rows]
         return seen.reshape(shape), starts.reshape(shape), ends.reshape(shape)
 
-    forth, forth_start, forth_end = first(phase == Phase.F)
+    forth, forth_start, forth_end = first(phase == Pass.F)
     back, back_start, back_end = first(returns)
     return Passages(tuple(names.tolist()), forth, back, forth_start, forth_end, back_start, back_end)
 
@@ -124,7 +126,7 @@ def stages_of(workers: Sequence[Jobs], seen: Passages) -> Stages:
 
 
 def _rows(workers: Sequence[Jobs], seen: Passages) -> tuple[I64, list[str]]:
-    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be said of it."""
+    """Return pipelines x stages: the worker of each, ``NOWHERE`` where one is missing; and what is to be reported of it."""
     common: Bool = np.all((seen.forth & seen.back)[:, :1], axis=(0, 1)) if seen.chunks else np.zeros(0, np.bool_)
     if not common.any():
         return _side_by_side(_groups_by_start(seen)), _warn_of_starts(workers)
@@ -179,7 +181,7 @@ class _Away:
         return sorted(workers, key=lambda worker: (-self.mean_ns[worker], worker))
 
     def is_possible(self, rows: I64) -> bool:
-        """Whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
+        """Tell whether (nearly) every microbatch is away long enough on each stage to pass the next one, in every pipeline of ``rows``."""
         here, there = rows[:, :-1].ravel(), rows[:, 1:].ravel()
         both = (here != NOWHERE) & (there != NOWHERE)
         here, there = here[both], there[both]
@@ -223,7 +225,8 @@ def _warn_of_starts(workers: Sequence[Jobs]) -> list[str]:
 
 
 def _reversed(seen: Passages, heads: Sequence[int]) -> frozenset[int]:
-    """Chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a stage."""
+    """Find the chunks of which the last position is first: microbatches are away longest from there, or start there. ``heads``: one a
+    stage."""
     out = set()
     for at, chunk in enumerate(seen.chunks):
         both: Bool = np.all((seen.forth & seen.back)[heads, at], axis=0)
@@ -288,7 +291,7 @@ def _back_gap(seen: Passages, here: _Cell, there: _Cell) -> I64:
 
 
 def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -> I64:
-    """Bound by workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
+    """Return bounds by workers of one stage, each with the next of its stage: as ``bound`` in ``clocks_of``."""
     out = np.full((int(machine.max()) + 1,) * 2, OPEN)
     ends = [_ends(jobs) for jobs in workers]
     for position in range(stages.count):
@@ -306,7 +309,7 @@ def _bounds_of_exchange(workers: Sequence[Jobs], machine: I64, stages: Stages) -
 def _ends(jobs: Jobs) -> I64:
     """Return the last end of work and of the optimizer in each step, shape (2, steps); 0 where there is none."""
     out = np.zeros((2, int(jobs.step[-1]) + 1), np.int64)
-    for ends, which in zip(out, (jobs.work, jobs.phase == Phase.OPT), strict=True):
+    for ends, which in zip(out, (jobs.work, jobs.phase == Pass.OPT), strict=True):
         np.maximum.at(ends, jobs.step[which], jobs.log.end_ns[which])
     return out
 
@@ -316,7 +319,8 @@ def _least(gap: I64) -> int:
 
 
 def _middle(closed: I64, slack_ns: int, numbers: Sequence[int]) -> tuple[I64, list[str]]:
-    """Shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their mean."""
+    """Return shifts against the first machine. The highest shifts that all bounds allow fit together, and so do the lowest, thus their
+    mean."""
     high, low = closed[0], -closed[:, 0]
     bounded, least = high < OPEN // 2, low > -OPEN // 2
     shift = np.where(bounded & least, low + (high - low) // 2, np.where(bounded, high, np.where(least, low, 0)))

@@ -1,4 +1,4 @@
-"""What ran on devices in an nsys export: kernels, copies, memsets and CUDA graphs, of all processes."""
+"""The device work in an nsys export: kernels, copies, memsets and CUDA graphs, of all processes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _memsets(export: Export, names: ByteTexts) -> ExportWork:
 
 
 def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> ExportWork:
-    """Rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
+    """Return rows of whole graphs, without those whose nodes are recorded as well: they would count twice."""
     columns = export.integers(GRAPH, (*_IDS, "graphId"))
     ids, which = dense(columns["graphId"])
     name = names.strings.column(["CUDA graph" if i == MISSING else f"CUDA graph {i}" for i in ids.tolist()])[which]
@@ -129,7 +129,7 @@ def _graphs(export: Export, names: ByteTexts, others: list[ExportWork]) -> Expor
 
 
 def _words(export: Export, table: str, words: tuple[str, ...]) -> dict[int, str]:
-    """{number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021.
+    """Return {number: word}: as the export's own table spells its numbers, which were others in early versions; else as since 2021.
 
     Of ``CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC`` the longest ending that is a known word counts: ``DEVICE_STATIC``.
     """

@@ -1,6 +1,6 @@
 """An nsys sqlite export as columns: read-only, tables and columns by name, since every version of nsys has others.
 
-A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into or beside it.
+A damaged, cut or foreign file is an ``InputError`` that names file, table and row; nothing is ever written into it or next to it.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Export:
         self.epoch_ns = self._epoch_ns()
 
     def has(self, table: str, *columns: str) -> bool:
+        """Tell whether the export has the table with all these columns."""
         return table in self.tables and self.tables[table].issuperset(columns)
 
     def integers(self, table: str, names: Sequence[str]) -> Columns:
@@ -83,7 +84,7 @@ class Export:
         return out
 
     def _processes(self, table: str, rows: Columns) -> I64:
-        """globalPid of the ``rows`` of a table without that column, as early versions of nsys and other tools leave it out.
+        """Return the globalPid of the ``rows`` of a table without that column, as early versions of nsys and other tools leave it out.
 
         Of the only process there is. Of several: of the one that made the calls of the same ids, where nine in ten such rows of the
         device and context agree (ids of two processes meet by chance); else MISSING.
@@ -112,7 +113,7 @@ class Export:
 
     @cached_property
     def _calls(self) -> I64:
-        """(correlation, globalPid) of the calls, for tables that do not say of which process they are."""
+        """Return (correlation, globalPid) of the calls, for tables that do not say of which process they are."""
         table = _CALLS if self.has(_CALLS, "globalTid") else _RANGES
         calls = self.integers(table, ("globalTid", "correlationId"))
         there = calls["globalTid"] != MISSING
@@ -210,7 +211,7 @@ class Export:
             return self._connection.execute(query, (position,)).fetchone()
 
     def _place(self, table: Any, position: Any) -> str:
-        """A row in words, by its row id."""
+        """Describe a row by its row id."""
         row = self._row(table, position, self._row_id(table))
         return f"row {row[0] if row else '?'} of {table}"
 
@@ -226,7 +227,7 @@ class Export:
         )
 
     def _epoch_ns(self) -> int:
-        """When the report's time 0 was; 0 where the export does not say, so that times are those of the report."""
+        """Return when the report's time 0 was; 0 where the export does not say, so that times are those of the report."""
         told = [row[0] for row in self.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)) if row[0] is not None]
         usable = [ns for ns in told if isinstance(ns, int) and 0 <= ns < MAX_NS]
         if len(usable) < len(told):
@@ -240,7 +241,7 @@ class Export:
         return next((name for name in _ROW_ID_NAMES if name not in taken), _ROW_ID_NAMES[0])
 
     def _pages(self, table: str, select: str, columns: str) -> Iterator[list[Any]]:
-        """Pages of rows after each other by row id, each aggregated into one row: how many rows it has, ``select``."""
+        """Yield pages of rows after each other by row id, each aggregated into one row: how many rows it has, ``select``."""
         row_id, last = self._row_id(table), MISSING
         page = f"SELECT {row_id} AS row_id, {columns} FROM {_quoted(table)} WHERE {row_id} > ? ORDER BY {row_id} LIMIT {PAGE_ROWS}"
         while True:
@@ -284,7 +285,7 @@ def open_export(path: str | Path) -> Iterator[Export]:
 
 
 def _plain(path: Path, folder: Path) -> Path:
-    """The file itself, or a copy of what is packed in it; of another kind, empty or cut off is an InputError."""
+    """Return the file itself, or a copy of what is packed in it; of another kind, empty or cut off is an InputError."""
     with open_source(path) as source:
         head = source.read(_HEADER_BYTES)
         kind = kinds.binary_kind(head)
@@ -315,7 +316,8 @@ def _no_export(path: Path, head: bytes) -> InputError:
 
 
 def _refuse_cut(path: Path, head: bytes, there: int) -> None:
-    """By the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the last change."""
+    """Refuse a file that is cut, by the size that the header tells (sqlite.org/fileformat.html, 1.3), valid where it was written with the
+    last change."""
     page_bytes = int.from_bytes(head[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
     told = page_bytes * int.from_bytes(head[28:32], "big")

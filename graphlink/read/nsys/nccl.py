@@ -1,4 +1,5 @@
-"""What NCCL records with its NVTX ranges: communicator, size, peer, root; which kernels it launched for them; who is in a communicator.
+"""The data that NCCL records with its NVTX ranges: communicator, size, peer, root; which kernels it launched for them; who is in a
+communicator.
 
 The payload of a range is four u64 (domain, schema, size, offset) and a struct that NVTX_PAYLOAD_SCHEMA_ENTRIES describes, since NCCL
 numbers its schemas differently in every version. Exported only with --include-blobs=true. Sizes are as NCCL passes them
@@ -73,7 +74,7 @@ def read_payloads(export: Export, table: str) -> dict[int, Payload]:
 
 
 def _schemas(export: Export) -> dict[tuple[int, int], _Schema]:
-    """By domain and number. Schemas repeat once per process; where two of a number differ, neither is used."""
+    """Return the schemas by domain and number. Schemas repeat once per process; where two of a number differ, neither is used."""
     entries: dict[tuple[int, int], dict[str, set[tuple[str, int]]]] = {}
     columns = ("domainId", "schemaId", "type", "name", "offset")
     for domain, schema, kind, name, offset in export.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns):
@@ -154,7 +155,7 @@ def comm_of(name: str, payload: Payload, sizes: dict[int, int]) -> Comm:
 def kernel_comms(
     thread: I64, start_ns: I64, end_ns: I64, names: Sequence[str], comms: dict[int, Comm], launches: Iterable[tuple[int, int, int]]
 ) -> dict[int, Comm]:
-    """Return {kernel: the call that it stands for}. One entry a range of a call or of a group's begin and end, in any order.
+    """Return {kernel: the call that it stands for}. One entry per range of a call or of a group's begin and end, in any order.
 
     ``launches``: thread and time of the launch, kernel. A kernel launched inside the range of a call is of that call, the first one
     where there are several. What is called inside a group is launched by the ``ncclGroupEnd`` that closes it: its first kernel stands
@@ -199,7 +200,8 @@ def _launched(
 
 
 def _as_one(calls: list[Comm]) -> Comm | None:
-    """What does the same as these calls together; where nothing does, only their names, as of coalesced calls in other recordings."""
+    """Return the one call that does the same as these together; where nothing does, only their names, as of coalesced calls in other
+    recordings."""
     if len(calls) < 2:
         return calls[0] if calls else None
     first = calls[0]
@@ -216,7 +218,8 @@ def _as_one(calls: list[Comm]) -> Comm | None:
 
 
 def _is_all_to_all(calls: list[Comm]) -> bool:
-    """A send to and a receive from every rank of one communicator, itself included: how frameworks make an all-to-all of NCCL."""
+    """Tell whether the calls are a send to and a receive from every rank of one communicator, itself included: how frameworks make an
+    all-to-all of NCCL."""
     size = calls[0].group_size
     to, origin = [c.dst_rank for c in calls if c.name == "send"], [c.src_rank for c in calls if c.name == "recv"]
     whole = size is not None and len(to) == len(origin) == size and len({*to} - {None}) == len({*origin} - {None}) == size

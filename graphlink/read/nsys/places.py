@@ -1,4 +1,4 @@
-"""Which ranks an nsys export holds: a rank is a (process, device) that ran work, and what its number is.
+"""The ranks that an nsys export contains: a rank is a (process, device) that ran work, and what its number is.
 
 Numbers come from the largest NCCL communicator that all of them are in, where the export tells one (``--include-blobs=true``); else
 they follow the order of file, process and device. A file alone in its rank may have it in its name, which the caller knows.
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file tells of its ranks; ``places`` in ascending order."""
+    """The ranks that a file records; ``places`` in ascending order."""
 
     places: tuple[Place, ...]
     members: tuple[Member, ...]
@@ -77,7 +77,7 @@ def _communicators(files: Sequence[Contents]) -> dict[int, tuple[int, Members]]:
 
 
 def _place(member: Member, places: tuple[Place, ...]) -> Place | None:
-    """Where a member ran: on the device it names, if that ran work, or on the only one of its process."""
+    """Find where a member ran: on the device it names, if that ran work, or on the only one of its process."""
     own = [place for place in places if place.process == member.process]
     return next((place for place in own if place.device == member.device), own[0] if len(own) == 1 else None)
 

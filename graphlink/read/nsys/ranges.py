@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class ExportCalls(CallRows):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExportOverheads(OverheadRows):
-    """What nsys says that profiling itself took, in no order; ``tid`` is a globalTid. These rows are no nodes."""
+    """The time that profiling itself took, as nsys records it, in no order; ``tid`` is a globalTid. These rows are no nodes."""
 
     tid: I64
 
@@ -77,8 +77,8 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
     kept = is_range & (columns["globalTid"] != MISSING) & (columns["end"] != MISSING)
     _count_others(export, columns, types, is_range)
     rows = np.flatnonzero(kept)
-    name, seq_id, operator = _texts(export, names, np.where(kept, columns["textId"], MISSING))
-    unnamed = int(np.count_nonzero(kept & (name == 0)))
+    text = _texts(export, names, np.where(kept, columns["textId"], MISSING))
+    unnamed = int(np.count_nonzero(kept & (text.name == 0)))
     if unnamed:
         export.warnings.append(f"{unnamed} NVTX ranges have no name in the export")
     payload = read_payloads(export, NVTX)
@@ -93,31 +93,39 @@ def read_ranges(export: Export, names: ByteTexts) -> ExportRanges:
         start_ns=start[rows],
         end_ns=end[rows],
         tid=thread,
-        name=name[rows],
-        annotation=~operator[rows],
+        name=text.name[rows],
+        annotation=~text.operator[rows],
         order=np.arange(len(rows)),
         rf_id=zero,
-        seq_id=seq_id[rows],
+        seq_id=text.seq_id[rows],
         fw_tid=zero,
         input_shapes=no_text,
         input_types=no_text,
         comm=NO_COMMS,
         apart=(last_thread != MISSING) & (last_thread != 0) & (last_thread != thread),
-        nccl=_of_nccl(names, columns, types, name)[rows],
+        nccl=_of_nccl(names, columns, types, text.name)[rows],
         payload={int(place[row]): one for row, one in payload.items() if kept[row]},
     )
 
 
-def _texts(export: Export, names: ByteTexts, ids: I64) -> tuple[I32, I64, Bool]:
-    """Return name, sequence number and whether it is an operator, of every NVTX row that has a text or else one of ``ids``."""
+class _RangeTexts(NamedTuple):
+    """Name, sequence number and whether it is an operator's, of every NVTX row."""
+
+    name: I32
+    seq_id: I64
+    operator: Bool
+
+
+def _texts(export: Export, names: ByteTexts, ids: I64) -> _RangeTexts:
+    """Read what the rows spell out, or else the strings of ``ids``."""
     name, seq_id, operator = np.zeros(len(ids), np.int32), np.full(len(ids), -1, np.int64), np.zeros(len(ids), np.bool_)
-    for rows, texts, which in spelled(export, NVTX, ids, "text"):
-        if texts:
-            bare, numbers, operators = zip(*map(range_name, texts), strict=True)
-            name[rows] = names.column(bare)[which]
-            seq_id[rows] = np.array(numbers, np.int64)[which]
-            operator[rows] = np.array(operators, np.bool_)[which]
-    return name, seq_id, operator
+    for part in spelled(export, NVTX, ids, "text"):
+        if part.texts:
+            bare, numbers, operators = zip(*map(range_name, part.texts), strict=True)
+            name[part.rows] = names.column(bare)[part.which]
+            seq_id[part.rows] = np.array(numbers, np.int64)[part.which]
+            operator[part.rows] = np.array(operators, np.bool_)[part.which]
+    return _RangeTexts(name, seq_id, operator)
 
 
 def _types(export: Export) -> dict[bytes, int]:
@@ -136,7 +144,7 @@ def _count_others(export: Export, columns: Columns, types: dict[bytes, int], is_
 
 
 def _of_nccl(names: ByteTexts, columns: Columns, types: dict[bytes, int], name: I32) -> Bool:
-    """Ranges of domains that are called NCCL, or whose name was cut away; never of the default domain.
+    """Select the ranges of domains that are called NCCL, or whose name was cut away; never of the default domain.
 
     Domain ids are per process, and the row that names one may be missing.
     """

@@ -103,7 +103,7 @@ def read_report(path: str | Path) -> tuple[Contents, tuple[Trace, ...]]:
 
 
 def _places(export: Export, work: ExportWork, ranges: ExportRanges, calls: ExportCalls) -> tuple[Place, ...]:
-    """Each (process, device) that ran work, in ascending order; without any, each process that has rows."""
+    """Return each (process, device) that ran work, in ascending order; without any, each process that has rows."""
     found = {Place(process, device) for process, device in numbered_pairs(work.process, work.device)[0]}
     if not found:
         threads = np.concatenate([ranges.tid, calls.tid])
@@ -135,7 +135,7 @@ def _range_comms(strings: Sequence[str], ranges: ExportRanges, sizes: dict[int, 
 def _kernel_comms(
     strings: Sequence[str], work: ExportWork, calls: ExportCalls, ranges: ExportRanges, range_comm: dict[int, Comm]
 ) -> dict[int, Comm]:
-    """Device row -> the call of NCCL that it runs."""
+    """Map each device row to the call of NCCL that it runs."""
     if not range_comm:
         return {}
     kernels = np.flatnonzero(meanings(strings, work.name, kernel_meaning) == Meaning.BACKEND)
@@ -170,7 +170,7 @@ def _count_unread(export: Export, rows: ExportRows, places: tuple[Place, ...]) -
 
 
 def _host_name(export: Export) -> str:
-    """Of the machine that was recorded; "" where the export names none, or several."""
+    """Return the name of the machine that was recorded; "" where the export names none, or several."""
     rows = export.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"))
     names = {value for name, value in rows if name == b"Hostname" and isinstance(value, bytes)}
     return names.pop().decode("utf-8", "replace") if len(names) == 1 else ""

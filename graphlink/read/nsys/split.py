@@ -1,4 +1,4 @@
-"""From the rows of a whole nsys export to one ``model.Trace`` a (process, device).
+"""Split the rows of a whole nsys export into one ``model.Trace`` for each (process, device).
 
 Where a process drives one device, all of its threads, calls and ranges are that rank's. Where it drives several, a thread is in the
 rank of every device that its calls launched work on, with all that it did: its time is spent once, but both devices wait for it. A

@@ -1,6 +1,6 @@
 """Synchronisation rows and event records of an nsys export, of all processes.
 
-Which call a row is of is told by (process, correlation), and the call is believed where the row's own type says otherwise (seen in a
+Which call a row is of is known from (process, correlation), and the call is believed where the row's own type says otherwise (seen in a
 real export). The device is that of the context: real exports write device 0 on every synchronisation row. The record behind a wait is
 the CUDA_EVENT row with its ``eventSyncId`` in the process, else the last earlier record of its (process, context, event): ids of events
 are used again. "Earlier" is by correlation id, which CUPTI gives out as calls begin; a record's time is that of its completion, or 0.
@@ -208,7 +208,7 @@ def _records(syncs: ExportSyncs, events: ExportEvents) -> I64:
 
 
 def _used_once(process: I64, event: I64, events: ExportEvents) -> Bool:
-    """Is an event id in use in one context of the process only?"""
+    """Tell whether an event id is in use in one context of the process only."""
     contexts: dict[tuple[int, int], set[int]] = {}
     for p, e, c in zip(events.process.tolist(), events.event.tolist(), events.context.tolist(), strict=True):
         contexts.setdefault((p, e), set()).add(c)

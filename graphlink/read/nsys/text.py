@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -63,8 +63,16 @@ def call_name(text: bytes) -> bytes:
     return _VERSION.sub(b"", text)
 
 
-def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[tuple[I64, list[bytes], I64 | slice]]:
-    """Yield (rows, texts, which of these each row has): what a table spells out in ``column``, then the strings of the other rows' ``ids``.
+class Spelled(NamedTuple):
+    """Rows, different texts, and which of these each row has."""
+
+    rows: I64
+    texts: list[bytes]
+    which: I64 | slice
+
+
+def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[Spelled]:
+    """Yield what a table spells out in ``column``, then the strings of the other rows' ``ids``.
 
     Old exports have text in the place of ids.
     """
@@ -72,16 +80,16 @@ def spelled(export: Export, table: str, ids: I64, column: str) -> Iterator[tuple
     if not left.all():
         for rows, texts in export.texts(table, column):
             left[rows] = False
-            yield rows, texts, slice(None)
+            yield Spelled(rows, texts, slice(None))
     found, which = dense(ids[left])
-    yield np.flatnonzero(left), export.strings(found), which
+    yield Spelled(np.flatnonzero(left), export.strings(found), which)
 
 
 def name_column(export: Export, names: ByteTexts, table: str, ids: I64, column: str, bare: Callable[[bytes], bytes] = bytes) -> I32:
     """Read codes of the names of a table's rows, which a column holds as ids or as text; counts what has no name."""
     out = np.zeros(len(ids), np.int32)
-    for rows, texts, which in spelled(export, table, ids, column):
-        out[rows] = names.column([bare(text) for text in texts])[which]
+    for part in spelled(export, table, ids, column):
+        out[part.rows] = names.column([bare(text) for text in part.texts])[part.which]
     unnamed = int(np.count_nonzero(out == 0))
     if unnamed:
         export.warnings.append(f"{unnamed} rows of {table} have no name in the export")

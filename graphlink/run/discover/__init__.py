@@ -1,1 +1,1 @@
-"""Which recordings there are, and which are of one rank."""
+"""Find recordings, and those of one rank."""

@@ -90,7 +90,7 @@ def _found(recordings: Recordings, *, one: bool) -> Discovered:
 
 
 def _only(found: Discovered, rank: int) -> Discovered:
-    """For the job of one rank that is to be picked out of all."""
+    """Select the job of one rank out of all."""
     mine = tuple(one for one in found.ranks if one.expected_rank == rank)
     if len(found.ranks) == 1 and found.ranks[0].expected_rank is None:  # nothing but --rank tells it
         mine = (replace(found.ranks[0], rank=rank),)

@@ -1,4 +1,4 @@
-"""Which files there are: those that are named, those that a pattern matches, and those that folders hold."""
+"""The files of a run: those that are named, those that a pattern matches, and those that folders hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SQLITE: Final = re.compile(r"\.(?:sqlite3?|db)(?:\.gz|\.zst)?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """What lies in a folder itself. ``databases`` are named as nsys exports are, and may be others."""
+    """The contents of a folder itself. ``databases`` are named as nsys exports are, and may be others."""
 
     path: Path
     devices: tuple[Head, ...]
@@ -44,7 +44,7 @@ class _Folder:
     foreign: tuple[Path, ...]  # named as recordings of other tools are, or JSON that holds none
 
     def exports(self, *, needed: bool) -> tuple[Path, ...]:
-        """Of those that are not ``needed`` it does not matter that one cannot be read."""
+        """Return the nsys exports; of those that are not ``needed`` it does not matter that one cannot be read."""
         return tuple(path for path in self.databases if _looks_like(path, needed=needed) == kinds.NSYS.name)
 
     def has_traces(self) -> bool:
@@ -52,7 +52,7 @@ class _Folder:
 
 
 def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same_run: bool = False) -> Discovered:
-    """The ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair is one as given.
+    """Find the ranks behind ``--kineto`` and ``--et``, globs unfolded. More than one are paired by rank; a single pair is one as given.
 
     Raises:
         InputError: a glob has no match, a file cannot be read, two files are of one rank, or of two runs without ``same_run``.
@@ -74,7 +74,8 @@ def of_files(kineto: Sequence[str], et: Sequence[str], rank: int | None, *, same
 
 
 def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False) -> Discovered:
-    """The recordings in folders and the files named, told by content, paired by rank over all of them; side files of NCCL not yet.
+    """Find the recordings in folders and the files named, recognised by content and paired by rank over all of them; side files of NCCL not
+    yet.
 
     A folder that holds none itself is taken as a folder of folders, of a rank or host each. A single pair that is named is one as given,
     as with ``--kineto`` and ``--et``: that other ranks were not recorded is not missed.
@@ -82,7 +83,7 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
     Raises:
         InputError: there is no such folder, no recording in any, a file cannot be read, two files are of one rank, or of two runs
             without ``same_run``; a file that is named is no recording.
-        UsageError: files cannot be paired; execution traces beside nsys exports, or without any trace of a device.
+        UsageError: files cannot be paired; execution traces together with nsys exports, or without any trace of a device.
     """
     paths = _named(names)
     named = [path for path in paths if path.is_file()]
@@ -115,14 +116,14 @@ def of_folders(names: Sequence[str], rank: int | None, *, same_run: bool = False
 
 
 def is_looked_into(name: str) -> bool:
-    """Whether a file of that name in a folder may be a recording of any kind."""
+    """Tell whether a file of that name in a folder may be a recording of any kind."""
     return not name.startswith(".") and (
         is_trace_name(name) or _SQLITE.search(name) is not None or is_worker_log(Path(name)) or may_be_side_file(name)
     )
 
 
 def unfold(names: Iterable[str]) -> list[Path]:
-    """The files that ``names`` name or, as patterns, match; each once."""
+    """Find the files that ``names`` name or, as patterns, match; each once."""
     return list(dict.fromkeys(path for name in names for path in _matches(name)))
 
 
@@ -136,7 +137,7 @@ def _matches(name: str) -> list[Path]:
 
 
 def by_kind(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[DumpHead]]:
-    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, told by content, and the side files.
+    """Return Kineto traces, execution traces and nsys exports by the names of their kinds, recognised by content, and the side files.
 
     Raises:
         InputError: one is no recording.
@@ -180,7 +181,7 @@ def _of_files(named: Sequence[Path]) -> _Folder:
 
 
 def _named(names: Sequence[str]) -> list[Path]:
-    """Of what a pattern matches beside folders, files are passed over."""
+    """List what ``names`` match; of what a pattern matches besides folders, files are left out."""
     out: dict[Path, None] = {}
     for name in names:
         matches = _matches(name)
@@ -189,7 +190,7 @@ def _named(names: Sequence[str]) -> list[Path]:
 
 
 def _at_odds(device: Head, host: Head) -> bool:
-    """Whether the two are of different ranks, by what they record or else by their names."""
+    """Tell whether the two are of different ranks, by what they record or else by their names."""
     ranks = [told_rank(head.rank, head.path) for head in (device, host)]
     return None not in ranks and ranks[0] != ranks[1]
 
@@ -202,7 +203,7 @@ def _single(head: Head, et: Path | None, rank: int | None) -> Inputs:
 
 
 def _contents(paths: Sequence[Path]) -> list[_Folder]:
-    """Of each folder, or of those in it where it holds no recording itself and they hold traces."""
+    """Return the contents of each folder, or of those in it where it holds no recording itself and they hold traces."""
     out: dict[Path, _Folder] = {}
     for folder in _looked_into(paths):
         searched = not folder.has_traces() and not folder.logs
@@ -213,7 +214,7 @@ def _contents(paths: Sequence[Path]) -> list[_Folder]:
 
 
 def _looked_into(paths: Sequence[Path]) -> list[_Folder]:
-    """The heads in all of them are read together: there may be many folders of one file."""
+    """Read the headers in all of them together: there may be many folders of one file."""
     files = {path: [file for file in _inside(path) if file.is_file()] for path in paths}
     named = [file for inner in files.values() for file in inner if is_trace_name(file.name) and not is_named_so(file)]
     heads = {head.path: head for head in read_heads(named)}
@@ -248,7 +249,7 @@ def _folder(path: Path, files: Sequence[Path], heads: Sequence[Head], dumps: Seq
 
 
 def own_outputs(folder: Path) -> frozenset[str]:
-    """The names of what graphlink wrote into a folder."""
+    """Return the names of what graphlink wrote into a folder."""
     try:
         listed = json.loads((folder / "summary.json").read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -257,8 +258,8 @@ def own_outputs(folder: Path) -> frozenset[str]:
 
 
 def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Of files that are no recordings as they are read here, what they are and what to do."""
-    of_kind: dict[kinds.Kind | None, list[str]] = {}
+    """Describe files that are no recordings as they are read here: what they are and what to do."""
+    of_kind: dict[kinds.FileKind | None, list[str]] = {}
     for path in paths:
         kind = kinds.kind_by_name(path.name) or kinds.ALL.get(_looks_like(path) or "")
         of_kind.setdefault(kind, []).append(str(path))
@@ -266,7 +267,7 @@ def _foreign(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """What is in a folder, but for hidden files."""
+    """List what is in a folder, but for hidden files."""
     if not _is_folder(folder):
         if folder.exists():
             raise InputError("is neither a file nor a folder, but a pipe or a device", path=folder, todo="say what it is: --kineto or --et")
@@ -295,7 +296,7 @@ def _looks_like(path: Path, *, needed: bool = False) -> str | None:
 
 
 def _left_aside(folders: Sequence[_Folder], taken: str, *, exports_too: bool) -> tuple[str, ...]:
-    """Recordings of other kinds than the one that is ``taken`` from the folders, in words."""
+    """Describe the recordings of other kinds than the one that is ``taken`` from the folders, in words."""
     return tuple(
         f"{folder.path}: {taken} are read, {len(paths)} {kind}{'s' * (len(paths) > 1)} left aside, as {paths[0].name}: read with {option}"
         for folder in folders
@@ -309,7 +310,7 @@ def _left_aside(folders: Sequence[_Folder], taken: str, *, exports_too: bool) ->
 
 
 def _refuse_exports(folders: Sequence[_Folder], exports: Sequence[Path], hosts: Sequence[Head]) -> None:
-    """What speaks against the nsys exports of folders that have no Kineto trace."""
+    """Refuse nsys exports: report what speaks against the nsys exports of folders that have no Kineto trace."""
     if not exports:
         others = f", nor in {few([str(folder.path) for folder in folders[1:]])}" if len(folders) > 1 else ""
         logs = [folder.path for folder in folders if folder.logs]

@@ -1,4 +1,4 @@
-"""What the names of files say of their ranks.
+"""Ranks in the names of files.
 
 A number is a rank only where the name says so: after ``rank`` (of the run: not after ``local_rank``, ``tp_rank`` and the like), ``et``,
 ``kineto`` or ``trace.``, or where the numbers of all files are 0 to n - 1. Others are processes (PyTorch's own ``host_pid.time``), steps,
@@ -28,17 +28,17 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 def is_trace_name(name: str) -> bool:
-    """Whether a file of that name is looked into when a folder is searched."""
+    """Tell whether a file of that name is looked into when a folder is searched."""
     return _SUFFIX.search(name) is not None
 
 
 def is_named_as_recording(path: Path) -> bool:
-    """Whether the file's own name has a rank where recordings have theirs."""
+    """Tell whether the file's own name has a rank where recordings have theirs."""
     return _told(_stem(path)) is not None
 
 
 def named_rank(path: Path) -> int | None:
-    """The number after ``rank``, ``et``, ``kineto`` or ``trace.`` in the file's name, else after ``rank`` in its folder's."""
+    """Read the number after ``rank``, ``et``, ``kineto`` or ``trace.`` in the file's name, else after ``rank`` in its folder's."""
     found = _told(_stem(path)) or _rank_in(path.parent.name)
     return int(found["rank"]) if found else None
 
@@ -49,13 +49,13 @@ def told_rank(recorded: int | None, path: Path) -> int | None:
 
 
 def named_world(path: Path) -> int | None:
-    """The number of ranks in ``rank0of8``."""
+    """Read the number of ranks in ``rank0of8``."""
     found = _rank_in(_stem(path)) or _rank_in(path.parent.name)
     return int(found["world"]) if found and found["world"] else None
 
 
 def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int] | None:
-    """The numbers in the names of all files of a run that are 0 to n - 1, each once, and no other than what is ``told`` of any.
+    """Find the numbers in the names of all files of a run that are 0 to n - 1, each once, and no other than what is ``told`` of any.
 
     That is the last number of each, or where names are alike but for numbers any of them, or the name of its folder. None where
     there is no such number, or two that differ.
@@ -69,12 +69,12 @@ def counted_ranks(paths: Sequence[Path], told: Sequence[int | None]) -> list[int
 
 
 def natural_order(path: Path) -> list[tuple[int, str]]:
-    """trace_2 before trace_10."""
+    """Return a key that sorts trace_2 before trace_10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", str(path))]
 
 
 def without_number(path: Path) -> str:
-    """The file's name without its rank: the same for the files of a run, as a rule."""
+    """Return the file's name without its rank: the same for the files of a run, as a rule."""
     stem = _stem(path)
     found, numbers = _told(stem), list(_NUMBER.finditer(stem))
     if found is None and not numbers:
@@ -96,7 +96,7 @@ def _told(stem: str) -> re.Match[str] | None:
 
 
 def _columns(paths: Sequence[Path]) -> Iterator[list[int]]:
-    """Numbers that each of ``paths`` has."""
+    """Return the numbers that each of ``paths`` has."""
     for texts in ([_stem(path) for path in paths], [path.parent.name for path in paths]):
         numbers = [[int(found) for found in _NUMBER.findall(text)] for text in texts]
         if all(numbers):

@@ -1,4 +1,4 @@
-"""Which Kineto trace and which execution trace are of one rank, and what of a run is missing.
+"""Pair the Kineto trace and the execution trace of one rank, and find what of a run is missing.
 
 What the files hold comes before how they are named. All is linear in the number of files, but for sorting.
 """
@@ -25,7 +25,7 @@ from graphlink.run.job import Inputs
 _MOST_RANKS: Final = 8  # that a message lists
 _MOST_FILES: Final = 3
 WITHOUT_ET: Final = "without an execution trace, linked from Kineto alone"
-NOT_RECORDED: Final = "not recorded"  # ends what is said of ranks that are missing
+NOT_RECORDED: Final = "not recorded"  # ends what is reported of ranks that are missing
 _MERGED: Final = re.compile(rb'"cat"\s*:\s*"')
 
 
@@ -46,7 +46,7 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """``by``: what told the rank."""
+    """``by``: what gave the rank."""
 
     head: Head
     rank: int
@@ -54,7 +54,7 @@ class _Ranked:
 
 
 def pair(devices: Sequence[Head], hosts: Sequence[Head], *, same_run: bool = False) -> Discovered:
-    """The ranks of Kineto traces ``devices`` and execution traces ``hosts``, in the order of their numbers.
+    """Pair the ranks of Kineto traces ``devices`` and execution traces ``hosts``, in the order of their numbers.
 
     Raises:
         InputError: two traces of one kind are of one rank; of two runs, unless ``same_run`` insists on one.
@@ -96,7 +96,7 @@ def refuse_world(head: Head, rank: int | None) -> None:
 
 
 def holes(present: Collection[int], heads: Iterable[Head]) -> tuple[str, ...]:
-    """The ranks that are not there of those that the recordings say there were."""
+    """Return the ranks that are missing of those that the recordings say there were."""
     world = max((head.world_size for head in heads if head.world_size), default=0)
     absent = world - sum(rank < world for rank in present)
     if not absent:
@@ -107,12 +107,12 @@ def holes(present: Collection[int], heads: Iterable[Head]) -> tuple[str, ...]:
 
 
 def few(texts: Sequence[str], most: int = _MOST_FILES) -> str:
-    """The first of ``texts``, and how many there are if not all are said."""
+    """Return the first of ``texts``, and how many there are if not all are named."""
     return ", ".join(texts[:most]) + (f", ... ({len(texts):,} in all)" if len(texts) > most else "")
 
 
 def _ranked(heads: Sequence[Head], recorded: Sequence[int | None], wanted: Sequence[int]) -> list[_Ranked]:
-    """By content, else by name, else in order of names: ranks that are ``wanted`` first, then those that are free."""
+    """Assign ranks by content, else by name, else in order of names: ranks that are ``wanted`` first, then those that are free."""
     paths = [head.path for head in heads]
     by_name = [None if rank is not None else named_rank(path) for path, rank in zip(paths, recorded, strict=True)]
     told = [rank if rank is not None else name for rank, name in zip(recorded, by_name, strict=True)]
@@ -130,7 +130,8 @@ def _ranked(heads: Sequence[Head], recorded: Sequence[int | None], wanted: Seque
 
 
 def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ranked]:
-    """By what the ET's head says, by the process that a Kineto trace is of too, by the ET's collectives, or by name, in this order."""
+    """Assign ranks by what the ET's header says, by the process that a Kineto trace is of too, by the ET's collectives, or by name, in this
+    order."""
     of_process = _of_same_process(devices, hosts)
     recorded = [head.rank if head.rank is not None else rank for head, rank in zip(hosts, of_process, strict=True)]
     untold = [k for k, rank in enumerate(recorded) if rank is None]
@@ -140,7 +141,7 @@ def _ranked_hosts(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[_Ra
 
 
 def _of_same_process(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[int | None]:
-    """The rank of the Kineto trace that has the ET's pid, where no other file of either kind has it: pids repeat over hosts."""
+    """Return the rank of the Kineto trace that has the ET's pid, where no other file of either kind has it: pids repeat over hosts."""
     devices_with = Counter(one.head.pid for one in devices)
     hosts_with = Counter(head.pid for head in hosts)
     rank_of: dict[int | None, int] = {
@@ -150,7 +151,7 @@ def _of_same_process(devices: Sequence[_Ranked], hosts: Sequence[Head]) -> list[
 
 
 def _without_merged(hosts: Sequence[_Ranked]) -> tuple[list[_Ranked], list[str]]:
-    """Of several execution traces of a rank, those that are merged with device rows already are left aside, which is said."""
+    """Exclude, of several execution traces of a rank, those that are merged with device rows already, and report it."""
     of_rank = Counter(one.rank for one in hosts)
     merged = {one.head.path for one in hosts if of_rank[one.rank] > 1 and _is_merged(one.head.path)}
     said = [f"{path} is left aside: it is merged with device rows already" for path in sorted(merged)]

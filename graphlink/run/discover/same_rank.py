@@ -59,25 +59,26 @@ def refuse_copies(heads: Sequence[Head]) -> None:
 
 
 def of_other_runs(heads: Sequence[Head]) -> InputError | None:
-    """What to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the time."""
+    """Return the error to raise where recordings of one kind differ in what is the same in all of a run: number of ranks, job, and the
+    time."""
     worlds = [head.world_size or named_world(head.path) for head in heads]
     labels = (
         ("the number of ranks", [f"{world:,}" if world else None for world in worlds]),
         ("the job", [head.job for head in heads]),
         ("the time", [time if head.kind == KINETO.name else None for head, time in zip(heads, _times(heads), strict=True)]),
     )
-    for how, ones, others in differences(heads, labels):
+    for found in differences(heads, labels):
         return InputError(
-            f"is of another run than {ones[0].path}: {how}",
-            path=others[0].path,
-            where=f"{_few(ones)} against {_few(others)}",
+            f"is of another run than {found.ones[0].path}: {found.how}",
+            path=found.others[0].path,
+            where=f"{_few(found.ones)} against {_few(found.others)}",
             todo="give the recordings of one run, or insist with --same-run",
         )
     return None
 
 
 def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[str, dict[str, list[Head]]] | None:
-    """Return what tells runs apart, and the files of each: ``most`` runs, and each rank once in a run."""
+    """Return the labels that distinguish runs, and the files of each: ``most`` runs, and each rank once in a run."""
     for apart_by, labels in _labels([head for _, head in files], several):
         if None in labels:
             continue
@@ -92,8 +93,8 @@ def _runs(files: Sequence[tuple[int, Head]], several: bool, most: int) -> tuple[
 
 
 def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[str | None]]]:
-    """What can tell runs apart, surest first, and what it says of each file. Names do so only where ``several`` ranks are repeated: one
-    name that differs is a copy's."""
+    """Yield what can distinguish runs, surest first, and its value for each file. Names do so only where ``several`` ranks
+    are repeated: one name that differs is a copy's."""
     yield "the number of ranks", [f"{head.world_size:,}" if head.world_size else None for head in heads]
     yield "the number of process groups", [f"{head.group_count:,}" if head.group_count else None for head in heads]
     yield "the backend", [head.backend for head in heads]
@@ -105,9 +106,9 @@ def _labels(heads: Sequence[Head], several: bool) -> Iterator[tuple[str, list[st
 
 
 def _times(heads: Sequence[Head]) -> list[str | None]:
-    """In minutes since the first when the first of those began that began less than ``APART_NS`` apart.
+    """Return times in minutes since the first when the first of those began that began less than ``APART_NS`` apart.
 
-    Recordings whose base date is only said at their end do not compare with others.
+    Recordings whose base date is only recorded at their end do not compare with others.
     """
     known = [head.start_ns for head in heads if head.start_ns is not None]
     dated = any(start >= _DATED_NS for start in known)

@@ -1,4 +1,4 @@
-"""Which side files of NCCL there are, and of which ranks they are (docs/nccl.md)."""
+"""Find side files of NCCL, and the ranks that they are of (docs/nccl.md)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SUFFIX: Final = re.compile(r"(?:\.(?:json|jsonl|log|txt|pickle|pkl|trace|gz|zst
 
 
 def may_be_side_file(name: str) -> bool:
-    """Whether a file of that name in a folder is looked into: the Flight Recorder's have no suffix."""
+    """Tell whether a file of that name in a folder is looked into: the Flight Recorder's have no suffix."""
     return not name.startswith(".") and ("." not in name or _SUFFIX.search(name) is not None)
 
 
 def heads_of(paths: Sequence[Path]) -> list[DumpHead]:
-    """Of those that are side files; of what cannot be read in a folder that is not known."""
+    """Read the headers of those that are side files; of what cannot be read in a folder that is not known."""
 
     def head_of(path: Path) -> DumpHead | None:
         with contextlib.suppress(InputError):
@@ -42,7 +42,7 @@ def heads_of(paths: Sequence[Path]) -> list[DumpHead]:
 
 
 def given(paths: Iterable[Path]) -> list[DumpHead]:
-    """The heads of the files, and of what is in the folders, that ``--nccl`` names; each once.
+    """Return the headers of the files, and of what is in the folders, that ``--nccl`` names; each once.
 
     Raises:
         InputError: a file is no side file, or a folder holds none.
@@ -73,7 +73,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[Inputs]) -> Discovered:
-    """``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and communicators of files."""
+    """Pair ``ranks`` with their side files, ``found`` in folders and ``named``. Linear in files, ranks, and communicators of files."""
     only_found = {dump.path for dump in found} - {dump.path for dump in named}
     dumps = {dump.path: dump for dump in (*found, *named)}.values()
     if not dumps:
@@ -117,7 +117,7 @@ def pair(found: Sequence[DumpHead], named: Sequence[DumpHead], ranks: Sequence[I
 
 
 def _traces(ranks: Sequence[Inputs]) -> list[Head]:
-    """Return the head of each recording, with the rank as recorded, else as named or given. What may be a pipe is not looked into."""
+    """Return the header of each recording, with the rank as recorded, else as named or given. What may be a pipe is not looked into."""
     heads = {head.path: head for head in read_heads([one.recording for one in ranks if one.recording.is_file()])}
     out = []
     for one in ranks:
@@ -127,7 +127,7 @@ def _traces(ranks: Sequence[Inputs]) -> list[Head]:
 
 
 def _pids(traces: Sequence[Head], dumps: Collection[DumpHead]) -> dict[int, int]:
-    """Of processes the rank, where no other trace and no other host has the pid: pids repeat over hosts."""
+    """Return the rank of processes, where no other trace and no other host has the pid: pids repeat over hosts."""
     count = Counter(trace.pid for trace in traces)
     hosts = defaultdict(set)
     for dump in dumps:
@@ -140,7 +140,7 @@ def _pids(traces: Sequence[Head], dumps: Collection[DumpHead]) -> dict[int, int]
 
 
 def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
-    """Keys of the communicators that have all ranks of the run, so that a rank in one is a global rank."""
+    """Return the keys of the communicators that have all ranks of the run, so that a rank in one is a global rank."""
     if world is None:
         return frozenset()
     sizes = _sizes(dumps)
@@ -153,7 +153,7 @@ def _whole(dumps: Collection[DumpHead], world: int | None) -> frozenset[str]:
 
 
 def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> set[int]:
-    """The global ranks that a side file is of, by the first that tells; none where nothing does."""
+    """Find the global ranks that a side file is of, by the first that tells; none where nothing does."""
     number = told_rank(dump.rank, dump.path)
     if number is None and dump.pid is not None:
         number = pids.get(dump.pid)
@@ -161,7 +161,7 @@ def _of_ranks(dump: DumpHead, pids: dict[int, int], whole: frozenset[str]) -> se
 
 
 def _own(dump: DumpHead) -> list[tuple[Communicator, int]]:
-    """Communicators with a rank in them that calls of the file are of."""
+    """Find the communicators with a rank in them that calls of the file are of."""
     return [(communicator, rank) for communicator, rank in dump.members if rank is not None]
 
 
@@ -171,7 +171,8 @@ def _sizes(dumps: Collection[DumpHead]) -> dict[str, int]:
 
 
 def _members(dumps: Collection[DumpHead], told: Sequence[set[int]]) -> dict[str, tuple[int, ...]]:
-    """Of communicators the global ranks in its order, where each rank that made calls is known; side files of all ranks are given."""
+    """Return for each communicator the global ranks in its order, where each rank that made calls is known; side files of all ranks are
+    given."""
     place: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     sizes = _sizes(dumps)
     for dump, numbers in zip(dumps, told, strict=True):

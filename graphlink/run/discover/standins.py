@@ -1,6 +1,6 @@
 """Recordings on other file systems while they are found and paired: their beginnings, in a folder of this machine that looks like theirs.
 
-All that is asked of them until their ranks are known is in their heads; so the same code answers as for files of this machine.
+All that is asked of them until their ranks are known is in their headers; so the same code answers as for files of this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphlink.run.fetch import with_urls
 from graphlink.run.options import Recordings
 
 SHORT_BYTES: Final = 1 << 20  # of a file: is fetched first, and tells the rank of most
-LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` looks at, packed or not
+LONG_BYTES: Final = HEAD_BYTES + (1 << 18)  # more than ``read_head`` reads, packed or not
 
 
 class Standins:
@@ -40,7 +40,7 @@ class Standins:
         self.urls: dict[str, str] = {}
 
     def named(self, recordings: Recordings) -> Recordings:
-        """Recordings that name stand-ins, which are there then, instead of URLs.
+        """Return recordings that name stand-ins, which are there then, instead of URLs.
 
         Raises:
             InputError: a file or folder is missing or cannot be reached.
@@ -57,7 +57,7 @@ class Standins:
         return replace(recordings, kineto=kineto, et=et, nccl=nccl, folders=folders)
 
     def stood_for(self, found: Discovered) -> Discovered:
-        """What was found of stand-ins, of what these stand for.
+        """Replace what was found of stand-ins by what these stand for.
 
         Raises:
             UsageError: nsys exports are among it, which are read from any place in the file.
@@ -76,7 +76,7 @@ class Standins:
         )
 
     def graphs(self, names: Sequence[str]) -> list[Path]:
-        """Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
+        """Find Chakra graphs that somebody left in folders of recordings, those behind URLs as copies."""
         for url in self._folders(names):
             local = self._local(url)
             local.mkdir(parents=True, exist_ok=True)
@@ -85,11 +85,13 @@ class Standins:
         return [path for name in unfold(map(self._name, names)) for path in sorted(name.glob("*.et"))]
 
     def _folders(self, names: Sequence[str]) -> list[str]:
-        urls = filter(files.is_url, names)
-        return [one for url in urls for one in (files.folders(url) or files.listing(url) if files.is_pattern(url) else [url.rstrip("/")])]
+        out = []
+        for url in filter(files.is_url, names):
+            out += (files.folders(url) or [one.name for one in files.found(url)]) if files.is_pattern(url) else [url.rstrip("/")]
+        return out
 
     def _fill(self, url: str) -> None:
-        """Stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
+        """Make stand-ins for a file, or for what a folder holds, or the folders in it where it holds no recording itself."""
         if files.is_file(url):
             self._add([files.remote(url)])
             return
@@ -138,7 +140,7 @@ def _side_files(name: str) -> list[files.FileState]:
 def _fetch_head(stand: tuple[Path, files.FileState]) -> None:
     path, remote = stand
     files.fetch_start(remote, path, SHORT_BYTES)
-    with contextlib.suppress(InputError):  # cut off inside its head
+    with contextlib.suppress(InputError):  # cut off inside its header
         if remote.size_bytes <= SHORT_BYTES or read_head(path).rank is not None:
             return
     files.fetch_start(remote, path, LONG_BYTES)
