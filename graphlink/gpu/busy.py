@@ -30,7 +30,7 @@ class Busy:
 
     @property
     def idle(self) -> Spans:
-        """Idle time from the first start to the last end."""
+        """Return idle time from the first start to the last end."""
         return spans.complement(self.any, int(self.start_ns[0]), int(self.end_ns.max()))
 
 

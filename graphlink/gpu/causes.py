@@ -341,7 +341,7 @@ def _unprofiled(hosts: Hosts, found: _Found, some: _Some) -> _Some:
 
 
 def _late(hosts: Hosts, found: _Found, some: _Some) -> None:
-    """Say what the thread that was late did, or the one that it waited for."""
+    """Add what the thread that was late did, or the one that it waited for."""
     axis = hosts.axis
     left = _awake(hosts, _unprofiled(hosts, found, some)).on(axis)
     for table in hosts.tables:

@@ -24,7 +24,7 @@ class GpuTime(Short):
 
 
 def gpu_time(graph: Graph, linked: Linked, comm: Communication, late: Column | None = None) -> GpuTime:
-    """Say what each device of a rank was busy with, and why it was idle. O(n log n) in rows.
+    """Measure what each device of a rank was busy with, and find why it was idle. O(n log n) in rows.
 
     ``late``: for how long communication nodes ran until the last rank came.
     """
