@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from graphlink.depend.build import BuildOptions, build
     from graphlink.engine.engines import RunsOn
     from graphlink.errors import GraphlinkError, InputError, OutputError, UsageError
-    from graphlink.graph.check import check as check_graph
     from graphlink.graph.critical import critical_path, shares
     from graphlink.graph.durations import cost_ns
+    from graphlink.graph.invariants import check as check_graph
     from graphlink.graph.networkx import to_networkx
     from graphlink.graph.target import plan
     from graphlink.graph.write_et import Heading, write_et
@@ -88,7 +88,7 @@ __all__ = [  # without ``open``, which ``import *`` would put in place of Python
 _HOME = {
     "link.communication": ("communication",),
     "graph.critical": ("critical_path", "shares"),
-    "graph.check": ("check_graph",),
+    "graph.invariants": ("check_graph",),
     "depend.build": ("BuildOptions", "build"),
     "graph.target": ("plan",),
     "graph.write_et": ("Heading", "write_et"),

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
-from graphlink.astra.findings import Findings
+from graphlink.astra.check_rules import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.graph.chakra import NO_GROUP, ChakraFile

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from graphlink.astra.findings import Findings
+from graphlink.astra.check_rules import Findings
 from graphlink.errors import InputError
 
 Groups = dict[int, tuple[int, ...]]  # usable ones by id, members as listed

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from graphlink.astra import files
+from graphlink.astra.check_rules import Verdict
 from graphlink.astra.files import Dimension, Plan, Prepared
-from graphlink.astra.findings import Verdict
 from graphlink.astra.network import far, network, transfers
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.errors import InputError, OutputError

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.astra.check_rules import Findings, Judgement
 from graphlink.astra.circle import CommOrder, Ordered, judge_circles, starts_first, waits_of
-from graphlink.astra.findings import Findings, Judgement
 from graphlink.astra.groups import Groups, read_groups
 from graphlink.astra.rules import RankFile, RankRules, read_or_judge
 from graphlink.depend.edges import cycle, topological

@@ -1,4 +1,4 @@
-"""Judges one rank's Chakra graph, whoever wrote it, against what ASTRA-sim takes (``graphlink.astra.findings``)."""
+"""Judges one rank's Chakra graph, whoever wrote it, against what ASTRA-sim takes (``graphlink.astra.check_rules``)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.message import DecodeError
 
+from graphlink.astra.check_rules import Findings
 from graphlink.astra.circle import Ordered
 from graphlink.astra.comm import INTEGERS, comm_rules
-from graphlink.astra.findings import Findings
 from graphlink.astra.groups import Groups
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError

@@ -11,7 +11,7 @@ from graphlink.errors import InputError
 from graphlink.records import Table, counted, joined
 
 if TYPE_CHECKING:
-    from graphlink.astra.findings import Judgement
+    from graphlink.astra.check_rules import Judgement
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def check(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: there is no such file or folder, or it is no Chakra graph.
     """
-    from graphlink.astra.findings import Judged
+    from graphlink.astra.check_rules import Judged
     from graphlink.astra.ranks import judge, runs_of
     from graphlink.astra.rules import RankFile
 

@@ -26,10 +26,10 @@ from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
 from graphlink.graph import write_et as chakra
-from graphlink.graph.check import ERROR, Violation, check
 from graphlink.graph.critical import CriticalChain, ShareNs
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
+from graphlink.graph.invariants import ERROR, Violation, check
 from graphlink.graph.path_file import explain
 from graphlink.link.clocks import on_host_clock
 from graphlink.link.communication import communication

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from graphlink.astra.check_rules import Judged
 from graphlink.astra.files import Prepared
-from graphlink.astra.findings import Judged
 from graphlink.gpu.file import IdleFile
 from graphlink.gpu.table import IdleReport
 from graphlink.graph.linked import LinkedFile

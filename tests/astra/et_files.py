@@ -10,7 +10,7 @@ from typing import Any
 from chakra.schema.protobuf import et_def_pb2 as pb
 from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 
-from graphlink.astra.findings import Judgement
+from graphlink.astra.check_rules import Judgement
 from graphlink.astra.ranks import judge, runs_of
 
 COLL = {"comm_type": 0, "comm_size": 4096, "is_cpu_op": False}

@@ -13,7 +13,7 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphlink.astra.findings import RULES, SECTIONS
+from graphlink.astra.check_rules import RULES, SECTIONS
 from graphlink.astra.ranks import judge, runs_of
 from graphlink.depend.edges import cycle, topological
 from graphlink.errors import InputError

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from chakra.schema.protobuf import et_def_pb2 as pb
 
+from graphlink.astra.check_rules import RULES
 from graphlink.astra.files import Dimension, memory_json, network_yml, system_json
-from graphlink.astra.findings import RULES
 from graphlink.astra.ranks import judge, runs_of
 from tests.astra.et_files import coll, encoded, framed, node, recv, send, written
 from tests.e2e.conftest import SIMULATORS

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphlink.graph.chakra import read_chakra
-from graphlink.graph.check import check
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import fold
+from graphlink.graph.invariants import check
 from graphlink.graph.target import plan
 from graphlink.graph.write_et import Heading, write_et
 from graphlink.link.communication import communication

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from graphlink.graph.check import ERROR, WARNING
+from graphlink.graph.invariants import ERROR, WARNING
 from graphlink.version import __version__
 
 

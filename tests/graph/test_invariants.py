@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphlink.graph.check import check
+from graphlink.graph.invariants import check
 from graphlink.model import Graph
 from tests.build import Call, Device, Host, Sync, SyncKind, build_trace
 from tests.depend.test_host import graph_of
