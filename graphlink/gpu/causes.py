@@ -173,16 +173,18 @@ class Hosts:
         """Return for each device row why nothing tells when it could have begun (a text), 0 where its launch call does."""
         linked, device, calls = self.linked, self.linked.trace.device, self.linked.trace.calls
         call = linked.device_call
-        launched = np.where(call == NOWHERE, np.iinfo(np.int64).min, calls.start_ns[call])
+        known = call != NOWHERE
+        launched = np.full(len(call), np.iinfo(np.int64).min)
+        launched[known] = calls.start_ns[call[known]]
         waits = calls.start_ns[roles(calls, linked.trace.strings) == Role.STREAM_WAIT]
         _, stream = np.unique(np.stack([device.device, device.stream]), axis=1, return_inverse=True)
         fresh = _first_of(stream.reshape(-1)) & (launched > waits.min(initial=np.iinfo(np.int64).max))
         out = np.where(fresh, self.texts.code(BEFORE_WINDOW), 0)
         by_graph = np.array([_GRAPH_LAUNCH.match(text) is not None for text in linked.trace.strings], np.bool_)
         behind = ~_first_of(call)
-        behind[call != NOWHERE] |= by_graph[calls.name[call[call != NOWHERE]]]
+        behind[known] |= by_graph[calls.name[call[known]]]
         out[behind] = self.texts.code(BEHIND_GRAPH)
-        out[call == NOWHERE] = self.texts.code(NOT_LAUNCHED)
+        out[~known] = self.texts.code(NOT_LAUNCHED)
         return out
 
     def _named(self, names: I32 | I64, form: str) -> I64:

@@ -185,3 +185,10 @@ def test_steps_are_cut_at_their_marks() -> None:
 
 def test_a_rank_without_device_ops_has_none() -> None:
     assert time_of(linked(build_trace(host=[Host("aten::mm", 0, 10)]))) == GpuTime((), (), ())
+
+
+@pytest.mark.parametrize("device", [[Device("gemm", 10, 20, 1), Device("gemm", 400, 420, 2)], [Device("gemm", 10, 10, 1)]])
+def test_device_ops_without_any_call_are_idle_for_no_known_reason(device: list[Device]) -> None:
+    found = time_of(linked(build_trace(device=device)))
+    check_sums(found)
+    assert set(spent_ns(found)) <= {"unknown"}
