@@ -22,7 +22,8 @@ def idle_rows(found: GpuTime) -> Rows:
 
     track = np.repeat(np.arange(len(idle), dtype=np.int32), [len(one.start_ns) for one in idle])
     shift = column("shift_ns")
-    said = [] if not idle else [Arg("evidence", np.arange(len(track)), column("evidence"), idle[0].texts)]
+    # texts grow from device to device, those of the last are all
+    said = [] if not idle else [Arg("evidence", np.arange(len(track)), column("evidence"), idle[-1].texts)]
     return Rows(
         tuple(Track(0, f"GPU {device} idle") for device, _ in found.idle),
         flat(track, column("start_ns") - shift, column("end_ns") - shift, column("cause").astype(np.int32)),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
 from graphlink.gpu.time import GpuTime, gpu_time
+from graphlink.gpu.tracks import idle_rows
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
@@ -192,3 +193,13 @@ def test_device_ops_without_any_call_are_idle_for_no_known_reason(device: list[D
     found = time_of(linked(build_trace(device=device)))
     check_sums(found)
     assert set(spent_ns(found)) <= {"unknown"}
+
+
+def test_the_timeline_names_the_evidence_of_every_device() -> None:
+    found = time_of(linked(program("dependency_stall", 3)))  # two devices
+    rows = idle_rows(found)
+    (said,) = rows.args
+    assert [track.name for track in rows.tracks] == ["GPU 0 idle", "GPU 1 idle"]
+    assert said.words is not None
+    texts = [said.words[k] for k in said.value.tolist()]
+    assert texts == [idle.texts[k] for _, idle in found.idle for k in idle.evidence.tolist()]
