@@ -18,7 +18,7 @@ import numpy as np
 from graphlink.depend.timeline import Axis
 from graphlink.gpu.busy import Busy, own_clock_ns
 from graphlink.gpu.records import Cause, Idle
-from graphlink.graph.waits import WaitSlices, before_on_thread, wait_slices
+from graphlink.graph.waits import WaitSlices, before_on_thread, last_source, numbered, wait_slices
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I32, I64, NOWHERE, Bool, Column, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
@@ -91,7 +91,7 @@ class Hosts:
         """Return when threads slept, and the thread that woke each: the source of its ``thread`` edge that ended last."""
         graph = self.graph
         node = np.unique(graph.target[graph.edge_kind == EdgeKind.THREAD])
-        waker, previous = graph.tid[_last_source(graph, _groups(graph, node), len(node), (EdgeKind.THREAD,))], before[node]
+        waker, previous = graph.tid[last_source(graph, numbered(graph, node), len(node), (EdgeKind.THREAD,))], before[node]
         start = np.where(previous == NOWHERE, 0, graph.start_ns[previous] + graph.duration_ns[previous])
         other = np.flatnonzero(
             (waker != graph.tid[node]) & (start < graph.start_ns[node]) & self.axis.has(waker) & self.axis.has(graph.tid[node])
@@ -114,7 +114,7 @@ class Hosts:
         """Return the waits of the graph by what was waited for, and blocking calls that none explains."""
         graph, linked = self.graph, self.linked
         calls, strings, device = linked.trace.calls, linked.trace.strings, linked.trace.device
-        source = _last_source(graph, _groups(graph, waits.part), len(waits.part), (EdgeKind.SYNC,))
+        source = last_source(graph, numbered(graph, waits.part), len(waits.part), (EdgeKind.SYNC,))
         some = source != NOWHERE
         by_host = some & (graph.kind[source] == NodeKind.HOST_COMM)
         row = np.where(some, graph.row[source], NOWHERE)
@@ -206,24 +206,6 @@ class Hosts:
         for rows in (self.linked.trace.host, self.linked.trace.calls):
             np.minimum.at(out, np.searchsorted(self.axis.tids, rows.tid), rows.start_ns)
         return out
-
-
-def _last_source(graph: Graph, index: I64, count: int, kinds: Sequence[EdgeKind]) -> I64:
-    """Return, for each of ``count`` groups of nodes (``index``: the group of each node), the source of its edges of ``kinds`` that ended
-    last, of device nodes the ops alone; ``NOWHERE`` without any."""
-    target = index[graph.target]
-    wanted = (target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
-    edge = np.flatnonzero(wanted)
-    order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
-    out = np.full(count, NOWHERE, np.int64)
-    out[target[order]] = graph.source[order]  # of several the last assignment holds
-    return out
-
-
-def _groups(graph: Graph, node: I32 | I64) -> I64:
-    index = np.full(len(graph.kind), NOWHERE, np.int64)
-    index[node] = np.arange(len(node))
-    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +311,7 @@ def _before(graph: Graph, row: I64, idle: _Some) -> tuple[I64, I64]:
     mine = mine[graph.row[mine] < len(of_row)]
     index = np.full(len(graph.kind), NOWHERE, np.int64)
     index[mine] = of_row[graph.row[mine]]
-    source = _last_source(graph, index, len(row), _DEVICE)
+    source = last_source(graph, index, len(row), _DEVICE)
     done = np.where(source == NOWHERE, idle.start_ns, graph.end_ns[source] + graph.epoch_ns)
     return source, np.clip(done, idle.start_ns, idle.end_ns)
 

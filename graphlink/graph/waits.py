@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from graphlink.depend.timeline import Axis
 from graphlink.graph.durations import CHAINED
-from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked
+from graphlink.model import I32, I64, NOWHERE, Bool, EdgeKind, Graph, Linked, NodeKind
 from graphlink.tables import spread, successive
 
 _NESTED_CALLS = 4  # a runtime call inside a call, and one more; then it is not a call that waited
@@ -48,6 +49,21 @@ def before_on_thread(graph: Graph) -> I32:
     order = node[np.lexsort((node, graph.tid[node]))]
     before, after = successive(order, graph.tid)
     return spread(len(graph.kind), after, before.astype(np.int32))
+
+
+def numbered(graph: Graph, node: I32 | I64) -> I64:
+    """Return the place of each node of the graph among ``node``, ``NOWHERE`` for the others."""
+    return spread(len(graph.kind), node, np.arange(len(node)))
+
+
+def last_source(graph: Graph, group: I64, count: int, kinds: Sequence[EdgeKind]) -> I64:
+    """Return, for each of ``count`` groups of nodes (``group`` of each node, or ``NOWHERE``), the source of its edges of ``kinds`` that
+    ended last; device delays are none. ``NOWHERE`` without any. O(n log n) in edges."""
+    target = group[graph.target]
+    wanted = (target != NOWHERE) & np.isin(graph.edge_kind, kinds) & (graph.kind[graph.source] != NodeKind.DEVICE_DELAY)
+    edge = np.flatnonzero(wanted)
+    order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
+    return np.asarray(spread(count, target[order], graph.source[order].astype(np.int64)))  # of several the last holds
 
 
 def _woken(graph: Graph) -> Bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from graphlink.graph.waits import WaitSlices
+from graphlink.graph.waits import WaitSlices, last_source, numbered
 from graphlink.model import I32, I64, NOWHERE, Bool, CommKind, CommOps, Communication, DeviceKind, EdgeKind, Graph, Linked, NodeKind
 from graphlink.pipeline import spans
 from graphlink.pipeline.entries import Entries
@@ -150,7 +150,7 @@ def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threa
     """Classify waits by what was waited for: a communication, a copy from the host, or other device work."""
     strings, device, calls = linked.trace.strings, linked.trace.device, linked.trace.calls
     mine = take(waits, np.isin(graph.tid[waits.part], threads))
-    source = _awaited(graph, mine.part)
+    source = last_source(graph, numbered(graph, mine.part), len(mine.part), (EdgeKind.SYNC,))
     by_host = (source != NOWHERE) & (graph.kind[source] == NodeKind.HOST_COMM)
     by_device = (source != NOWHERE) & ~by_host
     row = np.where(source == NOWHERE, NOWHERE, graph.row[source])
@@ -164,18 +164,6 @@ def _waited(graph: Graph, linked: Linked, ops: CommOps, waits: WaitSlices, threa
     out = _table(mine.start_ns + graph.epoch_ns, mine.end_ns + graph.epoch_ns, Cause.HOST_SYNC, words, exchange)
     out.cause[_loads(linked, np.where(by_device, row, NOWHERE))] = Cause.DATA_LOADING
     out.cause[by_host | (exchange != NOWHERE)] = Cause.UNKNOWN
-    return out
-
-
-def _awaited(graph: Graph, part: I32) -> I64:
-    """Return the source of ``sync`` edges of each node that ended last, ``NOWHERE`` without any."""
-    index = np.full(len(graph.kind), NOWHERE, np.int64)
-    index[part] = np.arange(len(part))
-    target = np.repeat(index, np.diff(graph.first))
-    edge = np.flatnonzero((target != NOWHERE) & (graph.edge_kind == EdgeKind.SYNC))
-    order = edge[np.lexsort((graph.end_ns[graph.source[edge]], target[edge]))]
-    out = np.full(len(part), NOWHERE, np.int64)
-    out[target[order]] = graph.source[order]  # of several the last assignment holds
     return out
 
 

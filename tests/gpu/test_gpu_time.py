@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphlink.depend.build import BuildOptions, build
+from graphlink.gpu import file
+from graphlink.gpu.records import CAUSES as CAUSE_NAMES
 from graphlink.gpu.time import GpuTime, gpu_time
 from graphlink.gpu.tracks import idle_rows
 from graphlink.link.communication import communication
@@ -203,3 +205,7 @@ def test_the_timeline_names_the_evidence_of_every_device() -> None:
     assert said.words is not None
     texts = [said.words[k] for k in said.value.tolist()]
     assert texts == [idle.texts[k] for _, idle in found.idle for k in idle.evidence.tolist()]
+
+
+def test_the_file_has_a_name_for_every_cause_in_its_order() -> None:
+    assert file.CAUSES == CAUSE_NAMES
