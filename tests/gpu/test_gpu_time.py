@@ -20,7 +20,7 @@ from graphlink.gpu.tracks import idle_rows
 from graphlink.link.communication import communication
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
-from graphlink.model import Communication, DeviceKind, Linked, OverheadRows, SyncKind, Trace
+from graphlink.model import Column, Communication, DeviceKind, Linked, NodeKind, OverheadRows, SyncKind, Trace
 from graphlink.run.job import Inputs, link_rank
 from graphlink.testing import random_program, run, write_kineto
 from tests.build import Call, Device, Event, Host, Sync, build_trace
@@ -157,6 +157,31 @@ def test_a_planted_loss_is_found_with_its_cause_and_nowhere_else(cause: str, at:
     assert max(more.values()) <= 1000, more  # what such a loss takes beside its own time, it takes from the other causes
     if cause not in ("dependency_stall", "no_work", "unknown"):  # which hold for the whole of an idle interval
         assert min(more.values()) >= -1000, more
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("at", [1, 3, 5])
+@pytest.mark.parametrize("late_us", [0, 120, 300, 500])
+def test_a_host_that_waits_for_a_collective_waits_for_the_last_rank_until_it_comes(late_us: int, at: int, streams: int) -> None:
+    """The collective takes PLANTED_US; of that ``late_us`` until the last rank comes, which cannot be longer."""
+    begins = 100.0 + 60 * at - 5
+    host, calls, device = [], [], []
+    for k in range(WORKS):
+        now = 100.0 + 60 * k + (PLANTED_US if k >= at else 0)
+        host.append(Host(f"aten::mm{k}", now, now + 10))
+        calls.append(Call("cudaLaunchKernel", now + 2, now + 6, k + 1))
+        device.append(Device(f"gemm{k}", now + 10, now + 30, k + 1, stream=7 + k % streams))
+    host.append(Host("gloo:all_reduce", begins, begins + PLANTED_US, annotation=True))
+    x = linked(build_trace(host=host, calls=calls, device=device))
+    comm = communication(x)
+    graph = build(x, comm, BuildOptions(sync="cuda")).graph
+    (node,) = np.flatnonzero(graph.kind == NodeKind.HOST_COMM)
+    late = Column.of(np.array([node]), np.array([late_us * 1000]))
+    found = gpu_time(graph, x, comm, late)
+    check_sums(found)
+    spent = spent_ns(found)
+    assert abs(spent.get("straggler_wait", 0) - min(late_us, PLANTED_US) * 1000) <= 1000
+    assert abs(spent.get("dependency_stall", 0) - max(PLANTED_US - late_us, 0) * 1000) <= 1000
 
 
 @pytest.mark.parametrize(
