@@ -64,6 +64,8 @@ def link(arguments: argparse.Namespace) -> int:
         nsys=tuple(arguments.nsys),
         nccl=tuple(arguments.nccl),
         paddle_logs=arguments.paddle_logs,
+        nvidia_smi=tuple(arguments.nvidia_smi),
+        megatron_log=tuple(arguments.megatron_log),
         rank=arguments.rank,
         strict=arguments.strict,
         same_run=arguments.same_run,
@@ -140,6 +142,8 @@ def _add_inputs(inputs: _Options) -> None:
         help_text = f"{what}: files or quoted globs, repeatable"
         inputs.add_argument(option, action="extend", default=[], nargs="+", metavar="FILE", help=help_text)
     inputs.add_argument("--paddle-logs", metavar="DIR", help="folder of Paddle worker logs: bubbles only, no graph")
+    for option, what in (("--nvidia-smi", "csv of nvidia-smi or a pasted screen"), ("--megatron-log", "log of Megatron")):
+        inputs.add_argument(option, action="append", default=[], metavar="FILE", help=f"{what}, shown beside the ranks; repeatable")
     inputs.add_argument(
         "--rank", type=count, metavar="N", help="rank of a single pair (default: as recorded, else from the file name, else 0)"
     )
@@ -224,7 +228,8 @@ def _add_running(parser: _Options) -> None:
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:
     """Raise UsageError where options contradict each other that ``Recordings`` and ``Options`` do not see together."""
-    refuse_urls([*arguments.nsys, *filter(None, [arguments.paddle_logs])])
+    logs = [*arguments.nvidia_smi, *arguments.megatron_log]
+    refuse_urls([*arguments.nsys, *filter(None, [arguments.paddle_logs]), *logs])
     if not arguments.out:
         raise UsageError("--out: names no folder")
     for name in ("linked", "range_rule"):
@@ -232,6 +237,8 @@ def refuse_contradictions(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is not for --paddle-logs: they hold jobs, not traces")
     if arguments.linked and (arguments.kineto or arguments.nsys) and not arguments.et:
         raise UsageError("--linked merges an execution trace with device ops, and there is none", todo="give it with --et")
+    if logs and arguments.rank_job:
+        raise UsageError("--nvidia-smi and --megatron-log are for the summary of a run, and --rank-job makes none")
     if arguments.json and arguments.rank_job:
         raise UsageError("--json is the summary of a run, and --rank-job makes none", todo="give it to graphlink join")
 

@@ -15,6 +15,8 @@ from graphlink.errors import InputError
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.table import gpu_line
 from graphlink.graph.critical import ShareNs
+from graphlink.logs.records import Logs
+from graphlink.logs.table import logs_table
 from graphlink.model import DeviceClock, Sync
 from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
@@ -134,6 +136,7 @@ class Summary(Short, msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[Rank]
     run: Run | None = None  # None: a rank alone
     pipeline: Pipeline | None = None  # None: no pipeline was found
+    logs: Logs | UnsetType = UNSET  # absent where no log was given beside the recordings
     warnings: list[str] = []  # of no single rank: recordings in the folder that were left aside
     files: list[str]  # what this run wrote into the folder; --force removes these and no others
 
@@ -169,6 +172,7 @@ def table(summary: Summary) -> list[str | Table]:
     blocks: list[list[str | Table]] = [
         *([_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]),
         _rank_warnings(ranks) if len(ranks) > 1 else [],
+        logs_table(summary.logs) if summary.logs is not UNSET else [],
         run_table(summary.run) if summary.run else [],
         pipeline_table(summary.pipeline) if summary.pipeline else [],
         [f"warning: {text}{like_it(count)}" for text, count in alike(summary.warnings)],

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from graphlink import publish
 from graphlink.engine.engines import RunsOn, naming_limits, session
 from graphlink.errors import SOME_RANKS_FAILED, GraphlinkError, InputError, OutputError
+from graphlink.logs.records import Logs
 from graphlink.pipeline import file as bubbles
 from graphlink.report import summary
 from graphlink.run import job
@@ -24,6 +25,7 @@ from graphlink.run.compare import compare
 from graphlink.run.discover.find import find
 from graphlink.run.discover.standins import Standins
 from graphlink.run.fetch import here, naming_urls, with_urls
+from graphlink.run.logs import against_recorded, read_logs
 from graphlink.run.options import Recordings
 from graphlink.run.out import Out, out_of
 from graphlink.run.paddle import run_paddle
@@ -127,6 +129,8 @@ def _complete(recordings: Recordings, out: Out, options: job.Options, runs_on: R
     whole = out.published()
     if whole is None or whole.options != _told(options) or whole.graphlink != __version__ or recordings.paddle_logs or recordings.nsys:
         return None
+    if whole.logs is not UNSET or recordings.nvidia_smi or recordings.megatron_log:
+        return None
     with tempfile.TemporaryDirectory(prefix="graphlink-") as folder:
         inputs = find(recordings, Path(folder), runs_on, linked=options.linked).ranks
     asked = {frozenset(map(one.name_of, one.files)) for one in inputs}
@@ -168,9 +172,10 @@ def _missing(stored: Sequence[Stored], *, strict: bool) -> tuple[str, ...]:
 
 def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: Out, folder: Path, *, resume: bool, partial: bool) -> Made:
     """Write all files of the job into ``folder``; return what their summary says, and the exit status."""
+    logs = read_logs(recordings)  # first: an error of theirs should not come after the work
     if recordings.paddle_logs is not None:
         result = run_paddle(Path(recordings.paddle_logs), options.step, folder)
-        return Made(_summarised(result, options, (), folder))
+        return Made(_summarised(result, options, (), folder, logs))
     found = find(recordings, folder, runs_on, linked=options.linked)
     inputs, warnings = found.ranks, found.warnings
     if len(inputs) == 1:
@@ -181,7 +186,7 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
                 *warnings,
                 "--comm-time transfer: a rank alone does not tell how long it waited for others, so times are as recorded",
             )
-        return Made(_summarised(result, options, warnings, folder))
+        return Made(_summarised(result, options, warnings, folder, logs))
     with session(runs_on):
         outcomes = rank_jobs(inputs, options, out.name, runs_on, resume=resume)
         stored = good(outcomes, partial=partial, kept=out.hidden)
@@ -194,7 +199,7 @@ def _write(recordings: Recordings, options: job.Options, runs_on: RunsOn, out: O
     compared, others = compare(beside, {rank.rank: folder / f"{options.name}.{rank.rank}.et" for rank in result.ranks})
     assert result.run is not None
     result = replace(result, run=msgspec.structs.replace(result.run, compared=compared))
-    whole = _summarised(result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder)
+    whole = _summarised(result, options, (*warnings, *(with_urls(text, standins.urls) for text in others)), folder, logs)
     return Made(whole, SOME_RANKS_FAILED if failed else 0)
 
 
@@ -202,13 +207,16 @@ def _same_folder(name: str, other: str) -> bool:
     return name == other or Path(name).resolve() == Path(other).resolve()
 
 
-def _summarised(result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path) -> summary.Summary:
+def _summarised(
+    result: job.RunResult, options: job.Options, warnings: tuple[str, ...], folder: Path, logs: Logs | None = None
+) -> summary.Summary:
     """Summarise a job whose other files lie in ``folder``, and write that there too; ``warnings`` come before those of the run."""
     whole = summary.Summary(
         options=_told(options),
         ranks=list(result.ranks),
         run=result.run,
         pipeline=bubbles.summarised(result.pipeline) if result.pipeline is not None else None,
+        logs=against_recorded(logs, result) if logs is not None else UNSET,
         warnings=[*warnings, *result.warnings],
         files=sorted({*result.files, summary.NAME}),
     )

@@ -51,6 +51,8 @@ class Recordings(Short):
         nsys: nsys exports (sqlite), instead of Kineto traces.
         nccl: Side files of NCCL or the Flight Recorder, or folders of them, together with Kineto traces.
         paddle_logs: A folder of Paddle's worker logs, instead of all else: bubbles only.
+        nvidia_smi: Logs of nvidia-smi beside any of these: csv of a query, or pasted screens.
+        megatron_log: Logs of Megatron beside any of these.
         rank: The rank of a single pair, whatever it says.
         strict: A rank or a partner that is missing is an error, not a warning.
         same_run: Recordings that differ in number of ranks, job or time are of one run all the same.
@@ -65,6 +67,8 @@ class Recordings(Short):
     nsys: tuple[str, ...] = ()
     nccl: tuple[str, ...] = ()
     paddle_logs: str | None = None
+    nvidia_smi: tuple[str, ...] = ()
+    megatron_log: tuple[str, ...] = ()
     rank: int | None = None
     strict: bool = False
     same_run: bool = False

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 JOINING = "--comm-time --keep-unmatched --same-run"
 RUNNING = "--jobs --engine -q --quiet -v --verbose"
 OPTIONS = {
-    "link": f"""--version --et --kineto --nsys --nccl --paddle-logs --rank --strict --step --sync --hta-limit --gap-us --host --target
+    "link": f"""--version --et --kineto --nsys --nccl --paddle-logs --nvidia-smi --megatron-log
+    --rank --strict --step --sync --hta-limit --gap-us --host --target
     --range-rule -o --out --name --linked --timeline --no-timeline --force --rank-job --resume --partial {JOINING} {RUNNING}""",
     "join": f"--strict --force {JOINING} {RUNNING}",
     "show": "--node",

@@ -1,0 +1,260 @@
+"""Logs of Megatron-LM, and of what was made from it: iterations with their time, timers, memory. All other text is left alone.
+
+Lines of several ranks may be mixed, with the prefix of torchrun, srun or a logger in front; a block of timers goes on per prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Final
+
+from graphlink.errors import InputError
+from graphlink.logs.lines import Line, lines_of
+from graphlink.logs.records import MegatronLog, RankMemory, Timer
+
+MOST_TIMERS: Final = 256
+MOST_RANKS: Final = 1 << 20
+MOST_INTERVALS: Final = 10_000_000
+_NUMBER: Final = r"([+-]?(?:\d{1,15}(?:\.\d{0,15})?(?:[eE][+-]?\d{1,3})?|nan|inf))"
+_NAME: Final = r"([a-z][a-z0-9]{0,31}(?:[-_/][a-z0-9]{1,31}){0,8})"
+_PREFIX: Final = re.compile(r"(\[[a-z]{1,16}\d{1,6}\]:|\d{1,6}:|[A-Za-z][\w.-]{0,63}:)\s?(?=\S|\s)")
+_TIME: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?")
+_ITERATION: Final = re.compile(r"\biteration[ =]\s*(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
+_ELAPSED: Final = re.compile(r"elapsed[ _]time[ _]per[ _]iteration(?: \((ms|s|us)\)|_(ms|s|us))\s*[:=]\s*" + _NUMBER + r"(?=\s*(\||$))")
+_TIMERS: Final = re.compile(r"\btime \(ms\)\s*\|(.*)")
+_PAIR: Final = re.compile(r"\s*" + _NAME + r"[ .]*:\s*" + _NUMBER + r"\s*")
+_BLOCK: Final = re.compile(r"(\(min, max\) |max |min )?times? across ranks \(ms\):\s*(.*)")
+_RANGE: Final = re.compile(r"\s*" + _NAME + r"[ .]*:\s*\(" + _NUMBER + r",\s*" + _NUMBER + r"\)\s*")
+_DOTTED: Final = re.compile(r"\s*" + _NAME + r" \.{2,}\s*:\s*" + _NUMBER + r"\s*")
+_TITLE: Final = re.compile(r"\s*" + _NAME + r":\s*")
+_OF_RANK: Final = re.compile(r"\s*rank\s+\d{1,7}\s*:\s*" + _NUMBER + r"\s*")
+_MEMORY: Final = re.compile(r"\[Rank (\d{1,7})\] .{0,80}?memory \(MB\)\s*\|(.*)")
+_PART: Final = re.compile(r"\s*((?:max )?(?:allocated|reserved))\s*:\s*" + _NUMBER + r"\s*")
+_MS: Final = {"ms": 1.0, "s": 1e3, "us": 1e-3}
+_TODO: Final = "give the output of the rank that prints 'iteration N/ M | ... | elapsed time per iteration (ms): ...'"
+
+
+@dataclass(slots=True)
+class _Timer:
+    """Sums of one timer."""
+
+    samples: int = 0
+    values: int = 0
+    total: float = 0.0
+    ranges: int = 0  # samples over ranks, with the least
+    largest: int = 0  # and with the largest
+    least_total: float = 0.0
+    largest_total: float = 0.0
+
+
+@dataclass(slots=True)
+class _Block:
+    """An open block of timers of one prefix. ``name``: whose ranks are listed, with the least and the largest so far."""
+
+    kind: str
+    name: str = ""
+    least: float = 0.0
+    largest: float = 0.0
+
+
+@dataclass(slots=True)
+class _Memory:
+    lines: int = 0
+    most: dict[str, float] = field(default_factory=dict)
+
+
+class _Reader:
+    def __init__(self, path: Path):
+        self.path = path
+        self.iterations: list[int] = []  # the first, the last and out of how many
+        self.steps_ms: list[float] = []
+        self.times: list[str] = []
+        self.timers: dict[str, _Timer] = {}
+        self.memory: dict[int, _Memory] = {}
+        self.unread: Counter[str] = Counter()
+        self.blocks: dict[str, _Block] = {}
+
+    def read(self) -> MegatronLog:
+        for line in lines_of(self.path):
+            self._line(line)
+        for prefix in [*self.blocks]:
+            self._end_block(prefix)
+        if not (self.steps_ms or self.timers or self.memory):
+            why = ", ".join(f"{count:,} {reason}" for reason, count in self.unread.items() if reason != "other text")
+            raise InputError(f"holds no step time, timer or memory of Megatron{f' ({why})' if why else ''}", path=self.path, todo=_TODO)
+        first, last, whole = self.iterations or (None, None, None)
+        known = len(self.steps_ms) > 0
+        return MegatronLog(
+            path=str(self.path),
+            first_iteration=first,
+            last_iteration=last,
+            of_iterations=whole,
+            intervals=len(self.steps_ms),
+            step_mean_ms=round(fmean(self.steps_ms), 6) if known else None,
+            step_median_ms=round(median(self.steps_ms), 6) if known else None,
+            from_time=self.times[0] if self.times else None,
+            to_time=self.times[-1] if self.times else None,
+            timers={name: _timer(one) for name, one in sorted(self.timers.items())},
+            memory=[_memory(rank, one) for rank, one in sorted(self.memory.items())],
+            unread=dict(sorted(self.unread.items())),
+        )
+
+    def _line(self, line: Line) -> None:
+        if not line.text.strip():
+            return
+        if line.long:
+            self.unread["line too long"] += 1
+            return
+        prefixed = _PREFIX.match(line.text)
+        prefix, text = (prefixed[1], line.text[prefixed.end() :]) if prefixed else ("", line.text)
+        if (iteration := _ITERATION.search(text)) is not None:
+            self._end_block(prefix)
+            self._iteration(iteration, text, ended=line.ended)
+        elif (block := _BLOCK.search(text)) is not None:
+            self._end_block(prefix)
+            self.blocks[prefix] = _Block((block[1] or "").strip() or "all")
+            if block[2]:
+                self._in_block(prefix, block[2], ended=line.ended)
+        elif (memory := _MEMORY.search(text)) is not None:
+            self._memory_line(int(memory[1]), memory[2], ended=line.ended)
+        elif (timers := _TIMERS.search(text)) is not None:
+            self._end_block(prefix)
+            self._timer_line(timers[1], ended=line.ended)
+        elif prefix not in self.blocks or not self._in_block(prefix, text, ended=line.ended):
+            self.unread["other text"] += 1
+
+    def _iteration(self, found: re.Match[str], text: str, *, ended: bool) -> None:
+        number, whole = int(found[1]), int(found[2])
+        elapsed = _ELAPSED.search(text)
+        if elapsed is None or not (ended or elapsed[4] == "|"):
+            self.unread["iteration without a whole step time"] += 1
+            return
+        value = float(elapsed[3]) * _MS[elapsed[1] or elapsed[2]]
+        if not 0 < value < float("inf"):
+            self.unread["step time is no positive number"] += 1
+            return
+        if len(self.steps_ms) >= MOST_INTERVALS:
+            raise InputError(f"holds more than {MOST_INTERVALS:,} iterations", path=self.path, todo="give the log of one run")
+        first, last, _ = self.iterations or (number, number, whole)
+        self.iterations = [min(first, number), max(last, number), whole]
+        self.steps_ms.append(value)
+        time = _TIME.search(text[: found.start()])
+        if time is not None:
+            self.times = [*self.times[:1], time[1]]
+
+    def _timer_line(self, text: str, *, ended: bool) -> None:
+        """Read ``name: value | name: value | ...``."""
+        parts = text.split("|")
+        for k, part in enumerate(parts):
+            pair, ranks = _PAIR.fullmatch(part), _RANGE.fullmatch(part)
+            if not part.strip():
+                continue
+            if pair is not None and (ended or k < len(parts) - 1):
+                self._add(pair[1], value=float(pair[2]))
+            elif ranks is not None:
+                self._add(ranks[1], least=float(ranks[2]), largest=float(ranks[3]))
+            else:
+                self.unread["timer cannot be read"] += 1
+
+    def _in_block(self, prefix: str, text: str, *, ended: bool) -> bool:
+        """Read a line of the block of timers that is open; False if it is none of its lines."""
+        block = self.blocks[prefix]
+        if block.kind == "(min, max)" and (ranks := _RANGE.fullmatch(text)) is not None:
+            self._add(ranks[1], least=float(ranks[2]), largest=float(ranks[3]))
+        elif block.kind == "all" and (of_rank := _OF_RANK.fullmatch(text)) is not None and block.name and ended:
+            value = float(of_rank[1])
+            block.least, block.largest = min(block.least, value), max(block.largest, value)
+        elif block.kind == "all" and (ranks := _RANGE.fullmatch(text)) is not None:  # ``time across ranks (ms):`` says no kind
+            self._add(ranks[1], least=float(ranks[2]), largest=float(ranks[3]))
+        elif block.kind == "all" and (title := _TITLE.fullmatch(text)) is not None and text[:1].isspace():
+            self._end_block(prefix)
+            self.blocks[prefix] = _Block("all", title[1], float("inf"), float("-inf"))
+        elif block.kind != "(min, max)" and (dotted := _DOTTED.fullmatch(text)) is not None and ended:
+            least = {"least": float(dotted[2])} if block.kind == "min" else {"largest": float(dotted[2])}
+            self._add(dotted[1], **least)
+        elif _cut_timer(text):
+            self.unread["timer cannot be read"] += 1
+        else:
+            return False
+        return True
+
+    def _end_block(self, prefix: str) -> None:
+        block = self.blocks.pop(prefix, None)
+        if block is not None and block.name and block.least <= block.largest:
+            self._add(block.name, least=block.least, largest=block.largest)
+
+    def _add(self, name: str, *, value: float | None = None, least: float | None = None, largest: float | None = None) -> None:
+        """Add a sample to a timer. What is no finite time from 0 is not read."""
+        given = [one for one in (value, least, largest) if one is not None]
+        if not all(0 <= one < float("inf") for one in given):
+            self.unread["timer is no time"] += 1
+            return
+        if name not in self.timers and len(self.timers) >= MOST_TIMERS:
+            self.unread[f"timer beyond {MOST_TIMERS}"] += 1
+            return
+        timer = self.timers.setdefault(name, _Timer())
+        timer.samples += 1
+        if value is not None:
+            timer.values += 1
+            timer.total += value
+        if least is not None:
+            timer.ranges += 1
+            timer.least_total += least
+        if largest is not None:
+            timer.largest += 1
+            timer.largest_total += largest
+
+    def _memory_line(self, rank: int, text: str, *, ended: bool) -> None:
+        parts = text.split("|")
+        found = [_PART.fullmatch(part) for part in parts]
+        whole = [one for k, one in enumerate(found) if one is not None and (ended or k < len(parts) - 1)]
+        self.unread["memory figure cannot be read"] += sum(bool(part.strip()) for part in parts) - len(whole)
+        self.unread = +self.unread
+        if not whole or (rank not in self.memory and len(self.memory) >= MOST_RANKS):
+            return
+        memory = self.memory.setdefault(rank, _Memory())
+        memory.lines += 1
+        for one in whole:
+            value = float(one[2])
+            if 0 <= value < float("inf"):
+                memory.most[one[1]] = max(value, memory.most.get(one[1], 0.0))
+
+
+def _cut_timer(text: str) -> bool:
+    """Tell whether a line is the beginning of a timer's: dots, and then not what follows dots."""
+    return re.match(r"\s*" + _NAME + r" \.{8,}", text) is not None
+
+
+def _timer(one: _Timer) -> Timer:
+    return Timer(
+        samples=one.samples,
+        mean_ms=round(one.total / one.values, 6) if one.values else None,
+        min_ms=round(one.least_total / one.ranges, 6) if one.ranges else None,
+        max_ms=round(one.largest_total / one.largest, 6) if one.largest else None,
+    )
+
+
+def _memory(rank: int, one: _Memory) -> RankMemory:
+    most = one.most
+    return RankMemory(
+        rank=rank,
+        lines=one.lines,
+        allocated_mib=most.get("allocated"),
+        max_allocated_mib=most.get("max allocated"),
+        reserved_mib=most.get("reserved"),
+        max_reserved_mib=most.get("max reserved"),
+    )
+
+
+def read_megatron(paths: Sequence[Path]) -> list[MegatronLog]:
+    """Read logs of Megatron.
+
+    Raises:
+        InputError: a file cannot be opened, or holds nothing that Megatron logs about time or memory.
+    """
+    return [_Reader(path).read() for path in paths]
