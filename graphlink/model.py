@@ -443,10 +443,13 @@ class Graph(Short):
     Node columns have one entry per node. Edges are CSR by target: the dependencies of node n are ``source[first[n]:first[n + 1]]``,
     ascending and unique. ``row`` points into the table that ``kind`` names: host rows for HOST_OP, HOST_PART, HOST_ASYNC and
     HOST_COMM, calls for HOST_CALL, device rows for DEVICE_OP and DEVICE_DELAY (the op it delays), NOWHERE else.
+    ``name`` is a position in ``strings``, whose entries differ: nodes with equal numbers have equal names, those of the ``.et``.
     ``columns``: what features know of nodes, by the name of the attribute in the ``.et``.
     """
 
     epoch_ns: int  # of start_ns 0
+    strings: tuple[str, ...]
+    name: I32
     kind: U8
     row: I32
     start_ns: I64  # since epoch_ns, as recorded
@@ -473,6 +476,10 @@ class Graph(Short):
     def target(self) -> I64:
         """Return the node that waits, of every edge."""
         return np.repeat(np.arange(len(self.kind)), np.diff(self.first))
+
+    def name_of(self, node: int) -> str:
+        """Return the name of a node."""
+        return self.strings[int(self.name[node])]
 
     def with_columns(self, columns: Mapping[str, Column]) -> Graph:
         """Return the graph with these columns added behind its own; one of the same name takes the place of the old."""

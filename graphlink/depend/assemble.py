@@ -10,6 +10,7 @@ from graphlink.depend.device import DeviceSide, collective_order
 from graphlink.depend.edges import Edges, Unordered, number
 from graphlink.depend.host import HostSide
 from graphlink.depend.merge import Dependencies, next_operator, operator_after
+from graphlink.depend.names import names
 from graphlink.errors import InputError
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Communication, EdgeKind, FoundBy, Graph, Linked, NodeKind, SyncCalls
 from graphlink.tables import marked, spread
@@ -53,10 +54,14 @@ def assemble(linked: Linked, comm: Communication, found: Dependencies, host: Hos
     source, target = new[edges.source], new[edges.target]
     by_target, is_sync = np.lexsort((source, target)), edges.kind == EdgeKind.SYNC
     c = {name: column[order] for name, column in columns.items()}
+    kind, row = c["kind"].astype(np.uint8), c["row"].astype(np.int32)
+    name, strings = names(linked.trace, kind, row)
     return Graph(
         epoch_ns=x.host.start_ns,
-        kind=c["kind"].astype(np.uint8),
-        row=c["row"].astype(np.int32),
+        strings=strings,
+        name=name,
+        kind=kind,
+        row=row,
         start_ns=c["start_ns"] - x.host.start_ns,
         end_ns=np.maximum(c["end_ns"], c["start_ns"]) - x.host.start_ns,
         duration_ns=c["duration_ns"],

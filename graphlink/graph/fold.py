@@ -121,8 +121,11 @@ def _folded(graph: Graph, edges: Edges, into: I64) -> Graph:
 
     end_ns = graph.end_ns.copy()
     np.maximum.at(end_ns, into, graph.start_ns + np.where(into == np.arange(n), 0, graph.duration_ns))
+    used, name = np.unique(graph.name[order], return_inverse=True)
     return Graph(
         epoch_ns=graph.epoch_ns,
+        strings=tuple(graph.strings[k] for k in used.tolist()),
+        name=name.reshape(-1).astype(np.int32),
         kind=graph.kind[order],
         row=graph.row[order],
         start_ns=graph.start_ns[lowest[order]],

@@ -15,7 +15,6 @@ import numpy as np
 
 from graphlink.graph import relief
 from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs
-from graphlink.graph.names import Names
 from graphlink.graph.slack import Slack, crossing, least_over, length_ns
 from graphlink.graph.syncpoints import SyncPointGain, named_gains, sync_gains, sync_points
 from graphlink.model import I32, I64, NOWHERE, U8, Bool, Graph, Linked, NodeKind
@@ -66,10 +65,10 @@ class Gains(Short, msgspec.Struct, frozen=True, kw_only=True):
     sync_points_others_at_most_ns: int
 
 
-def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, named: Names, top: int = 100) -> Gains:
+def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, share: U8, top: int = 100) -> Gains:
     """Find the ``top`` largest gains of ops, families and sync points, and the gain of each share.
 
-    ``late``, ``path``: slack and critical path of the replay; ``share``, ``named``: what each node's time counts as, and its name.
+    ``late``, ``path``: slack and critical path of the replay; ``share``: what each node's time counts as.
 
     Exact, by recomputation: of single nodes all at once (every path that avoids a node crosses it on an edge that spans it), of the
     rest by passes with a column each, best bound first, until no bound is above the gains found. Linear: up to
@@ -78,7 +77,7 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, sh
     work: I64 = np.minimum(graph.duration_ns, late.end_ns - late.start_ns)  # of a delay, what launch latency does not explain
     alone = _single_gains(graph, late, path, work)
     working = np.where(share == Share.IDLE, NOWHERE, share).astype(np.int32)
-    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), named.code, working)]
+    groups = [_Groups.of(label, work, path, alone) for label in (_op_of(graph), graph.name, working)]
     for _ in range(ROUNDS):
         wanted = [group.wanted(most) for group, most in zip(groups, (top, top, len(Share)), strict=True)]
         ends = np.cumsum([0, *map(len, wanted)])
@@ -96,14 +95,15 @@ def top_gains(graph: Graph, linked: Linked, late: Slack, path: CriticalChain, sh
     return Gains(
         shares=ShareNs(**share_gains),
         ops=[
-            OpGain(**figures, id=node, name=named.of(node), nodes=nodes.tolist()) for node, figures, nodes in ops.largest(top, share, work)
+            OpGain(**figures, id=node, name=graph.name_of(node), nodes=nodes.tolist())
+            for node, figures, nodes in ops.largest(top, share, work)
         ],
         ops_others_at_most_ns=ops.others_at_most_ns(top),
         families=[
-            FamilyGain(**figures, name=named.texts[code], count=len(nodes)) for code, figures, nodes in families.largest(top, share, work)
+            FamilyGain(**figures, name=graph.strings[code], count=len(nodes)) for code, figures, nodes in families.largest(top, share, work)
         ],
         families_others_at_most_ns=families.others_at_most_ns(top),
-        sync_points=named_gains(graph, linked, points[:top], named),
+        sync_points=named_gains(graph, linked, points[:top]),
         sync_points_others_at_most_ns=max((gain_ns for *_, gain_ns in points[top : top + 1]), default=0),
     )
 

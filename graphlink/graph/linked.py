@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from graphlink.errors import InputError
-from graphlink.graph.names import et_rows
+from graphlink.graph.write_et import et_rows
 from graphlink.model import (
     I32,
     I64,

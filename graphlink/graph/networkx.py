@@ -8,17 +8,16 @@ import numpy as np
 
 from graphlink.graph.chakra import ChakraFile, Deps
 from graphlink.graph.durations import cost_ns
-from graphlink.graph.names import names
-from graphlink.model import I32, I64, EdgeKind, Graph, Linked, NodeKind
+from graphlink.model import I32, I64, EdgeKind, Graph, NodeKind
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-def to_networkx(graph: Graph | ChakraFile, linked: Linked | None = None, nodes: range | None = None) -> nx.DiGraph[int]:
+def to_networkx(graph: Graph | ChakraFile, nodes: range | None = None) -> nx.DiGraph[int]:
     """Return nodes by id with ``name``, ``kind``, ``start_ns``, ``end_ns``, ``cost_ns``; edges with ``kind`` (as in the ``.et``).
 
-    ``graph``: one of a file (``run.graph(0)``), whose nodes have the kind ``host`` or ``device``; or one just built, of ``linked`` rows.
+    ``graph``: one of a file (``run.graph(0)``), whose nodes have the kind ``host`` or ``device``; or one just built.
     With ``nodes`` (positions, step 1), only those nodes and the edges among them. Linear in what is taken.
     """
     import networkx as nx
@@ -26,7 +25,7 @@ def to_networkx(graph: Graph | ChakraFile, linked: Linked | None = None, nodes: 
     size, deps = (len(graph.id), graph.data) if isinstance(graph, ChakraFile) else (len(graph.kind), graph)
     window = range(size) if nodes is None else nodes
     at = np.arange(window.start, window.stop, dtype=np.int32)
-    ids, named, kinds, cost = _columns(graph, linked, at)
+    ids, named, kinds, cost = _columns(graph, at)
     out: Any = nx.DiGraph()
     times = (graph.start_ns[at].tolist(), graph.end_ns[at].tolist(), cost.tolist())
     for i, name, kind, start, end, cost_ in zip(ids, named, kinds, *times, strict=True):
@@ -41,12 +40,10 @@ def to_networkx(graph: Graph | ChakraFile, linked: Linked | None = None, nodes: 
     return out
 
 
-def _columns(graph: Graph | ChakraFile, linked: Linked | None, at: I32) -> tuple[list[int], list[str], list[str], I64]:
+def _columns(graph: Graph | ChakraFile, at: I32) -> tuple[list[int], list[str], list[str], I64]:
     """Return id, name, kind and cost of the nodes ``at``."""
+    names = [graph.name_of(i) for i in at.tolist()]
     if isinstance(graph, ChakraFile):
         kinds = ["host" if host else "device" for host in graph.host[at].tolist()]
-        return graph.id[at].tolist(), [graph.name_of(i) for i in at.tolist()], kinds, graph.cost_ns[at]
-    assert linked is not None, "a graph that was just built has the names of its nodes in the linked rows"
-    named = names(graph, linked)
-    kinds = [NodeKind(k).name.lower() for k in graph.kind[at].tolist()]
-    return at.tolist(), [named.texts[code] for code in named.code[at].tolist()], kinds, cost_ns(graph)[at]
+        return graph.id[at].tolist(), names, kinds, graph.cost_ns[at]
+    return at.tolist(), names, [NodeKind(k).name.lower() for k in graph.kind[at].tolist()], cost_ns(graph)[at]

@@ -13,7 +13,6 @@ import numpy as np
 from graphlink.errors import InputError
 from graphlink.graph.critical import SHARES, CriticalChain, ShareNs, path_by_lags, shares
 from graphlink.graph.gains import Gains, top_gains
-from graphlink.graph.names import Names, names
 from graphlink.graph.slack import slack
 from graphlink.model import I64, Communication, EdgeKind, Graph, Linked
 from graphlink.read import document
@@ -61,11 +60,10 @@ class PathFile(Short, msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The critical path of a replay, the slack of each node (``slack_ns``), their names, and the largest gains."""
+    """The critical path of a replay, the slack of each node (``slack_ns``), and the largest gains."""
 
     path: CriticalChain
     slack_ns: I64
-    names: Names
     gains: Gains
 
 
@@ -74,16 +72,15 @@ def explain(graph: Graph, linked: Linked, comm: Communication, end_ns: I64, cost
     share = shares(graph, linked, comm)
     late = slack(graph, end_ns, cost_ns)
     path = path_by_lags(graph, end_ns, late.lag_ns, share)
-    named = names(graph, linked)
-    gains = top_gains(graph, linked, late, path, share, named, top)
-    return Explained(path, late.node_ns, named, gains)
+    gains = top_gains(graph, linked, late, path, share, top)
+    return Explained(path, late.node_ns, gains)
 
 
 def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ()) -> bytes:
     """Return the file's bytes."""
-    path, code = found.path, found.names.code
+    path = found.path
     at = path.node
-    used, name = np.unique(code[at], return_inverse=True)
+    used, name = np.unique(graph.name[at], return_inverse=True)
     edges: list[int | None] = path.edge.tolist()
     if edges:
         edges[0] = None
@@ -94,7 +91,7 @@ def encode(rank: int, graph: Graph, found: Explained, notes: Sequence[str] = ())
         gains=found.gains,
         shares=list(SHARES),
         edge_kinds=list(EDGE_KINDS),
-        names=[found.names.texts[k] for k in used.tolist()],
+        names=[graph.strings[k] for k in used.tolist()],
         nodes=PathNodes(
             id=at.tolist(),
             name=name.tolist(),

@@ -12,7 +12,6 @@ import numpy as np
 
 from graphlink.depend.timeline import Neighbours
 from graphlink.graph.critical import CriticalChain
-from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over
 from graphlink.link.call_roles import Role, roles
 from graphlink.model import I64, NOWHERE, EdgeKind, Graph, Linked, NodeKind
@@ -138,7 +137,7 @@ def _least_of_others(asked: list[int], crossing: list[tuple[int, int, int, int]]
     return out
 
 
-def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain], named: Names) -> list[SyncPointGain]:
+def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain]) -> list[SyncPointGain]:
     """Return the gains as the file has them."""
 
     def ends(edge: int) -> list[int]:
@@ -148,10 +147,10 @@ def named_gains(graph: Graph, linked: Linked, syncs: Sequence[SyncGain], named: 
         SyncPointGain(
             gain_ns=gain_ns,
             id=point.target,
-            name=named.of(point.target),
+            name=graph.name_of(point.target),
             call=call,
             waited_for=source,
-            waited_for_name=named.of(source),
+            waited_for_name=graph.name_of(source),
             edges=[ends(e) for e in point.edge],
         )
         for (point, source, gain_ns), call in zip(syncs, calls_of(graph, linked, syncs), strict=True)

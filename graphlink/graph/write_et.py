@@ -12,9 +12,9 @@ from chakra.schema.protobuf import et_def_pb2 as pb
 
 from graphlink.graph import attributes as attr
 from graphlink.graph.durations import micros, on_host
-from graphlink.graph.names import et_rows, names
 from graphlink.graph.target import CommPlan, WrittenComm
-from graphlink.model import NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
+from graphlink.model import I64, NOWHERE, Bool, Communication, EdgeKind, Graph, GroupKey, Linked, NodeKind
+from graphlink.tables import spread
 from graphlink.version import __version__
 
 SCHEMA_VERSION: Final = "0.0.4"  # of mlcommons/chakra; readers take any, but none must be empty
@@ -81,7 +81,7 @@ def global_metadata(heading: Heading) -> bytes:
 
 def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPlan, ids: Mapping[GroupKey, int]) -> Iterator[list[bytes]]:
     """Yield serialised ``Node`` messages in id order, some thousands a list."""
-    named, host_texts = names(graph, linked), _host_texts(linked)
+    host_texts = _host_texts(linked)
     text_row = np.where(np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_ASYNC)), graph.row, NOWHERE)
     host, kinds = on_host(graph), graph.edge_kind.astype(np.uint8).tobytes()
     comms, calls, noted = _comm_bytes(comm, plan, ids), _sync_calls(graph, linked), _text_columns(graph)
@@ -98,7 +98,7 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
         block = []
         for i, code, is_host, row, caller, start, duration, blob in zip(
             range(low, part.stop),
-            named.code[part].tolist(),
+            graph.name[part].tolist(),
             host[part].tolist(),
             text_row[part].tolist(),
             graph.caller[part].tolist(),
@@ -110,7 +110,7 @@ def node_blocks(graph: Graph, linked: Linked, comm: Communication, plan: CommPla
             a, b = ends[i - low] - base, ends[i - low + 1] - base
             written = comms.get(i)
             # scalars, then inputs and outputs, then attributes: field order, so joined bytes are one message
-            node.id, node.name, node.start_time_micros, node.duration_micros = i, named.texts[code], start, duration
+            node.id, node.name, node.start_time_micros, node.duration_micros = i, graph.strings[code], start, duration
             node.type = pb.COMP_NODE if written is None else written[0]
             node.ctrl_deps[:] = () if caller == NOWHERE else (caller,)
             node.data_deps[:] = sources[a:b]
@@ -180,6 +180,12 @@ def _int_columns(graph: Graph, linked: Linked) -> list[attr.IntColumn]:
         ("overlap_ns", graph.overlap_ns, ~host),
         *_et_columns(graph, linked),
     ]
+
+
+def et_rows(graph: Graph, linked: Linked) -> I64:
+    """Return the ET row of each node: of a host op itself, of a part its op's; ``NOWHERE`` else."""
+    of_row = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART, NodeKind.HOST_ASYNC))
+    return spread(len(graph.kind), of_row, linked.match.et[graph.row[of_row]])
 
 
 def _et_columns(graph: Graph, linked: Linked) -> Iterable[attr.IntColumn]:

@@ -114,7 +114,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     """Collect slices, rows, arguments and flows of a rank: nodes first, by id, then waits, the critical path, the replay next to them,
     the rows of features."""
     graph, linked = shown.graph, shown.linked
-    n, code, names = len(graph.kind), shown.found.names.code, (*shown.found.names.texts, WAIT)
+    n, names = len(graph.kind), (*graph.strings, WAIT)
     device_op = graph.kind == NodeKind.DEVICE_OP
     end_ns = np.where(device_op, graph.start_ns + graph.duration_ns, graph.end_ns)  # without what overlaps the next op
     tracks, row = _rows_of(graph, graph.start_ns, end_ns, process=0, threads=True)
@@ -122,9 +122,9 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
     waits = wait_slices(graph, linked, before)
     tracks.append(Track(0, PATH))
     parts = [
-        _node_slices(graph, row, end_ns, code),
+        _node_slices(graph, row, end_ns),
         _wait_slices(graph, row, waits, before, end_ns, len(names) - 1),
-        _path_slices(shown, len(tracks) - 1, code),
+        _path_slices(shown, len(tracks) - 1),
     ]
     at = np.cumsum([0, *(len(p.track) for p in parts)]).tolist()
     args = [
@@ -138,7 +138,7 @@ def trace_of(shown: Shown) -> perfetto.PerfettoTrace:
         played = shown.played
         start_ns = played.start_ns + np.minimum(graph.start_delay_ns, played.end_ns - played.start_ns)
         more, row = _rows_of(graph, start_ns, played.end_ns, process=1, threads=False)
-        parts.append(flat(len(tracks) + row, start_ns, played.end_ns, code))
+        parts.append(flat(len(tracks) + row, start_ns, played.end_ns, graph.name))
         processes.append(Process(f"rank {shown.rank} replayed", number=1))
         tracks += more
     count = sum(len(p.track) for p in parts)
@@ -172,13 +172,13 @@ def _on_run_clock(slices: Slices, epoch_ns: int, clock: AlignedClock | None) -> 
     return replace(slices, start_ns=start_ns, end_ns=end_ns)
 
 
-def _node_slices(graph: Graph, row: I32, end_ns: I64, code: I32) -> Slices:
+def _node_slices(graph: Graph, row: I32, end_ns: I64) -> Slices:
     """Return a slice per node, by id. Ops lie in their callers, parts in their ops."""
     node = np.arange(len(graph.kind))
     inside = np.isin(graph.kind, (NodeKind.HOST_OP, NodeKind.HOST_PART)) & (graph.caller != NOWHERE)
     inside[inside] = row[graph.caller[inside]] == row[inside]
     parent = np.where(inside, graph.caller, NOWHERE).astype(np.int32)
-    return Slices(row, graph.start_ns, end_ns, 2 * node + 1, parent, code)
+    return Slices(row, graph.start_ns, end_ns, 2 * node + 1, parent, graph.name)
 
 
 def _wait_slices(graph: Graph, row: I32, waits: WaitSlices, before: I32, end_ns: I64, name: int) -> Slices:
@@ -193,9 +193,9 @@ def _wait_slices(graph: Graph, row: I32, waits: WaitSlices, before: I32, end_ns:
     return Slices(row[waits.part], waits.start_ns, waits.end_ns, 2 * waits.part.astype(np.int64), parent, codes)
 
 
-def _path_slices(shown: Shown, track: int, code: I32) -> Slices:
+def _path_slices(shown: Shown, track: int) -> Slices:
     node, end_ns = shown.found.path.node, shown.played.end_ns[shown.found.path.node]
-    return flat(np.full(len(node), track, np.int32), end_ns - shown.found.path.cost_ns, end_ns, code[node])
+    return flat(np.full(len(node), track, np.int32), end_ns - shown.found.path.cost_ns, end_ns, shown.graph.name[node])
 
 
 def _arrows(graph: Graph, rank: int) -> Arrows:

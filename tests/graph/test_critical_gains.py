@@ -18,7 +18,6 @@ from graphlink.graph.critical import SHARES, CriticalChain, Share, ShareNs, crit
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.gains import Gains, top_gains
 from graphlink.graph.latency import costs
-from graphlink.graph.names import Names
 from graphlink.graph.slack import NEVER, Slack, crossing, least_over, slack
 from graphlink.graph.syncpoints import SyncPoint, sync_gains, sync_points
 from graphlink.model import NOWHERE, U8, EdgeKind, Graph, NodeKind
@@ -33,7 +32,6 @@ class Replayed(NamedTuple):
     slack: Slack
     path: CriticalChain
     share: U8
-    names: Names
 
 
 def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
@@ -43,8 +41,8 @@ def replayed(g: Graph, name: list[int] | None = None) -> Replayed:
     end = replay(g, cost).end_ns
     late = slack(g, end, cost)
     code = np.array(range(len(g.kind)) if name is None else name, np.int32)
-    names = Names(code, tuple(map(str, range(int(code.max(initial=-1)) + 1))))
-    return Replayed(g, late, critical_path(g, end, cost, share), share, names)
+    g = replace(g, name=code, strings=tuple(map(str, range(int(code.max(initial=-1)) + 1))))
+    return Replayed(g, late, critical_path(g, end, cost, share), share)
 
 
 def gains_of(r: Replayed, top: int = 100) -> Gains:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphlink.depend.names import names
 from graphlink.link.launch import link
 from graphlink.link.match import match_hosts
 from graphlink.model import (
@@ -55,10 +56,18 @@ def graph(nodes: Iterable[N], epoch_ns: int = EPOCH_NS, waits: Sequence[tuple[in
     def i64(name: str) -> np.ndarray:
         return np.array([getattr(n, name) for n in given], np.int64)
 
+    kind, row = np.array([n.kind for n in given], np.uint8), np.array([n.row for n in given], np.int32)
+    trace = records().trace
+    there = np.where(
+        kind == NodeKind.HOST_CALL, len(trace.calls.name), np.where(kind < NodeKind.DEVICE_OP, len(trace.host.name), len(trace.device.name))
+    )
+    name, strings = names(trace, kind, np.minimum(row, there - 1))  # random graphs have more rows than there are records
     return Graph(
         epoch_ns=epoch_ns,
-        kind=np.array([n.kind for n in given], np.uint8),
-        row=np.array([n.row for n in given], np.int32),
+        strings=strings,
+        name=name,
+        kind=kind,
+        row=row,
         start_ns=i64("start"),
         end_ns=i64("end"),
         duration_ns=i64("duration"),

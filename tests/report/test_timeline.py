@@ -111,11 +111,9 @@ def test_odd_names_large_thread_ids_and_times_of_all_sizes() -> None:
     odd = ["", " ", "a\nb\t\\\"'%s{}<b>", "\u202e\u00e9\U0001f600", "x" * 5_000]
     nodes = [N(NodeKind.HOST_OP, 0, 5 * i, 5 * i + 3, 3, tid=tid) for i, tid in enumerate([1, 0, 1 << 31, (1 << 32) + 1, 1 << 40])]
     nodes += [N(NodeKind.HOST_OP, 0, 1 << 50, (1 << 50) + 1, 1, tid=1), N(NodeKind.HOST_OP, 0, (1 << 50) + 1, (1 << 50) + 1, 0, tid=1)]
-    g = graph(nodes, epoch_ns=0)
-    whole = shown(g, records(), communication())
     code = np.array([0, 1, 2, 3, 4, 0, 1], np.int32)
-    found = replace(whole.found, names=replace(whole.found.names, texts=tuple(odd), code=code))
-    errors, rows = query(written(replace(whole, found=found)), ERRORS, SLICES)
+    g = replace(graph(nodes, epoch_ns=0), strings=tuple(odd), name=code)
+    errors, rows = query(written(shown(g, records(), communication())), ERRORS, SLICES)
     assert errors == []
     mine = recorded(rows)
     assert [mine[i]["name"] or "" for i in range(7)] == [odd[k] for k in code]
@@ -159,7 +157,7 @@ def test_a_slice_a_node(two: list[Shown], answers: list[list[Row]], rank: int) -
     mine = recorded(answers[1], f"rank {rank}")
     assert set(mine) == set(range(len(g.kind)))
     device_op = g.kind == NodeKind.DEVICE_OP
-    name = [two[rank].found.names.texts[k] for k in two[rank].found.names.code]
+    name = [two[rank].graph.strings[k] for k in two[rank].graph.name]
     for i, row in mine.items():
         assert (row["ts"], row["name"]) == (g.epoch_ns + g.start_ns[i], name[i])
         whole = int(g.duration_ns[i] if device_op[i] else g.end_ns[i] - g.start_ns[i])
