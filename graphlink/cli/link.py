@@ -17,6 +17,7 @@ from graphlink.engine.files import is_url
 from graphlink.errors import UsageError
 
 if TYPE_CHECKING:
+    from graphlink.report.summary import Summary
     from graphlink.run.link import Made
 
 USAGE: Final = "\n       ".join(
@@ -113,6 +114,13 @@ def join(arguments: argparse.Namespace) -> int:
     )
 
 
+def _next(made: Summary, out: str) -> list[str]:
+    """Return what to run next, of a run with graphs."""
+    if not made.ranks:
+        return []
+    return [f"next: graphlink idle {out}; graphlink critical-path {out}; graphlink show -v {out} for all that was counted"]
+
+
 def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextManager[Made]) -> int:
     from graphlink.report import summary
 
@@ -122,7 +130,12 @@ def _shown(arguments: argparse.Namespace, making: contextlib.AbstractContextMana
             progress.close()
             done = f"{arguments.out} was complete already" if made.earlier else f"wrote {len(made.summary.files)} files to {arguments.out}"
             # still inside: if it cannot be printed, nothing is published
-            tell(arguments.json, made.summary, lambda: [*summary.table(made.summary), "", done], quiet=arguments.quiet)
+            tell(
+                arguments.json,
+                made.summary,
+                lambda: [*summary.table(made.summary, verbose=arguments.verbose), "", *_next(made.summary, arguments.out), done],
+                quiet=arguments.quiet,
+            )
     return made.status
 
 
@@ -223,7 +236,7 @@ def _add_running(parser: _Options) -> None:
     parser.add_argument("--engine", choices=("pool", "ray"), default="pool", help="processes of this machine (default), or a Ray cluster")
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="errors only")
-    loudness.add_argument("-v", "--verbose", action="store_true", help="a line a stage on stderr")
+    loudness.add_argument("-v", "--verbose", action="store_true", help="a line a stage on stderr, and all that was counted")
 
 
 def refuse_contradictions(arguments: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ MOST_EDGES: Final = 50  # of one direction that are listed
 def show_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="DIR|FILE.et", help="output folder of an earlier run, or a graph")
     parser.add_argument("--node", type=count, metavar="ID", help="the node of FILE.et to print, with its edges")
+    parser.add_argument("-v", "--verbose", action="store_true", help="of a folder: with all that was counted")
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -36,7 +37,7 @@ def show(arguments: argparse.Namespace) -> int:
         from graphlink.report import summary
 
         whole = summary.load(path / summary.NAME)
-        tell(arguments.json, whole, lambda: summary.table(whole))
+        tell(arguments.json, whole, lambda: summary.table(whole, verbose=arguments.verbose))
         return 0
     if not path.exists():
         raise InputError("there is no such file or folder", path=path)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from graphlink.errors import InputError
 from graphlink.gpu.records import DeviceTime, StepTime
 from graphlink.gpu.table import gpu_line
 from graphlink.graph.critical import ShareNs
+from graphlink.graph.gains import FamilyGain
 from graphlink.logs.records import Logs
 from graphlink.logs.table import logs_table
 from graphlink.model import DeviceClock, Sync
@@ -22,7 +24,7 @@ from graphlink.nccl import summary as summary_nccl
 from graphlink.pipeline.summary import Pipeline, pipeline_table
 from graphlink.ranks.summary import Run, run_table
 from graphlink.read import document
-from graphlink.records import Short, Table, joined, ms
+from graphlink.records import Short, Table, joined, ms, percent, shortened
 from graphlink.standstill.standstill import Standstill, Stood
 from graphlink.version import __version__
 
@@ -31,6 +33,8 @@ TOP_NAMES: Final = 20  # names without a partner that are listed one by one
 NAME: Final = "summary.json"
 MOST_BLOCKS: Final = 2  # ranks that are printed in a block each; of more, a line each
 MOST_LINES: Final = 64
+_DEVIATION: Final = 1.4826  # of a normal distribution: standard deviation in median absolute deviations
+_FEW: Final = 8  # outliers that are named
 MOST_WARNINGS: Final = 12
 _FIGURES: Final = re.compile(r"[+-]?\d[\d,.]*")  # in warnings: of two that differ in no more the cause is the same
 
@@ -106,6 +110,7 @@ class Rank(Short, msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay
     critical_path: CriticalPath
     standstill: Standstill
+    top_gain: FamilyGain | UnsetType = UNSET  # the nodes of one name without which the replay ends earliest; absent where none gains
     gpu: list[DeviceTime]
     steps: list[StepTime]
     left_out: dict[str, int]  # recorded rows that are no nodes, by reason
@@ -166,11 +171,18 @@ def load(path: Path) -> Summary:
     return document.load(path, Summary, "summary of this version of graphlink")
 
 
-def table(summary: Summary) -> list[str | Table]:
-    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of no rank."""
+def table(summary: Summary, *, verbose: bool = False) -> list[str | Table]:
+    """Return the summary for people: a block per rank (of many, a line), one of all, of the pipeline and of warnings of no rank.
+
+    ``verbose``: with what was counted while the graphs were made.
+    """
     ranks = summary.ranks
     blocks: list[list[str | Table]] = [
-        *([_rank_table(rank, alone=len(ranks) == 1) for rank in ranks] if len(ranks) <= MOST_BLOCKS else [_rank_lines(ranks)]),
+        *(
+            [_rank_table(rank, alone=len(ranks) == 1, verbose=verbose) for rank in ranks]
+            if len(ranks) <= MOST_BLOCKS
+            else [_rank_lines(ranks, verbose=verbose)]
+        ),
         _rank_warnings(ranks) if len(ranks) > 1 else [],
         logs_table(summary.logs) if summary.logs is not UNSET else [],
         run_table(summary.run) if summary.run else [],
@@ -193,10 +205,23 @@ def like_it(count: int) -> str:
     return f" (and {count - 1:,} more like it)" if count > 1 else ""
 
 
-def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
-    replay, rejected = rank.replay, sum(rank.sync.rejected.values())
+def _rank_table(rank: Rank, *, alone: bool, verbose: bool) -> list[str | Table]:
     rows = [
+        ("steps", _steps(rank.steps)),
         *((f"GPU {one.device}", gpu_line(one)) for one in rank.gpu),
+        ("critical path", _path(rank.critical_path)),
+        ("gains most", _top_gain(rank)),
+        ("trust", _trust(rank)),
+        *(_counted(rank) if verbose else (("not linked", _lost(rank)),)),
+        *(("warning", text) for text in rank.warnings if alone),
+    ]
+    return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
+
+
+def _counted(rank: Rank) -> list[tuple[str, str]]:
+    """Return what was counted while the graph was made, by its name."""
+    replay, rejected = rank.replay, sum(rank.sync.rejected.values())
+    return [
         ("graph", f"{rank.graph_nodes:,} nodes: {_counts(rank.node_kinds)}"),
         ("edges", _counts(rank.edges) or "none"),
         ("host rows", f"{rank.host.nodes:,} = {rank.host.matched:,} matched + {rank.host.unmatched:,} unmatched ({_method(rank)})"),
@@ -215,24 +240,70 @@ def _rank_table(rank: Rank, *, alone: bool) -> list[str | Table]:
             f"{ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % (self-consistency; of the replayed path "
             f"{100 * replay.gap_share:.1f} % host gaps, {100 * replay.delay_share:.1f} % device delays)",
         ),
-        ("critical path", _path(rank.critical_path)),
         ("stood still", _standstill(rank.standstill)),
         ("left out", _counts(rank.left_out)),
         ("  only in ET", _counts(rank.host.only_et, 3)),
         ("  only in Kineto", _counts(rank.host.only_kineto, 3) if rank.inputs.et else ""),
-        *(("warning", text) for text in rank.warnings if alone),
     ]
-    return [f"rank {rank.rank} of {rank.world_size}", Table([row for row in rows if row[1]])]
 
 
-def _rank_lines(ranks: Sequence[Rank]) -> list[str | Table]:
-    """Return a line per rank."""
-    head = (
-        *("rank", "GPU idle %", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes"),
-        *("recorded ms", "replay error %", "gaps %", "delays %", "calls explained %", "threads explained %"),
+def _steps(steps: Sequence[StepTime]) -> str:
+    """Format the recorded steps: ``4: median 10.000 ms, longest 12.000 ms (step 3)``."""
+    if not steps:
+        return ""
+    took = [one.end_ns - one.start_ns for one in steps]
+    if len(took) == 1:
+        return f"1 of {ms(took[0])} ms ({steps[0].name})"
+    longest = max(range(len(took)), key=took.__getitem__)
+    return f"{len(steps):,}: median {ms(median(took))} ms, longest {ms(took[longest])} ms ({steps[longest].name})"
+
+
+def _top_gain(rank: Rank) -> str:
+    gain = rank.top_gain
+    if gain is UNSET:
+        return ""
+    shorter = percent(gain.gain_ns, rank.critical_path.length_ns)
+    return f"{shortened(gain.name)} ({gain.share}, {gain.count:,} nodes): {ms(gain.gain_ns)} ms ({shorter}) earlier if they took no time"
+
+
+def _trust(rank: Rank) -> str:
+    """Return how far the graph is to be trusted: replayed time against recorded, and what of the standstill it explains."""
+    whole = _all_stood(rank.standstill)
+    replay = rank.replay
+    return (
+        f"replayed in {ms(replay.replayed_ns)} ms, {replay.error_pct:+.3f} % from recorded (self-consistency); "
+        f"{_explained(whole)} % of {ms(whole.ns)} ms standstill explained"
     )
+
+
+def _lost(rank: Rank) -> str:
+    """Return what of the recording found no partner; nothing where all did."""
+    unmatched = rank.host.unmatched if rank.inputs.et is not None else 0
+    counts = {"host rows without ET node": unmatched, "device ops without launch call": sum(rank.device.orphans.values())}
+    return _counts({name: n for name, n in counts.items() if n})
+
+
+def _rank_lines(ranks: Sequence[Rank], *, verbose: bool) -> list[str | Table]:
+    """Return a line per rank, the one whose GPUs were idle most first, and name the ranks that are far from the usual."""
+    idle = {one.rank: _idle_percent(one) for one in ranks}
+    order = sorted(ranks, key=lambda one: (-idle[one.rank], one.rank))
+    head = ("rank", "recorded ms", "GPU idle %", "mostly", "comm %", "path mostly", "replay error %", "explained %")
     more = [f"... and {len(ranks) - MOST_LINES:,} more ranks in {NAME}"] if len(ranks) > MOST_LINES else []
-    return [Table([_rank_line(rank) for rank in ranks[:MOST_LINES]], head, ">" * len(head), indent=0), *more]
+    parts: list[str | Table] = [Table([_rank_line(one) for one in order[:MOST_LINES]], head, ">>><><>>", indent=0), *more]
+    usual = median(idle.values())
+    far = 3 * _DEVIATION * median(abs(value - usual) for value in idle.values())
+    outliers = [f"rank {one.rank} {idle[one.rank]:.1f} %" for one in order if abs(idle[one.rank] - usual) > far > 0]
+    if outliers:
+        parts.append(f"far from the usual idle time ({usual:.1f} %): {', '.join(outliers[:_FEW])}{', ...' * (len(outliers) > _FEW)}")
+    if verbose:
+        counts = ("rank", "nodes", "edges", "device ops", "orphans", "sync kept", "comm nodes", "gaps %", "delays %")
+        parts += ["", Table([_rank_counts(one) for one in order[:MOST_LINES]], counts, ">" * len(counts), indent=0)]
+    return parts
+
+
+def _idle_percent(rank: Rank) -> float:
+    """Return the idle share of all GPUs of a rank, in per cent; 0 without any."""
+    return 100 * sum(one.idle_ns for one in rank.gpu) / (sum(one.to_ns - one.from_ns for one in rank.gpu) or 1)
 
 
 def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
@@ -255,23 +326,35 @@ def _rank_warnings(ranks: Sequence[Rank]) -> list[str | Table]:
 
 
 def _rank_line(rank: Rank) -> tuple[str, ...]:
-    comm = sum(n for kind, n in rank.communication.items() if kind.startswith("COMM"))
-    replay = rank.replay
+    causes: Counter[str] = Counter()
+    for one in rank.gpu:
+        causes.update(one.idle_by_cause_ns)
+    shares = msgspec.structs.asdict(rank.critical_path.share_ns)
+    took_ns = sum(one.to_ns - one.from_ns for one in rank.gpu) or 1
     return (
         str(rank.rank),
-        "/".join(f"{100 * one.idle_ns / (one.to_ns - one.from_ns or 1):.1f}" for one in rank.gpu),
+        ms(rank.replay.measured_ns),
+        f"{_idle_percent(rank):.1f}",
+        next((cause for cause, _ in causes.most_common(1)), ""),
+        f"{100 * sum(one.exposed_comm_ns for one in rank.gpu) / took_ns:.1f}",
+        max(shares, key=shares.__getitem__),
+        f"{rank.replay.error_pct:+.3f}",
+        _explained(_all_stood(rank.standstill)),
+    )
+
+
+def _rank_counts(rank: Rank) -> tuple[str, ...]:
+    comm = sum(n for kind, n in rank.communication.items() if kind.startswith("COMM"))
+    return (
+        str(rank.rank),
         f"{rank.graph_nodes:,}",
         f"{sum(rank.edges.values()):,}",
         f"{rank.device.ops:,}",
         f"{sum(rank.device.orphans.values()):,}",
         f"{rank.sync.kept:,}",
         f"{comm:,}",
-        ms(replay.measured_ns),
-        f"{replay.error_pct:+.3f}",
-        f"{100 * replay.gap_share:.1f}",
-        f"{100 * replay.delay_share:.1f}",
-        _explained(rank.standstill.calls),
-        _explained(rank.standstill.threads),
+        f"{100 * rank.replay.gap_share:.1f}",
+        f"{100 * rank.replay.delay_share:.1f}",
     )
 
 
@@ -279,10 +362,16 @@ def _standstill(found: Standstill) -> str:
     """Format the standstill: ``1,234.000 ms, 97.1 % explained: calls 99.0, threads 96.2, streams 88.0``, and the longest piece that nothing
     explains."""
     parts = {"calls": found.calls, "threads": found.threads, "streams": found.streams}
-    whole = Stood(ns=sum(p.ns for p in parts.values()), explained_ns=sum(p.explained_ns for p in parts.values()))
+    whole = _all_stood(found)
     shares = ", ".join(f"{name} {_explained(part)}" for name, part in parts.items())
     longest = f"; longest rest {ms(found.largest[0].ns)} ms: {found.largest[0].what[:60]}" if found.largest else ""
     return f"{ms(whole.ns)} ms, {_explained(whole)} % explained: {shares}{longest}"
+
+
+def _all_stood(found: Standstill) -> Stood:
+    """Add up the standstill of calls, threads and streams."""
+    parts = (found.calls, found.threads, found.streams)
+    return Stood(ns=sum(p.ns for p in parts), explained_ns=sum(p.explained_ns for p in parts))
 
 
 def _explained(stood: Stood) -> str:
@@ -304,9 +393,9 @@ def _method(rank: Rank) -> str:
 
 
 def _path(path: CriticalPath) -> str:
-    parts = msgspec.structs.asdict(path.share_ns)
-    whole = path.length_ns or 1
-    shares = ", ".join(f"{name} {100 * ns / whole:.1f} %" for name, ns in parts.items())
+    """Return the parts of the path, the largest first."""
+    parts = sorted(msgspec.structs.asdict(path.share_ns).items(), key=lambda part: -part[1])
+    shares = ", ".join(f"{name} {percent(ns, path.length_ns)}" for name, ns in parts if ns)
     return f"{ms(path.length_ns)} ms in {path.nodes:,} nodes: {shares}"
 
 

@@ -26,7 +26,7 @@ from graphlink.graph import linked as linked_file
 from graphlink.graph import path_file as path
 from graphlink.graph import target
 from graphlink.graph import write_et as chakra
-from graphlink.graph.critical import CriticalChain, ShareNs
+from graphlink.graph.critical import ShareNs
 from graphlink.graph.durations import cost_ns
 from graphlink.graph.fold import FOLDED, NAMES, fold
 from graphlink.graph.invariants import ERROR, Violation, check
@@ -282,7 +282,7 @@ def finish(prepared: PreparedRank, joined: Joined, options: Options, folder: Pat
             linked_file.write(out, merged)
     stood = stood_still(replace(prepared.built, graph=graph), prepared.linked, found.path)
     extra += stood.warnings
-    entry = _entry(replace(prepared, plan=plan), found.path, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
+    entry = _entry(replace(prepared, plan=plan), found, played.total_ns, stood.standstill, gpu, joined.world_size, extra)
     return entry, tuple(files)
 
 
@@ -382,14 +382,14 @@ def _recorded_inputs(prepared: PreparedRank) -> summary.Inputs:
 
 def _entry(
     prepared: PreparedRank,
-    critical: CriticalChain,
+    explained: path.Explained,
     replayed_ns: int,
     standstill: Standstill,
     gpu: GpuTime,
     world_size: int,
     extra: tuple[str, ...],
 ) -> summary.Rank:
-    graph, linked = prepared.built.graph, prepared.linked
+    graph, linked, critical = prepared.built.graph, prepared.linked, explained.path
     trace, et, match = linked.trace, linked.et, linked.match
     measured = measured_ns(graph)
     only_et = sum(match.only_et.values())
@@ -432,6 +432,7 @@ def _entry(
         ),
         critical_path=summary.CriticalPath(length_ns=critical.length_ns, share_ns=ShareNs(**critical.share_ns), nodes=len(critical.node)),
         standstill=standstill,
+        top_gain=next(iter(explained.gains.families), UNSET),
         gpu=list(gpu.gpu),
         steps=list(gpu.steps),
         left_out={reason: n for reason, n in sorted(left_out.items()) if n},

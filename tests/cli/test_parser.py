@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 JOINING = "--comm-time --keep-unmatched --same-run"
 RUNNING = "--jobs --engine -q --quiet -v --verbose"
 OPTIONS = {
-    "link": f"""--version --et --kineto --nsys --nccl --paddle-logs --nvidia-smi --megatron-log
-    --rank --strict --step --sync --hta-limit --gap-us --host --target
-    --range-rule -o --out --name --linked --timeline --no-timeline --force --rank-job --resume --partial {JOINING} {RUNNING}""",
+    "link": f"""--version --et --kineto --nsys --nccl --paddle-logs --nvidia-smi --megatron-log --rank --strict --step --sync
+    --hta-limit --gap-us --host --target --range-rule -o --out --name --linked --timeline --no-timeline --force
+    --rank-job --resume --partial {JOINING} {RUNNING}""",
     "join": f"--strict --force {JOINING} {RUNNING}",
-    "show": "--node",
+    "show": "--node -v --verbose",
     "replay": "--machine --rank --together --scale --remove-sync --bandwidth --launch-cost",
     "critical-path": "--across --rank --top",
     "bubbles": "--top --compare --schedule --microbatches --chunks --input-share",

@@ -1,0 +1,94 @@
+"""What a user sees first of a run: answers, and all that was counted only when asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+import graphlink
+from graphlink.cli.parser import parse
+from graphlink.cli.show import show
+from graphlink.gpu.records import StepTime
+from graphlink.records import Table
+from graphlink.report import summary
+from graphlink.report.summary import Summary
+
+DEMO = Path(__file__).parents[2] / "fixtures" / "demo"
+COUNTS = {"graph", "edges", "host rows", "device ops", "device clock", "sync", "recorded", "replayed", "stood still", "left out"}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    out = tmp_path_factory.mktemp("demo") / "out"
+    graphlink.link(DEMO, out=out)
+    return summary.load(out / summary.NAME)
+
+
+def rows(whole: Summary, *, verbose: bool = False) -> dict[str, str]:
+    (table,) = (part for part in summary.table(whole, verbose=verbose) if isinstance(part, Table))
+    return {row[0]: row[1] for row in table.rows}
+
+
+def test_answers_come_first_and_counts_only_when_asked_for(demo: Summary) -> None:
+    first, everything = rows(demo), rows(demo, verbose=True)
+    assert [*first] == ["steps", "GPU 0", "critical path", "gains most", "trust"]
+    assert {*everything} >= COUNTS
+    assert not COUNTS & {*first}
+    assert {name: everything[name] for name in first} == first
+
+
+def test_the_gain_is_the_largest_of_the_critical_path_file(demo: Summary) -> None:
+    (rank,) = demo.ranks
+    assert rank.top_gain is not UNSET
+    assert f"{rank.top_gain.gain_ns / 1e6:,.3f} ms" in rows(demo)["gains most"]
+    without = msgspec.structs.replace(demo, ranks=[msgspec.structs.replace(rank, top_gain=UNSET)])
+    assert "gains most" not in rows(without)
+
+
+def test_what_found_no_partner_is_named_without_asking(demo: Summary) -> None:
+    (rank,) = demo.ranks
+    orphans = msgspec.structs.replace(rank.device, orphans={"no call with its correlation id": 3})
+    host = msgspec.structs.replace(rank.host, unmatched=2)
+    lost = msgspec.structs.replace(demo, ranks=[msgspec.structs.replace(rank, device=orphans, host=host)])
+    assert rows(lost)["not linked"] == "device ops without launch call 3, host rows without ET node 2"
+
+
+def test_steps_are_told_by_median_and_longest(demo: Summary) -> None:
+    (rank,) = demo.ranks
+
+    def shown(*ms: int) -> str:
+        steps = [StepTime(name=f"step {k}", start_ns=0, end_ns=took * 1_000_000, gpu=[]) for k, took in enumerate(ms)]
+        return rows(msgspec.structs.replace(demo, ranks=[msgspec.structs.replace(rank, steps=steps)])).get("steps", "")
+
+    assert shown() == ""
+    assert shown(7) == "1 of 7.000 ms (step 0)"
+    assert shown(7, 30, 8) == "3: median 8.000 ms, longest 30.000 ms (step 1)"
+
+
+def test_show_prints_the_counts_with_v(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graphlink.link(DEMO, out=tmp_path / "out")
+    for more, there in (([], False), (["-v"], True)):
+        assert show(parse(["show", str(tmp_path / "out"), *more])) == 0
+        assert ("host rows" in capsys.readouterr().out) == there
+
+
+def test_many_ranks_are_rows_the_most_idle_first_and_outliers_are_named(demo: Summary) -> None:
+    (rank,) = demo.ranks
+    idle = [100, 110, 120, 130, 900]  # of 1,000 ns
+
+    def of(number: int, ns: int) -> summary.Rank:
+        (one,) = rank.gpu
+        gpu = msgspec.structs.replace(one, from_ns=0, to_ns=1000, idle_ns=ns, idle_by_cause_ns={"python": ns}, exposed_comm_ns=50)
+        return msgspec.structs.replace(rank, rank=number, gpu=[gpu], warnings=[])
+
+    whole = msgspec.structs.replace(demo, ranks=[of(k, ns) for k, ns in enumerate(idle)], warnings=[])
+    table, outliers = summary.table(whole)
+    assert isinstance(table, Table)
+    assert [row[:1] + row[2:5] for row in table.rows] == [(str(k), f"{idle[k] / 10:.1f}", "python", "5.0") for k in (4, 3, 2, 1, 0)]
+    assert outliers == "far from the usual idle time (12.0 %): rank 4 90.0 %"
+    assert len(summary.table(whole, verbose=True)) == 4
+    alike = msgspec.structs.replace(whole, ranks=[of(k, 100) for k in range(4)])
+    assert len(summary.table(alike)) == 1
