@@ -77,7 +77,14 @@ def test_no_recorded_name_reaches_the_terminal_as_it_is(graphlink: Callable[...,
     assert "\\x1b[2J" in ran.out
     no_controls(ran)
     graph = out / "trace.0.et"
-    for verb in (["show", out, "-v"], ["show", graph, "--node", 3], ["critical-path", out], ["replay", out], ["check", out], ["doctor", hostile]):
+    for verb in (
+        ["show", out, "-v"],
+        ["show", graph, "--node", 3],
+        ["critical-path", out],
+        ["replay", out],
+        ["check", out],
+        ["doctor", hostile],
+    ):
         said = graphlink(*verb)
         no_controls(said)
         assert "\\x1b" in said.out or verb[0] in ("check", "replay"), verb
