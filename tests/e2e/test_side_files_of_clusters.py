@@ -150,7 +150,7 @@ def test_a_real_dump_beside_a_trace_of_another_run_is_all_unmatched_and_named(gr
     without = (aside.folder / "trace.0.et").read_bytes()
     said = tmp_path / "dump_rank_0.json"
     said.write_bytes(dump.read_bytes())
-    done = graphlink("--kineto", found, "--nccl", said, "--force")
+    done = graphlink("--kineto", found, "--nccl", said, "--force", "-v")
     assert done.status == 0, done.err
     nccl = done.rank["nccl"]
     (file,) = nccl["files"]
